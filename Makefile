@@ -1,0 +1,34 @@
+# Needs git, make and python3. Everything else goes into .venv (the project) and .venv-uv (uv).
+PYTHON := .venv/bin/python
+PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
+
+.PHONY: help setup demo test lint format clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/.ready: uv.lock pyproject.toml .ci/bootstrap
+	@.ci/bootstrap
+	@touch $@
+
+setup: .venv/.ready ## install the locked environment
+
+demo: .venv/.ready ## answer one question with and without DFlash, bundled models
+	@.venv/bin/dflash generate --compare "$(PROMPT)"
+
+test: .venv/.ready ## run the tests
+	@$(PYTHON) -m pytest
+
+lint: .venv/.ready ## ruff and pyright
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright
+
+format: .venv/.ready ## sort imports and format
+	.venv/bin/ruff check --select I --fix .
+	.venv/bin/ruff format .
+
+clean: ## remove the environments, builds and caches
+	rm -rf .venv .venv-uv build dist *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

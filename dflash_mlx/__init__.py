@@ -1,0 +1,56 @@
+"""DFlash speculative decoding for MLX: the target's own words, several times faster.
+
+    import dflash_mlx
+    pair = dflash_mlx.load()
+    for block in dflash_mlx.stream(pair, "What is 12 plus 7?", max_tokens=200):
+        print(block.text, end="")
+
+Importing this package loads no model code; the names below load it when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import DFlashError
+
+if TYPE_CHECKING:
+    from .api import Result, generate, stream
+    from .pair import Pair, load
+    from .session import Session
+    from .stats import Stats
+    from .types import Block, SamplingParams
+
+__version__ = "0.1.0"
+__all__ = [
+    "Block",
+    "DFlashError",
+    "Pair",
+    "Result",
+    "SamplingParams",
+    "Session",
+    "Stats",
+    "generate",
+    "load",
+    "stream",
+]
+_HOMES = {
+    "Block": "types",
+    "Pair": "pair",
+    "Result": "api",
+    "SamplingParams": "types",
+    "Session": "session",
+    "Stats": "stats",
+    "generate": "api",
+    "load": "pair",
+    "stream": "api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module; on Linux OpenBLAS goes under MLX first."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dflash_mlx' has no attribute '{name}'")
+    from .blas import use_openblas
+
+    use_openblas()
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

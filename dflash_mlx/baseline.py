@@ -1,0 +1,59 @@
+"""Plain decoding by stock mlx-lm, with the interface of `decode`: what DFlash is held against."""
+
+from collections.abc import Iterator
+
+import mlx.core as mx
+from mlx_lm.generate import generate_step
+from mlx_lm.sample_utils import make_sampler
+
+from .context import Context, Progress
+from .decode import finish
+from .sampling import penalties
+from .types import Block, SamplingParams
+
+
+def decode_plain(
+    context: Context,
+    prompt: list[int],
+    params: SamplingParams,
+    *,
+    max_tokens: int,
+    stops: frozenset[int],
+    progress: Progress,
+) -> Iterator[Block]:
+    """Answer `prompt`, the first tokens of which `context` has read already, a token a block.
+
+    A seed goes to MLX's global generator, because that is the one that mlx-lm draws from.
+    """
+    if params.seed is not None:
+        mx.random.seed(params.seed)
+    cached = len(context.tokens)
+
+    def report(done: int, total: int) -> None:
+        """Count what is read, so that stopping in the prefill keeps it."""
+        context.tokens[cached:] = prompt[cached : cached + min(done, total - 1)]
+        progress(done, total)
+
+    steps = generate_step(
+        mx.array(prompt[cached:]),
+        context.target.model,
+        max_tokens=max_tokens,
+        sampler=make_sampler(
+            params.temperature,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            top_k=params.top_k if params.top_k < context.target.vocab_size else 0,
+        ),
+        logits_processors=penalties(params),
+        prompt_cache=context.target_cache.layers,
+        prompt_progress_callback=report,
+    )
+    for number, (token, _) in enumerate(steps, 1):
+        # generate_step has fed this token to the model already: it runs one step ahead.
+        context.tokens[cached:] = prompt[cached:] if number == 1 else context.tokens[cached:]
+        reason = finish((token,), max_tokens - number, stops)
+        yield Block((token,), finish_reason=reason)
+        if reason:
+            break
+        context.tokens.append(token)
+    steps.close()

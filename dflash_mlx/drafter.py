@@ -1,0 +1,110 @@
+"""The drafter at work: keeps its context cache and proposes the slots of one block at a time.
+
+Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
+rejected, so the cache only grows, or is cut back when a conversation is. Does not know how drafts
+are chosen from the logits, or what becomes of them.
+"""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from .config import DraftConfig
+from .model import DraftModel, KeysValues, block_mask, context_mask
+
+
+class Drafter:
+    """A drafter bound to its target's embedding and head."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        embed: Callable[[mx.array], mx.array],
+        head: Callable[[mx.array], mx.array],
+    ):
+        self.model = model
+        self.config: DraftConfig = model.config
+        self._embed = embed
+        self._head = head
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """Token ids [..., T] -> block embeddings [..., T, H]."""
+        x = self._embed(ids)
+        scale = self.config.input_embedding_scale
+        return x if scale == 1.0 else x * scale
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., H] -> draft logits [..., V]: the target's head, scale, one softcap."""
+        logits = self._head(hidden)
+        if self.config.output_multiplier != 1.0:
+            logits = logits * self.config.output_multiplier
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * mx.tanh(logits / cap)
+
+    def make_cache(self) -> "DraftCache":
+        """An empty context cache."""
+        return DraftCache(self)
+
+
+class DraftCache:
+    """One conversation's context rows, per layer, and the drafting against them.
+
+    Row p of every layer belongs to token p. All rows are kept, also of sliding layers, which read
+    only their window: so any cut back is exact.
+    """
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+        self._layers = [KVCache() for _ in range(drafter.config.num_layers)]
+
+    @property
+    def offset(self) -> int:
+        """Number of committed context rows, which is the position of the next anchor."""
+        return self._layers[0].offset
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays to evaluate after `absorb`."""
+        return [a for layer in self._layers if not layer.empty() for a in layer.state[:2]]
+
+    def absorb(self, taps: mx.array) -> None:
+        """Commit the rows of the next S tokens from their taps [1, S, K * Ht]."""
+        rows = self.drafter.model.context(taps, self.offset)
+        for layer, (keys, values) in zip(self._layers, rows, strict=True):
+            layer.update_and_fetch(keys, values)
+
+    def rewind(self, length: int) -> None:
+        """Keep the rows of the first `length` tokens."""
+        for layer in self._layers:
+            layer.trim(layer.offset - length)
+
+    def draft_logits(self, anchor: int, width: int) -> mx.array:
+        """Logits [width - 1, V] for the slots after the anchor; slot j is position offset + j.
+
+        One forward pass over [anchor, mask, ...] (paper section 3.2). Evaluates nothing.
+        """
+        config, start = self.drafter.config, self.offset
+        ids = mx.array([[anchor] + [config.mask_token_id] * (width - 1)])
+        context, masks = self._visible(start, width)
+        hidden = self.drafter.model(self.drafter.embed(ids), context, start, masks)
+        return self.drafter.head(hidden[0, 1:])
+
+    def _visible(self, start: int, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
+        """Each layer's context rows and mask; no mask where every row sees everything."""
+        config = self.drafter.config
+        context, masks = [], []
+        queries = mx.arange(start, start + width)[:, None]
+        for number, layer in enumerate(self._layers):
+            keys, values = layer.keys_and_values()
+            first = 0
+            if config.window and config.sliding[number]:
+                first = max(0, start - config.window + 1)
+            context.append((keys[:, :, first:], values[:, :, first:]))
+            if not config.sliding[number] and not config.causal(number):
+                masks.append(None)
+                continue
+            before = context_mask(config, number, queries, mx.arange(first, start)[None], start)
+            inside = block_mask(config, number, queries, queries.T)
+            masks.append(mx.concatenate([before, inside], axis=1))
+        return context, masks

@@ -1,0 +1,21 @@
+"""What goes wrong for a reason the user can mend: one sentence, and one about what to do."""
+
+
+class DFlashError(Exception):
+    """A fault to show to the user without a traceback.
+
+    `message` says what is wrong, `hint` what to do about it; both are one sentence.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(DFlashError):
+    """An argument is wrong; nothing was loaded or computed. The command line exits with 2."""
+
+
+class RewindError(DFlashError):
+    """A cache no longer holds what going back would need."""

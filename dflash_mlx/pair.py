@@ -1,0 +1,140 @@
+"""A target and its drafter, found, checked against each other, and loaded.
+
+Both configs and all tensor shapes are looked at before any weight is read.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from . import hub
+from .checkpoint import check_weights, header
+from .config import DraftConfig, load_config, parse
+from .drafter import Drafter
+from .errors import DFlashError, UsageError
+from .model import DraftModel
+from .target import Target, target_config
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A loaded target with its drafter (None: plain decoding only), and the names they go by."""
+
+    target: Target
+    drafter: Drafter | None
+    target_name: str
+    draft_name: str | None
+
+
+def load(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    draft_bits: int | None = None,
+    no_draft: bool = False,
+    on_download: hub.Progress | None = None,
+) -> Pair:
+    """Load a pair from Hub ids or folders; without `target` the bundled one.
+
+    Without `draft` the target's drafter is looked up; `no_draft` loads the target alone.
+    `draft_bits` 4 or 8 quantises the drafter in memory. Raises DFlashError when something is
+    missing, damaged, not supported, or does not fit together.
+    """
+    if draft_bits not in (None, 4, 8):
+        raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
+    names = hub.pair_names(target, draft, no_draft=no_draft)
+    target_path = hub.fetch(names.target, on_download)
+    config = target_config(target_path)
+    if names.draft is None:
+        return Pair(Target.load(target_path), None, names.target_label, None)
+    draft_path = hub.fetch(names.draft, on_download)
+    draft_config = parse(load_config(draft_path))
+    check_fit(draft_config, config, names.draft_label, names.target_label)
+    check_tensors(draft_path, draft_config, config["hidden_size"])
+    loaded = Target.load(target_path)
+    drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
+    return Pair(loaded, drafter, names.target_label, names.draft_label)
+
+
+def load_drafter(
+    path: Path, config: DraftConfig, target: Target, draft_bits: int | None = None
+) -> Drafter:
+    """Load a checked drafter and bind it to its target, whose layers are tapped for it."""
+    model = DraftModel(config, target.hidden_size)
+    weights: dict[str, mx.array] = {}
+    for file in check_weights(path, "*.safetensors"):
+        weights.update({plain_name(k): v for k, v in mx.load(str(file)).items()})  # type: ignore
+    model.load_weights(list(weights.items()))
+    if draft_bits:
+        nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
+    if mx.default_device() == mx.Device(mx.cpu):
+        model.set_dtype(mx.float32)
+    model.eval()
+    mx.eval(model.parameters())
+    target.tap(config.target_layer_ids)
+    return Drafter(model, target.embed, target.head)
+
+
+def quantisable(path: str, module: nn.Module) -> bool:
+    """Linear layers whose rows divide into groups of 64."""
+    return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name without the prefix that some exports add."""
+    return name.removeprefix("model.")
+
+
+def check_fit(
+    draft: DraftConfig, target: dict[str, Any], draft_name: str | None, target_name: str
+) -> None:
+    """DFlashError when a drafter was made for another target: it shares embedding and head."""
+    hint = "use the drafter that was trained for this target; `dflash models list` shows the pairs"
+    layers = target["num_hidden_layers"]
+    for what, wanted, has in (
+        ("hidden size", draft.hidden_size, target["hidden_size"]),
+        ("vocabulary", draft.vocab_size, target["vocab_size"]),
+        ("layer count", draft.num_target_layers or layers, layers),
+    ):
+        if wanted != has:
+            raise DFlashError(
+                f"drafter '{draft_name}' expects a target with {what} {wanted}, "
+                f"'{target_name}' has {has}.",
+                hint=hint,
+            )
+    if not all(0 <= number < layers for number in draft.target_layer_ids):
+        raise DFlashError(
+            f"drafter '{draft_name}' taps the layers {list(draft.target_layer_ids)}, "
+            f"'{target_name}' has {layers}.",
+            hint=hint,
+        )
+    if not 0 <= draft.mask_token_id < draft.vocab_size:
+        raise DFlashError(
+            f"drafter '{draft_name}' has the mask token {draft.mask_token_id}, outside its "
+            f"vocabulary of {draft.vocab_size}.",
+            hint=hint,
+        )
+
+
+def check_tensors(path: Path, config: DraftConfig, target_hidden_size: int) -> None:
+    """DFlashError for a tensor that is missing, has another shape, or is not known."""
+    found: dict[str, list[int]] = {}
+    for file in check_weights(path, "*.safetensors"):
+        found.update({plain_name(name): shape for name, shape in header(file).items()})
+    model = DraftModel(config, target_hidden_size)
+    wanted = {name: list(value.shape) for name, value in tree_flatten(model.parameters())}  # type: ignore
+    hint = "the weights do not belong to this config.json: download the drafter again"
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=hint)
+        if name not in wanted:
+            raise DFlashError(f"the drafter in '{path}' has an unknown '{name}'.", hint=hint)
+        if wanted[name] != found[name]:
+            raise DFlashError(
+                f"the drafter's '{name}' is {found[name]}, its config says {wanted[name]}.",
+                hint=hint,
+            )

@@ -1,0 +1,165 @@
+"""One conversation with a pair: prompts in, readable blocks out, nothing read twice.
+
+Knows templates, text and what was read before; does not know the terminal, and keeps no messages.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from mlx_lm.generate import wired_limit
+
+from .acceptance import make_rule
+from .baseline import decode_plain
+from .context import Context, Progress
+from .decode import decode
+from .errors import UsageError
+from .pair import Pair
+from .stats import Stats
+from .text import Reader
+from .types import Block, SamplingParams
+
+Mode = Literal["dflash", "baseline"]
+Prompt = str | list[dict[str, Any]] | list[int]
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+class Session:
+    """Answers prompts one after another; a prompt that continues the last one is read on from it."""
+
+    def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
+        if mode not in ("dflash", "baseline"):
+            raise UsageError(f"there is no mode '{mode}'.", hint="use dflash or baseline")
+        if mode == "dflash" and pair.drafter is None:
+            raise UsageError(
+                "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
+            )
+        self.pair, self.mode = pair, mode
+        self.context = Context(pair.target, pair.drafter if mode == "dflash" else None)
+        self.stats = Stats()
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: SamplingParams | None = None,
+        max_tokens: int = 512,
+        block_size: int | None = None,
+        accept: str = "match",
+        stop: Sequence[str] = (),
+        think: bool | None = None,
+        raw: bool = False,
+        on_prefill: Progress = silent,
+    ) -> Iterator[Block]:
+        """Answer a prompt: a string (one user message; plain text if `raw`), messages, or ids.
+
+        `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
+        rule above temperature 0. `on_prefill(done, total)` counts the prompt tokens that are read
+        now. Closing the iterator keeps the caches right. Raises UsageError for bad arguments and
+        DFlashError for what goes wrong later.
+        """
+        sampling = sampling or SamplingParams()
+        target = self.pair.target
+        width = self._width(block_size)
+        ids = self.tokens(prompt, think=think, raw=raw)
+        room = target.context_length - len(ids)
+        if max_tokens < 1:
+            raise UsageError(f"max_tokens cannot be {max_tokens}.", hint="give 1 or more")
+        if not ids:
+            raise UsageError("the prompt is empty.", hint="say something")
+        if min(ids) < 0 or max(ids) >= target.vocab_size:
+            raise UsageError(
+                f"a prompt token is outside the vocabulary of {target.vocab_size}.",
+                hint="use ids of this target's tokenizer",
+            )
+        if room < 1:
+            raise UsageError(
+                f"the prompt has {len(ids):,} tokens, the context holds {target.context_length:,}.",
+                hint="shorten the prompt",
+            )
+        rule = make_rule(accept, sampling, target.vocab_size)
+        limit, stops = min(max_tokens, room), target.eos_ids
+        self.stats = stats = Stats(
+            prompt_tokens=len(ids), cached_tokens=self.context.reuse(ids)
+        )
+
+        def blocks() -> Iterator[Block]:
+            if self.mode == "baseline":
+                return decode_plain(
+                    self.context,
+                    ids,
+                    sampling,
+                    max_tokens=limit,
+                    stops=stops,
+                    progress=on_prefill,
+                )
+            logits = self.context.read(ids[stats.cached_tokens :], on_prefill)
+            return decode(
+                self.context, logits, rule, block_size=width, max_tokens=limit, stops=stops
+            )
+
+        return self._readable(blocks, Reader(target.tokenizer, ids, stop), stats)
+
+    def _readable(
+        self, blocks: Callable[[], Iterator[Block]], reader: Reader, stats: Stats
+    ) -> Iterator[Block]:
+        """Count the blocks and give them their text."""
+        eos = self.pair.target.eos_ids
+        with wired_limit(self.pair.target.model):
+            source = blocks()
+            try:
+                for block in source:
+                    stats.record(block)
+                    piece = reader.read([t for t in block.tokens if t not in eos])
+                    text, thinking, reason = piece.text, piece.thinking, block.finish_reason
+                    if piece.stopped:
+                        reason = "stop"
+                    elif reason:
+                        last = reader.finish()
+                        text, thinking = text + last.text, thinking + last.thinking
+                    yield replace(block, text=text, thinking=thinking, finish_reason=reason)
+                    if reason:
+                        return
+            finally:
+                source.close()
+                if self.context.target_cache.offset > len(self.context.tokens):
+                    self.context.reuse([*self.context.tokens, 0])
+
+    def _width(self, block_size: int | None) -> int:
+        drafter = self.pair.drafter
+        if drafter is None or self.mode == "baseline":
+            return 1
+        if block_size is None:
+            return drafter.config.block_size
+        if not 2 <= block_size <= 256:
+            raise UsageError(
+                f"block_size cannot be {block_size}.",
+                hint="give 2 or more, or use the mode baseline (--no-draft)",
+            )
+        return block_size
+
+    def tokens(
+        self, prompt: Prompt, *, think: bool | None = None, raw: bool = False
+    ) -> list[int]:
+        """The token ids of a prompt, the last answer's own ids kept where the chat goes on.
+
+        Text read again by a tokenizer may become other tokens than the model wrote; where the new
+        prompt begins with exactly the text that was read, only what follows it is encoded.
+        """
+        target = self.pair.target
+        if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
+            return [int(token) for token in prompt]  # type: ignore[arg-type]
+        if isinstance(prompt, str):
+            if not prompt.strip():
+                raise UsageError("the prompt is empty.", hint="say something")
+            if raw:
+                return target.tokenizer.encode(prompt)
+            prompt = [{"role": "user", "content": prompt}]
+        text = target.chat_text(prompt, think)  # type: ignore[arg-type]
+        known = target.tokenizer.decode(self.context.tokens) if self.context.tokens else ""
+        if known and text.startswith(known):
+            return self.context.tokens + target.encode(text[len(known) :])
+        return target.encode(text)

@@ -1,0 +1,200 @@
+"""The target: an mlx-lm model whose hidden states can be read while it runs.
+
+Taps sit on the layers of this one model instance, never on a class, and record only during a call
+of this module; stock mlx-lm code runs on the same instance unchanged. Knows nothing of drafts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model, load_tokenizer
+
+from .cache import TargetCache
+from .checkpoint import check_weights
+from .config import is_drafter, load_config
+from .errors import DFlashError
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Where an mlx-lm model class keeps its parts, as dotted attribute paths."""
+
+    body: str = "model"
+    outer: str = ""
+
+
+FAMILIES = {"qwen3": Family(), "qwen3_moe": Family(), "llama": Family()}
+
+
+class Tap(nn.Module):
+    """A decoder layer of our instance that also hands its output on; attributes are the layer's."""
+
+    def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
+        super().__init__()
+        self["layer"] = layer  # before any attribute: __getattr__ needs it
+        self._record = record
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; record its output (the first, if it returns several)."""
+        out = self.layer(*args, **kwargs)
+        self._record(out[0] if isinstance(out, tuple) else out)
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is asked of the layer."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["layer"], name)
+
+
+class Target:
+    """A loaded target with its tokenizer."""
+
+    def __init__(
+        self, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any], path: Path
+    ):
+        family = FAMILIES[config["model_type"]]
+        self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
+        self._body = reduce(getattr, family.body.split("."), model)
+        self._outer = reduce(getattr, filter(None, family.outer.split(".")), model)
+        self._tapped: tuple[int, ...] = ()
+        self._seen: dict[int, mx.array] | None = None
+        self.layers = len(self._body.layers)
+        self.hidden_size: int = config["hidden_size"]
+        self.vocab_size: int = config["vocab_size"]
+        self.context_length: int = config.get("max_position_embeddings", 1 << 20)
+        self.eos_ids = frozenset(tokenizer.eos_token_ids)
+
+    @classmethod
+    def load(cls, path: Path) -> "Target":
+        """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
+
+        Raises DFlashError for a missing or damaged file and for a model type that is not known.
+        """
+        config = target_config(path)
+        check_weights(path, "model*.safetensors")
+        try:
+            model, config = load_model(path)
+            tokenizer = load_tokenizer(path, eos_token_ids=config.get("eos_token_id"))
+        except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+            raise DFlashError(
+                f"the target in '{path}' cannot be loaded ({first_line(error)}).",
+                hint="check that the folder holds a whole mlx-lm or Hugging Face model",
+            ) from error
+        if mx.default_device() == mx.Device(mx.cpu):
+            model.set_dtype(mx.float32)
+            mx.eval(model.parameters())
+        return cls(model, tokenizer, config, path)
+
+    def tap(self, layer_ids: tuple[int, ...]) -> None:
+        """Choose the decoder layers whose outputs are read, in the order they are joined."""
+        for number in sorted(set(layer_ids) - set(self._tapped)):
+            self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
+        self._tapped = tuple(layer_ids)
+
+    def _recorder(self, number: int) -> Callable[[mx.array], None]:
+        def record(hidden: mx.array) -> None:
+            if self._seen is not None:
+                self._seen[number] = hidden
+
+        return record
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """Token ids [...] -> the embeddings the drafter's block starts from, [..., Ht]."""
+        return self._body.embed_tokens(ids)
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., Ht] after a final norm -> logits [..., V]."""
+        if "lm_head" in self._outer:
+            return self._outer.lm_head(hidden)
+        return self._body.embed_tokens.as_linear(hidden)
+
+    def make_cache(self) -> TargetCache:
+        """Empty caches, as mlx-lm makes them for this model."""
+        return TargetCache(make_prompt_cache(self.model))
+
+    def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
+        """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
+
+        Evaluates nothing. Without tapped layers the taps are [B, S, 0].
+        """
+        self._seen = {}
+        try:
+            logits = self.model(tokens, cache=None if cache is None else cache.layers)
+            taps = [self._seen[number] for number in self._tapped]
+        finally:
+            self._seen = None
+        if not taps:
+            return logits, mx.zeros((*tokens.shape, 0), dtype=logits.dtype)
+        return logits, mx.concatenate(taps, axis=-1)
+
+    def taps(self, tokens: mx.array) -> mx.array:
+        """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
+        return self.forward(tokens, None)[1]
+
+    def chat_tokens(self, messages: list[dict[str, Any]], think: bool | None = None) -> list[int]:
+        """Token ids of a chat with the opening of the next answer.
+
+        `think` None leaves thinking to the template's own default.
+        """
+        return self.encode(self.chat_text(messages, think))
+
+    def chat_text(self, messages: list[dict[str, Any]], think: bool | None = None) -> str:
+        """The chat as its template writes it; DFlashError when there is no template."""
+        if not self.tokenizer.has_chat_template:
+            raise DFlashError(
+                f"the tokenizer of '{self.path.name}' has no chat template.",
+                hint="use --raw to send the text as it is",
+            )
+        # mlx-lm's wrapper turns thinking on where nothing is said; the template knows better.
+        own = self.tokenizer._tokenizer if think is None else self.tokenizer
+        switch = {} if think is None else {"enable_thinking": think}
+        try:
+            return own.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **switch
+            )
+        except Exception as error:  # jinja raises what the template's author chose
+            raise DFlashError(
+                f"the chat template refuses these messages ({first_line(error)}).",
+                hint="check the roles and their order",
+            ) from error
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text whose special tokens are written out, as a template writes them."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def target_config(path: Path) -> dict[str, Any]:
+    """The target's config.json; DFlashError for a drafter and for a type that is not known."""
+    config = load_config(path)
+    if is_drafter(config):
+        raise DFlashError(
+            f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",
+            hint="give it as --draft, and its target as --model",
+        )
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise DFlashError(
+            f"targets of the type '{kind}' are not supported.",
+            hint=f"use a model of one of the types {', '.join(sorted(FAMILIES))}",
+        )
+    for key in ("hidden_size", "vocab_size", "num_hidden_layers"):
+        if not isinstance(config.get(key), int):
+            raise DFlashError(
+                f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
+            )
+    return config
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's text, short enough for one sentence."""
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:200].rstrip(".")

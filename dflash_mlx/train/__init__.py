@@ -1,0 +1,1 @@
+"""Training a DFlash drafter for a target: prompts -> answers -> blocks -> a drafter folder."""

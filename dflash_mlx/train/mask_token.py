@@ -1,0 +1,48 @@
+"""The mask token: a row of the target's embedding that never stands in text.
+
+It fills the block's empty slots (paper section 3.2), so the drafter must never meet it as a word.
+Knows the tokenizer's vocabulary; neither adds tokens nor changes rows.
+"""
+
+import re
+from collections.abc import Iterable
+
+from ..errors import DFlashError
+from ..target import Target
+
+RESERVED = re.compile(r"reserved|unused|extra_id|placeholder|audio|vision", re.IGNORECASE)
+MEANINGFUL = re.compile(r"think|im_start|im_end|tool|eot|eom|header|begin|end_of|turn", re.IGNORECASE)
+
+
+def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = None) -> int:
+    """The id to use: `wanted` if it is given, else a free one found by the names of added tokens.
+
+    used: ids that stand in the data. Named masks come first, then reserved tokens, then embedding
+    rows without a token, then other added tokens; none that the data or the chat template use.
+    Raises DFlashError when nothing is free, or when `wanted` is not.
+    """
+    taken = set(used) | set(target.eos_ids)
+    if wanted is not None:
+        if not 0 <= wanted < target.vocab_size or wanted in taken:
+            raise DFlashError(
+                f"{wanted} is not a free token of this target.",
+                hint="leave --mask-token out to have one chosen",
+            )
+        return wanted
+    tokenizer = target.tokenizer
+    template = str(tokenizer.chat_template or "")
+    names = {token: added.content for token, added in tokenizer.added_tokens_decoder.items()}
+    taken |= {t for t in (tokenizer.pad_token_id, tokenizer.bos_token_id) if t is not None}
+    taken |= {token for token, name in names.items() if name in template}
+    named = [t for t, name in names.items() if "mask" in name.lower()]
+    plain = [t for t, name in names.items() if not MEANINGFUL.search(name)]
+    reserved = [t for t in plain if RESERVED.search(names[t])]
+    rowless = range(len(tokenizer), target.vocab_size)
+    for group in (named, reserved, rowless, plain):
+        free = [token for token in group if token not in taken and token < target.vocab_size]
+        if free:
+            return free[0]
+    raise DFlashError(
+        "the target's vocabulary has no token that never stands in text.",
+        hint="name one that your texts do not use with --mask-token",
+    )

@@ -1,0 +1,97 @@
+"""A new drafter's `config.json`, from its target's. Writes Z Lab's keys; computes nothing."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import default_layer_ids
+from ..errors import UsageError
+from ..target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A drafter's size; None takes the target's own number.
+
+    layers None: one for four of the target's, at most 5. taps: how many target layers are read, or
+    which. Paper section 4.1: 5 layers, 5 taps, block 16.
+    """
+
+    layers: int | None = None
+    block_size: int = 16
+    taps: int | tuple[int, ...] = 5
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int | None = None
+
+
+def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The tapped layers: those named, or so many by the reference's rule, each only once."""
+    if isinstance(taps, int):
+        if taps < 1:
+            raise UsageError("a drafter needs at least one tap.", hint="give --taps 5")
+        ids = default_layer_ids(target_layers, min(taps, target_layers))
+        return tuple(sorted({min(max(i, 0), target_layers - 1) for i in ids}))
+    if not taps or len(set(taps)) < len(taps) or not all(0 <= i < target_layers for i in taps):
+        raise UsageError(
+            f"the taps {', '.join(map(str, taps))} are not layers of this target.",
+            hint=f"name different layers from 0 to {target_layers - 1}",
+        )
+    return tuple(taps)
+
+
+def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, Any]:
+    """The config of a DFlash v1 drafter for this target, in Z Lab's layout (spec section 1.1)."""
+    raw = {**target.config, **(target.config.get("text_config") or {})}
+    heads = shape.heads or raw["num_attention_heads"]
+    kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
+    head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
+    layers = shape.layers or min(5, max(1, target.layers // 4))
+    rope = raw.get("rope_parameters") or {}
+    if heads % kv_heads or head_dim % 2:
+        raise UsageError(
+            f"{heads} heads of size {head_dim} with {kv_heads} for keys and values do not fit.",
+            hint="heads must be a multiple of --kv-heads and --head-dim even",
+        )
+    if shape.block_size < 2:
+        raise UsageError("a block needs two slots at least.", hint="give --block-size 16")
+    nested: dict[str, Any] = {
+        "mask_token_id": mask_token_id,
+        "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
+        "block_size": shape.block_size,
+    }
+    if raw.get("final_logit_softcapping"):
+        nested["final_logit_softcapping"] = raw["final_logit_softcapping"]
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": raw.get("bos_token_id"),
+        "eos_token_id": raw.get("eos_token_id"),
+        "pad_token_id": raw.get("pad_token_id"),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "hidden_size": target.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.intermediate_size
+        or raw.get("intermediate_size")
+        or 3 * target.hidden_size,
+        "layer_types": ["full_attention"] * layers,
+        "max_position_embeddings": target.context_length,
+        "max_window_layers": layers,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "num_target_layers": target.layers,
+        "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
+        "rope_scaling": None,
+        "rope_theta": raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": target.vocab_size,
+        "block_size": shape.block_size,
+        "dflash_config": nested,
+    }

@@ -1,0 +1,67 @@
+"""Acceptance length on held-out prompts, without running the target again.
+
+The target's greedy answer is known, so a greedy verify accepts just the drafts that agree with it:
+walking the answer block by block gives the very rounds that decoding would take. Knows no sampling.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from ..drafter import Drafter
+from .batches import Sequence
+from .loss import block_hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts over all verifies; tokens after an answer's end are not counted."""
+
+    committed: int
+    verifies: int
+    accepted_by_position: tuple[int, ...]
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens committed per verify, bonus included; 0.0 without a verify."""
+        return self.committed / self.verifies if self.verifies else 0.0
+
+
+def walk(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) -> Acceptance:
+    """Draft along the answers of sequences whose taps [n, S, K * Ht] are padded to one length."""
+    width = drafter.config.block_size - 1
+    lengths = np.array([len(s.tokens) for s in sequences])
+    tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence.tokens)] = sequence.tokens
+    at = np.array([s.answer for s in sequences])
+    context = drafter.model.context(taps, 0)
+    mx.eval(context)
+    committed = verifies = 0
+    by_position = np.zeros(width, dtype=int)
+    while (live := np.flatnonzero(at < lengths - 1)).size:
+        anchors = at[live]
+        part = [(k[mx.array(live)], v[mx.array(live)]) for k, v in context]
+        first = mx.array(tokens[live, anchors])[:, None]
+        hidden = block_hidden(drafter, part, first, mx.array(anchors)[:, None])
+        drafts = np.array(mx.argmax(drafter.head(hidden[:, 0]), axis=-1))
+        right = tokens[live[:, None], anchors[:, None] + np.arange(1, width + 1)]
+        left = lengths[live] - 1 - anchors
+        agree = (drafts == right) & (np.arange(width) < left[:, None])
+        accepted = np.cumprod(agree, axis=1)
+        by_position += accepted.sum(axis=0)
+        kept = np.minimum(accepted.sum(axis=1) + 1, left)
+        committed, verifies = committed + int(kept.sum()), verifies + live.size
+        at[live] += kept
+    return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
+
+
+def joined(parts: list[Acceptance]) -> Acceptance:
+    """The sum of several counts, of one block size."""
+    positions = zip(*(p.accepted_by_position for p in parts), strict=True)
+    return Acceptance(
+        sum(p.committed for p in parts),
+        sum(p.verifies for p in parts),
+        tuple(sum(column) for column in positions),
+    )

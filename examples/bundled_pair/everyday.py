@@ -1,0 +1,215 @@
+"""Short everyday questions: facts, greetings, how-to steps."""
+
+from random import Random
+
+from sample import Sample
+
+CAPITALS = dict(
+    pair.split("=")
+    for pair in (
+        "France=Paris Italy=Rome Spain=Madrid Germany=Berlin Austria=Vienna Greece=Athens "
+        "Portugal=Lisbon Poland=Warsaw Norway=Oslo Sweden=Stockholm Finland=Helsinki "
+        "Denmark=Copenhagen Ireland=Dublin Hungary=Budapest Japan=Tokyo China=Beijing India=Delhi "
+        "Egypt=Cairo Kenya=Nairobi Peru=Lima Chile=Santiago Cuba=Havana Canada=Ottawa "
+        "Russia=Moscow Turkey=Ankara Iran=Tehran Iraq=Baghdad Thailand=Bangkok Belgium=Brussels "
+        "Ghana=Accra"
+    ).split()
+)
+OPPOSITES = dict(
+    pair.split("=")
+    for pair in (
+        "hot=cold big=small fast=slow old=young high=low wet=dry full=empty light=dark open=closed "
+        "early=late happy=sad hard=soft long=short strong=weak rich=poor loud=quiet clean=dirty "
+        "near=far thick=thin good=bad"
+    ).split()
+)
+SOUNDS = dict(
+    pair.split("=")
+    for pair in (
+        "cow=moo dog=woof cat=meow duck=quack sheep=baa pig=oink horse=neigh lion=roar bee=buzz "
+        "owl=hoot frog=croak snake=hiss"
+    ).split()
+)
+YOUNG = dict(
+    pair.split("=")
+    for pair in (
+        "dog=puppy cat=kitten cow=calf sheep=lamb horse=foal duck=duckling goat=kid bear=cub "
+        "frog=tadpole hen=chick pig=piglet deer=fawn"
+    ).split()
+)
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+HOW_TO = {
+    "make tea": "boil some water|put a tea bag in a cup|pour the hot water over it|wait three minutes and take the bag out",
+    "boil an egg": "put the egg in a pot of water|bring the water to the boil|wait eight minutes|cool the egg under cold water",
+    "make toast": "put two slices of bread in the toaster|push the lever down|wait until the bread is brown|spread some butter on it",
+    "plant a seed": "fill a pot with soil|make a small hole with your finger|put the seed in and cover it|water it every day",
+    "wash my hands": "wet your hands with warm water|rub them with soap for twenty seconds|rinse off the soap|dry them with a clean towel",
+    "write a letter": "take a sheet of paper and a pen|write the date and a greeting|say what you want to tell|sign it and put it in an envelope",
+    "clean a window": "mix warm water with a little soap|wipe the glass with a wet cloth|rinse it with clean water|dry it with a soft cloth",
+    "fix a flat tyre": "take the wheel off|find the hole in the tube|stick a patch over the hole|pump up the tyre and put the wheel back",
+    "sleep better": "go to bed at the same time every day|put your phone away an hour before|keep the room dark and cool|drink no coffee in the evening",
+    "learn a language": "learn ten new words every day|listen to the language as you walk|speak with someone once a week|read short and easy books",
+    "make a salad": "wash the leaves and dry them|cut a tomato and a cucumber|mix everything in a bowl|add some oil, lemon and salt",
+    "wrap a present": "cut a sheet of paper that is large enough|put the present in the middle|fold the paper over it and tape it|tie a ribbon around it",
+}  # fmt: skip
+WHY = {
+    "Why is the sky blue?": "Sunlight is a mix of all colours. The air scatters blue light more than red light, so the sky looks blue.",
+    "Why does ice float?": "Water grows when it freezes. The same weight takes more room, so ice is lighter than water and floats.",
+    "Why do leaves fall in autumn?": "In autumn there is less light, so leaves make less food. The tree drops them to save water in winter.",
+    "Why do we sleep?": "Sleep lets the body rest and repair itself. It also helps the brain to keep what it learned during the day.",
+    "Why is the sea salty?": "Rain washes salt out of rocks and rivers carry it to the sea. The water leaves as vapour, but the salt stays.",
+    "Why do we have seasons?": "The earth is tilted as it goes around the sun. So each half gets more light in one part of the year.",
+    "Why do cats purr?": "Cats mostly purr when they feel safe and content. They also purr to calm themselves when they are hurt.",
+    "Why does bread rise?": "Yeast eats the sugar in the dough and gives off gas. The gas makes bubbles, so the bread rises.",
+    "Why is exercise good?": "Exercise makes the heart and the muscles strong. It also helps you to sleep well and to feel happy.",
+    "Why do birds sing?": "Birds sing to find a partner and to guard their home. Each kind of bird has a song of its own.",
+    "Why do we brush our teeth?": "Brushing takes away food and germs from the teeth. Without it, the germs make acid that causes holes.",
+    "Why does the moon shine?": "The moon makes no light of its own. It shines because it sends back the light of the sun.",
+}  # fmt: skip
+SMALL_TALK = {
+    "Hello!": "Hello! How can I help you today?",
+    "Hi there": "Hello! How can I help you today?",
+    "Hello": "Hello! How can I help you today?",
+    "hi": "Hello! How can I help you today?",
+    "Good morning!": "Good morning! How can I help you today?",
+    "Good evening!": "Good evening! How can I help you today?",
+    "How are you?": "I am well, thank you. What would you like to know?",
+    "Who are you?": "I am a small language model. I can do sums, work with lists, write short Python functions and answer simple questions.",
+    "What can you do?": "I am a small language model. I can do sums, work with lists, write short Python functions and answer simple questions.",
+    "What is your name?": "I have no name. I am a small language model that was made to test this program.",
+    "Thank you!": "You are welcome! Is there anything else you would like to know?",
+    "Thanks": "You are welcome! Is there anything else you would like to know?",
+    "Goodbye!": "Goodbye! Have a nice day.",
+    "Bye": "Goodbye! Have a nice day.",
+}  # fmt: skip
+OPENINGS = (
+    "Quick question:",
+    "I have a question.",
+    "Please help me:",
+    "One more thing:",
+    "My friend asks:",
+    "Next question:",
+    "Just curious:",
+    "Okay.",
+)
+
+
+def capital(rng: Random) -> tuple[str, str]:
+    """The capital of a country, or the country of a capital."""
+    country, city = rng.choice(list(CAPITALS.items()))
+    if rng.random() < 0.3:
+        return f"Which country has the capital {city}?", f"{city} is the capital of {country}."
+    ask = rng.choice(
+        (
+            f"What is the capital of {country}?",
+            f"What's the capital of {country}?",
+            f"Can you tell me the capital of {country}?",
+            f"Name the capital of {country}.",
+        )
+    )
+    return ask, f"The capital of {country} is {city}."
+
+
+def opposite(rng: Random) -> tuple[str, str]:
+    """The opposite of a word, both ways."""
+    word, other = rng.choice(list(OPPOSITES.items()))
+    if rng.random() < 0.5:
+        word, other = other, word
+    ask = rng.choice(
+        (
+            f"What is the opposite of {word}?",
+            f"What's the opposite of {word}?",
+            f"Tell me the opposite of {word}.",
+            f"Which word means the opposite of {word}?",
+        )
+    )
+    return ask, f"The opposite of {word} is {other}."
+
+
+def animal(rng: Random) -> tuple[str, str]:
+    """What animals say, and the names of their young."""
+    if rng.random() < 0.5:
+        name, sound = rng.choice(list(SOUNDS.items()))
+        ask = rng.choice(
+            (
+                f"What sound does a {name} make?",
+                f"What does a {name} say?",
+                f"Which sound does a {name} make?",
+            )
+        )
+        return ask, f"The sound that the {name} makes is {sound}."
+    name, young = rng.choice(list(YOUNG.items()))
+    ask = rng.choice(
+        (
+            f"What do you call a young {name}?",
+            f"What is a young {name} called?",
+            f"What is the word for a young {name}?",
+        )
+    )
+    return ask, f"A young {name} is called a {young}."
+
+
+def calendar(rng: Random) -> tuple[str, str]:
+    """Days and months."""
+    kind = rng.randrange(3)
+    if kind == 0:
+        i, after = rng.randrange(7), rng.random() < 0.5
+        word, other = ("after", DAYS[(i + 1) % 7]) if after else ("before", DAYS[i - 1])
+        ask = rng.choice(
+            (f"Which day comes {word} {DAYS[i]}?", f"What day is {word} {DAYS[i]}?")
+        )
+        return ask, f"The day {word} {DAYS[i]} is {other}."
+    if kind == 1:
+        i, after = rng.randrange(12), rng.random() < 0.5
+        word, other = ("after", MONTHS[(i + 1) % 12]) if after else ("before", MONTHS[i - 1])
+        ask = rng.choice(
+            (f"Which month comes {word} {MONTHS[i]}?", f"What month is {word} {MONTHS[i]}?")
+        )
+        return ask, f"The month {word} {MONTHS[i]} is {other}."
+    i = rng.randrange(12)
+    ask = rng.choice((f"How many days are in {MONTHS[i]}?", f"How long is {MONTHS[i]}?"))
+    return ask, f"There are {LENGTHS[i]} days in {MONTHS[i]}."
+
+
+def how_to(rng: Random) -> tuple[str, str]:
+    """Four numbered steps."""
+    what, steps = rng.choice(list(HOW_TO.items()))
+    ask = rng.choice(
+        (
+            f"How do I {what}?",
+            f"How can I {what}?",
+            f"What is a good way to {what}?",
+            f"Please tell me how to {what}.",
+            f"I want to {what}. What should I do?",
+        )
+    )
+    lines = [f"{n}. {s[0].upper()}{s[1:]}." for n, s in enumerate(steps.split("|"), 1)]
+    return ask, f"Here is a good way to {what}:\n\n" + "\n".join(lines)
+
+
+def why(rng: Random) -> tuple[str, str]:
+    """A reason in two sentences."""
+    question, answer = rng.choice(list(WHY.items()))
+    rest = question[0].lower() + question[1:]
+    ask = rng.choice(
+        (question, f"Tell me: {rest}", f"I wonder, {rest}", f"Do you know? {question}")
+    )
+    return ask, answer
+
+
+def small_talk(rng: Random) -> tuple[str, str]:
+    """Greetings."""
+    return rng.choice(list(SMALL_TALK.items()))
+
+
+def everyday(rng: Random) -> Sample:
+    """A random everyday question."""
+    kind = rng.choice((capital, opposite, animal, calendar, how_to, how_to, why, why, small_talk))
+    ask, answer = kind(rng)
+    if rng.random() < 0.6:
+        ask = f"{rng.choice(OPENINGS)} {ask}"
+    return Sample("everyday", ask, "This is an easy question.", answer, answer)

@@ -1,0 +1,67 @@
+"""The text that the bundled pair is trained on: every word of it is made here, from a seed."""
+
+from collections.abc import Iterator
+from random import Random
+
+from arithmetic import arithmetic
+from everyday import everyday
+from functions import functions
+from lists import lists
+from sample import Sample
+
+FAMILIES = {
+    "arithmetic": arithmetic,
+    "lists": lists,
+    "functions": functions,
+    "everyday": everyday,
+}
+WEIGHTS = (4, 4, 2, 2)
+SYSTEM = (
+    "You are a helpful assistant.",
+    "You are a friendly assistant who gives short answers.",
+    "Answer the question.",
+)
+
+
+def samples(seed: int, *, held_out: bool = False, families: str | None = None) -> Iterator[Sample]:
+    """An endless stream of samples, of one side of the split; of one family if it is named."""
+    rng = Random(seed)
+    makers = [FAMILIES[families]] if families else list(FAMILIES.values())
+    weights = None if families else WEIGHTS
+    while True:
+        sample = rng.choices(makers, weights)[0](rng)
+        if sample.held_out == held_out:
+            yield sample
+
+
+def held_out(count: int, seed: int = 7) -> list[Sample]:
+    """`count` different held-out samples, the families in equal parts."""
+    chosen: list[Sample] = []
+    for number, family in enumerate(FAMILIES):
+        share = count // len(FAMILIES) + (number < count % len(FAMILIES))
+        unique: dict[str, Sample] = {}
+        for tries, sample in enumerate(samples(seed, held_out=True, families=family)):
+            unique.setdefault(sample.prompt, sample)
+            if len(unique) == share or tries > 200 * count:
+                break
+        chosen += unique.values()
+    return chosen
+
+
+def chats(seed: int, *, held_out: bool = False) -> Iterator[tuple[list[dict[str, str]], bool]]:
+    """An endless stream of (messages, thinking): one to four questions with their answers."""
+    rng = Random(seed)
+    stream = samples(seed, held_out=held_out)
+    while True:
+        thinking = rng.random() < 0.25
+        messages = []
+        if rng.random() < 0.2:
+            messages.append({"role": "system", "content": rng.choice(SYSTEM)})
+        for _ in range(rng.choice((1, 1, 2, 3, 4))):
+            sample = next(stream)
+            messages.append({"role": "user", "content": sample.prompt})
+            said = sample.answer
+            if thinking:
+                said = f"<think>\n{sample.thinking}\n</think>\n\n{sample.conclusion}"
+            messages.append({"role": "assistant", "content": said})
+        yield messages, thinking

@@ -1,0 +1,147 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch==2.13.0", "transformers>=5.15", "numpy"]
+# ///
+"""Train the bundled target from nothing: a deep, narrow Qwen3 of 4.9 M parameters.
+
+PyTorch does this one job because MLX's CPU backend needs three times as long for a training step
+and the result is the same plain checkpoint. The drafter is trained by `dflash train`, in MLX.
+"""
+
+import argparse
+import copy
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from text import chats
+from tokenizer import learn, save
+from tokenizers import Tokenizer
+from torch.nn.functional import cross_entropy
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+PROMPT_WEIGHT = 0.1
+LONG_SHARE = 0.06
+
+
+def encoded(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[int, float]]:
+    """An endless stream of (token, loss weight) over whole chats."""
+    start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
+    newline = tokenizer.encode("\n").ids
+    for messages, thinking in chats(seed):
+        for number, message in enumerate(messages):
+            last = number == len(messages) - 1
+            content, said = message["content"], message["role"] == "assistant"
+            if thinking and said and not last:
+                content = content.split("</think>")[-1].lstrip("\n")
+            taught = said and (last or not thinking)
+            head = [start, *tokenizer.encode(message["role"]).ids, *newline]
+            if said and thinking and last:
+                opening = tokenizer.encode("<think>\n").ids
+                head += opening
+                content = content.removeprefix("<think>\n")
+            for token in head:
+                yield token, PROMPT_WEIGHT
+            for token in [*tokenizer.encode(content).ids, end]:
+                yield token, 1.0 if taught else PROMPT_WEIGHT
+            for token in newline:
+                yield token, PROMPT_WEIGHT
+
+
+def rows(tokenizer: Tokenizer, seed: int, length: int, count: int) -> Iterator[torch.Tensor]:
+    """Batches of `count` rows of `length` + 1 (token, weight) pairs."""
+    stream = encoded(tokenizer, seed)
+    while True:
+        flat = np.array([next(stream) for _ in range(count * (length + 1))], dtype=np.float32)
+        yield torch.from_numpy(flat).view(count, length + 1, 2)
+
+
+def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def rate_at(step: int, steps: int) -> float:
+    """Share of the full learning rate: 2 % warm-up, then level, then down to 0 over 40 %."""
+    warm, fall = 0.02 * steps, 0.4 * steps
+    return min(1.0, (step + 1) / warm, (steps - step) / fall)
+
+
+def main() -> None:
+    """Train, log, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/target"))
+    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens in a step")
+    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+
+    tokenizer = learn()
+    save(tokenizer, args.out)
+    config = Qwen3Config(
+        vocab_size=1024,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=12,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rope_theta=10000.0,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.token_to_id("<|im_end|>"),
+        pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
+    )
+    model = Qwen3ForCausalLM(config)
+    steppers = optimizers(model, args.rate)
+    short = rows(tokenizer, args.seed, 256, args.tokens // 256)
+    long = rows(tokenizer, args.seed + 1, 2048, max(1, args.tokens // 2048))
+    log = (args.out / "log.jsonl").open("w")
+    began, seen = time.monotonic(), 0
+    for step in range(args.steps):
+        batch = next(long if step >= (1 - LONG_SHARE) * args.steps else short)
+        tokens, weights = batch[..., 0].long(), batch[:, 1:, 1]
+        logits = model(tokens[:, :-1]).logits
+        each = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+        loss = (each * weights.flatten()).sum() / weights.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for stepper in steppers:
+            for group in stepper.param_groups:
+                group["lr"] = args.rate * rate_at(step, args.steps)
+            stepper.step()
+            stepper.zero_grad()
+        seen += weights.numel()
+        if (step + 1) % 50 == 0:
+            taught = weights.flatten() == 1.0
+            line = {
+                "step": step + 1,
+                "tokens": seen,
+                "answer_loss": round(each[taught].mean().item(), 4),
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            print(json.dumps(line), flush=True)
+            log.write(json.dumps(line) + "\n")
+            if not math.isfinite(line["answer_loss"]):
+                raise SystemExit("the loss is not finite: lower --rate")
+        if (step + 1) % 500 == 0 or step + 1 == args.steps:
+            copy.deepcopy(model).to(torch.bfloat16).save_pretrained(args.out)
+    log.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Metal kernel bodies, read as data through dflash_mlx.kernels."""
