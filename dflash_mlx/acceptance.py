@@ -104,7 +104,7 @@ class TokenRejection(Match):
         kept: mx.array,
         weight: mx.array,
     ) -> Verdict:
-        """Draw the bonus token from (weight p - q)+ after the kept drafts; q is 0 after the last."""
+        """Draw the bonus token from (weight p - q)+ after the kept drafts; q ends with a 0 row."""
         q = mx.concatenate([q, mx.zeros_like(q[:1])])
         residual = mx.maximum(weight * p[kept] - q[kept], 0)
         residual = mx.where(residual.sum() > 0, residual, p[kept])
@@ -123,7 +123,7 @@ class BlockVerification(TokenRejection):
         total = mx.cumsum(mx.maximum(steps, -1e30))
         weights = mx.exp(total - mx.maximum(mx.cummax(total), 0))  # w_1 .. w_γ
         surplus = mx.maximum(weights[:-1, None] * p[1:-1] - q[1:], 0).sum(axis=-1)
-        open_ = surplus + 1 - weights[:-1]
+        open_ = surplus + (1 - weights[:-1])
         chance = mx.where(open_ > 0, surplus / mx.where(open_ > 0, open_, 1), 1)
         chance = mx.concatenate([chance, weights[-1:]])
         passed = mx.random.uniform(shape=chance.shape, key=self.draws.next()) < chance
@@ -169,8 +169,13 @@ def to_host(
     parts = [broken[None], kept[None], bonus] + ([] if drafts is None else [drafts])
     values = np.array(mx.concatenate([part.astype(mx.int32) for part in parts])).tolist()
     if values[0]:
-        raise DFlashError(
-            "the target's logits are not numbers (NaN).",
-            hint="the weights are damaged or overflow in 16 bits: try another copy of the model",
-        )
+        raise not_numbers()
     return Verdict(tuple(values[3 : 3 + values[1]]), values[2])
+
+
+def not_numbers() -> DFlashError:
+    """The fault of a target whose logits are NaN."""
+    return DFlashError(
+        "the target's logits are not numbers (NaN).",
+        hint="the weights are damaged or overflow in 16 bits: try another copy of the model",
+    )

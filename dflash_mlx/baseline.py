@@ -6,9 +6,10 @@ import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_sampler
 
+from .acceptance import not_numbers
 from .context import Context, Progress
 from .decode import finish
-from .sampling import penalties
+from .sampling import HISTORY, penalties
 from .types import Block, SamplingParams
 
 
@@ -31,9 +32,15 @@ def decode_plain(
 
     def report(done: int, total: int) -> None:
         """Count what is read, so that stopping in the prefill keeps it."""
-        context.tokens[cached:] = prompt[cached : cached + min(done, total - 1)]
+        context.tokens[cached:] = prompt[cached : cached + done]
         progress(done, total)
 
+    # mlx-lm's penalties would not see the tokens that are read already.
+    before = mx.array(context.tokens[-HISTORY:], dtype=mx.int32)
+    processors = [
+        lambda tokens, logits, process=process: process(mx.concatenate([before, tokens]), logits)
+        for process in penalties(params)
+    ]
     steps = generate_step(
         mx.array(prompt[cached:]),
         context.target.model,
@@ -44,13 +51,14 @@ def decode_plain(
             min_p=params.min_p,
             top_k=params.top_k if params.top_k < context.target.vocab_size else 0,
         ),
-        logits_processors=penalties(params),
+        logits_processors=processors,
         prompt_cache=context.target_cache.layers,
         prompt_progress_callback=report,
     )
-    for number, (token, _) in enumerate(steps, 1):
+    for number, (token, logprobs) in enumerate(steps, 1):
         # generate_step has fed this token to the model already: it runs one step ahead.
-        context.tokens[cached:] = prompt[cached:] if number == 1 else context.tokens[cached:]
+        if number == 1 and mx.isnan(logprobs.sum()).item():
+            raise not_numbers()
         reason = finish((token,), max_tokens - number, stops)
         yield Block((token,), finish_reason=reason)
         if reason:

@@ -57,8 +57,10 @@ class TargetCache:
 
 
 def rotating_rows(cache: RotatingKVCache) -> int:
-    """How many tokens' rows a rotating cache holds, the newest ones."""
-    return 0 if cache.keys is None else min(cache.keys.shape[2], cache.offset)
+    """How many tokens' rows a rotating cache holds, the newest ones; not a filler's."""
+    if cache.keys is None:
+        return 0
+    return min(cache.keys.shape[2], cache.offset) - (cache._idx == 0)
 
 
 def rotating_can_rewind(cache: RotatingKVCache, length: int) -> bool:
@@ -83,10 +85,12 @@ def rewind_rotating(cache: RotatingKVCache, length: int) -> None:
         return
     keys, values = cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
     keys, values = keys[..., :-drop, :], values[..., :-drop, :]
+    cache.offset = length
+    cache._idx = keys.shape[2]
     if keys.shape[2] < min(length, cache.max_size):
-        # A ring one row short would be grown instead of turned: fill the row that goes next.
+        # A ring one row short would be grown instead of turned: fill the row that goes next. Only
+        # with a filler is that row 0; mlx-lm leaves `_idx` behind the row it wrote.
         keys = mx.concatenate([keys[..., :1, :], keys], axis=2)
         values = mx.concatenate([values[..., :1, :], values], axis=2)
+        cache._idx = 0
     cache.keys, cache.values = keys, values
-    cache.offset = length
-    cache._idx = cache.keys.shape[2]

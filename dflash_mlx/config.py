@@ -114,6 +114,8 @@ def is_drafter(raw: dict[str, Any]) -> bool:
 def parse(raw: dict[str, Any]) -> DraftConfig:
     """Check a drafter's config and flatten it; DFlashError names what is wrong or not known."""
     nested = raw.get("dflash_config") or {}
+    if not isinstance(nested, dict):
+        raise wrong("dflash_config", nested)
 
     def look(key: str, default: Any = None) -> Any:
         found = nested.get(key)
@@ -126,9 +128,15 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
             raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
         return found
 
+    def whole(key: str, default: int | None = None, least: int = 1) -> int:
+        found = need(key) if default is None else look(key, default)
+        if type(found) is not int or found < least:
+            raise wrong(key, found)
+        return found
+
     refuse_unknown(raw, nested)
-    layers = need("num_hidden_layers")
-    heads = need("num_attention_heads")
+    layers = whole("num_hidden_layers")
+    heads = whole("num_attention_heads")
     sliding, window = sliding_layers(look, layers)
     causal = raw.get("is_causal")
     if causal is None:
@@ -140,18 +148,20 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     target_layers = look("num_target_layers")
     ids = look("target_layer_ids")
     if ids is None:
-        ids = default_layer_ids(need("num_target_layers"), layers)
+        ids = default_layer_ids(whole("num_target_layers"), layers)
+    if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
+        raise wrong("target_layer_ids", ids)
     return DraftConfig(
-        hidden_size=need("hidden_size"),
-        intermediate_size=need("intermediate_size"),
+        hidden_size=whole("hidden_size"),
+        intermediate_size=whole("intermediate_size"),
         num_layers=layers,
         num_heads=heads,
-        num_kv_heads=look("num_key_value_heads", heads),
-        head_dim=look("head_dim", need("hidden_size") // heads),
-        vocab_size=need("vocab_size"),
+        num_kv_heads=whole("num_key_value_heads", heads),
+        head_dim=whole("head_dim", whole("hidden_size") // heads),
+        vocab_size=whole("vocab_size"),
         rms_norm_eps=look("rms_norm_eps", 1e-6),
-        block_size=look("block_size", 16),
-        mask_token_id=need("mask_token_id"),
+        block_size=whole("block_size", 16, least=2),
+        mask_token_id=whole("mask_token_id", least=0),
         target_layer_ids=tuple(ids),
         num_target_layers=target_layers,
         sliding=sliding,
@@ -159,7 +169,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         is_causal=causal,
         rope_theta=raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
         rope_scaling=scaling,
-        max_position_embeddings=look("max_position_embeddings", 32768),
+        max_position_embeddings=whole("max_position_embeddings", 32768),
         attention_bias=bool(look("attention_bias", False)),
         input_embedding_scale=look("input_embedding_scale", 1.0),
         output_multiplier=look("output_multiplier", 1.0),
@@ -167,13 +177,20 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     )
 
 
+def wrong(key: str, value: object) -> DFlashError:
+    """The fault of a value that cannot be meant."""
+    return DFlashError(
+        f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
+    )
+
+
 def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any]) -> None:
     """Raise for an architecture, an activation or a key that this engine does not compute."""
-    names = raw.get("architectures") or []
+    names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
     if names and V1 not in names:
         raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
     for key, harmless in REFUSED.items():
-        value = nested.get(key, raw.get(key))
+        value = nested.get(key, raw.get(key, rope.get(key)))
         if value not in harmless:
             raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
     for key in nested:

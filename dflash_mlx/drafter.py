@@ -35,7 +35,7 @@ class Drafter:
         return x if scale == 1.0 else x * scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Hidden states [..., H] -> draft logits [..., V]: the target's head, scale, one softcap."""
+        """Hidden states [..., H] -> logits [..., V]: the target's head, scale, one softcap."""
         logits = self._head(hidden)
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
@@ -56,28 +56,25 @@ class DraftCache:
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
-        self._layers = [KVCache() for _ in range(drafter.config.num_layers)]
+        self._rows = KVCache()  # the heads of all layers, one after another
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self._layers[0].offset
+        return self._rows.offset
 
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
-        return [a for layer in self._layers if not layer.empty() for a in layer.state[:2]]
+        return [] if self._rows.empty() else list(self._rows.state[:2])
 
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht]."""
-        rows = self.drafter.model.context(taps, self.offset)
-        for layer, (keys, values) in zip(self._layers, rows, strict=True):
-            layer.update_and_fetch(keys, values)
+        self._rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.offset))
 
     def rewind(self, length: int) -> None:
         """Keep the rows of the first `length` tokens."""
-        for layer in self._layers:
-            layer.trim(layer.offset - length)
+        self._rows.trim(self.offset - length)
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """Logits [width - 1, V] for the slots after the anchor; slot j is position offset + j.
@@ -95,8 +92,8 @@ class DraftCache:
         config = self.drafter.config
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        for number, layer in enumerate(self._layers):
-            keys, values = layer.keys_and_values()
+        rows = self.drafter.model.by_layer(self._rows.keys_and_values())
+        for number, (keys, values) in enumerate(rows):
             first = 0
             if config.window and config.sliding[number]:
                 first = max(0, start - config.window + 1)

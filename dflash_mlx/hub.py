@@ -1,4 +1,4 @@
-"""Where models are: names to local folders, downloads, and which drafter belongs to which target."""
+"""Where models are: names to folders, downloads, and which drafter belongs to which target."""
 
 import tomllib
 from collections.abc import Callable

@@ -37,29 +37,42 @@ class Attention(nn.Module):
             max_position_embeddings=config.max_position_embeddings,
         )
 
-    def keys_values(self, x: mx.array, offset: int | mx.array) -> KeysValues:
-        """Keys and values of x [B, L, H], whose first row stands at `offset`: [B, nKV, L, d]."""
-        batch, length, _ = x.shape
-        keys = self.k_norm(self.k_proj(x).reshape(batch, length, self.kv_heads, self.dim))
-        values = self.v_proj(x).reshape(batch, length, self.kv_heads, self.dim)
-        return self.rope(keys.transpose(0, 2, 1, 3), offset=offset), values.transpose(0, 2, 1, 3)
-
     def __call__(
         self, x: mx.array, context: KeysValues, offset: int | mx.array, mask: mx.array | None
     ) -> mx.array:
         """x [B, T, H] after the layer's norm, context rows [B, nKV, S, d] -> [B, T, H]."""
         batch, length, _ = x.shape
-        queries = self.q_norm(self.q_proj(x).reshape(batch, length, self.heads, self.dim))
-        queries = self.rope(queries.transpose(0, 2, 1, 3), offset=offset)
-        keys, values = self.keys_values(x, offset)
+        # Queries and keys share one norm and one rotation: fewer small operations.
+        heads = mx.concatenate([self.q_proj(x), self.k_proj(x)], axis=-1)
+        weight = mx.concatenate(
+            [tiled(self.q_norm.weight, self.heads), tiled(self.k_norm.weight, self.kv_heads)]
+        )
+        heads = normed_heads(heads, weight, self.q_norm.eps)
+        queries, keys = mx.split(self.rope(heads, offset=offset), [self.heads], axis=1)
+        values = self.v_proj(x).reshape(batch, length, self.kv_heads, self.dim)
         mixed = mx.fast.scaled_dot_product_attention(
             queries,
             mx.concatenate([context[0], keys], axis=2),
-            mx.concatenate([context[1], values], axis=2),
+            mx.concatenate([context[1], values.transpose(0, 2, 1, 3)], axis=2),
             scale=self.dim**-0.5,
             mask=mask,
         )
         return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+
+def tiled(weight: mx.array, heads: int) -> mx.array:
+    """A norm's weight [d] for each of several heads: [heads, d]."""
+    return mx.broadcast_to(weight, (heads, weight.shape[0]))
+
+
+def normed_heads(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """x [B, L, heads * d], each head RMS-normed and times its row of weight [heads, d].
+
+    Returns [B, heads, L, d].
+    """
+    batch, length, _ = x.shape
+    heads = x.reshape(batch, length, *weight.shape)
+    return (mx.fast.rms_norm(heads, None, eps) * weight).transpose(0, 2, 1, 3)
 
 
 class MLP(nn.Module):
@@ -106,14 +119,30 @@ class DraftModel(nn.Module):
         self.layers = [DraftLayer(config) for _ in range(config.num_layers)]
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def context(self, taps: mx.array, offset: int | mx.array) -> list[KeysValues]:
-        """Keys and values, for each layer, of the positions from `offset` on.
+    def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
+        """Keys and values of the positions from `offset` on, all layers' heads one after another.
 
         taps: [B, S, K * Ht], the tapped target layers' outputs in the config's order. The context
         vectors are projected first, normalised second, and skip the layers' input norms.
+        Returns two arrays [B, N * nKV, S, d].
         """
         vectors = self.hidden_norm(self.fc(taps))
-        return [layer.self_attn.keys_values(vectors, offset) for layer in self.layers]
+        parts = [layer.self_attn for layer in self.layers]
+        weight = mx.concatenate([tiled(part.k_norm.weight, part.kv_heads) for part in parts])
+        keys = mx.concatenate([part.k_proj(vectors) for part in parts], axis=-1)
+        keys = normed_heads(keys, weight, self.config.rms_norm_eps)
+        values = mx.concatenate([part.v_proj(vectors) for part in parts], axis=-1)
+        values = values.reshape(*values.shape[:2], *weight.shape).transpose(0, 2, 1, 3)
+        return parts[0].rope(keys, offset=offset), values
+
+    def by_layer(self, rows: KeysValues) -> list[KeysValues]:
+        """Rows of all layers [B, N * nKV, S, d] -> each layer's own [B, nKV, S, d]."""
+        n = self.config.num_layers
+        return list(zip(mx.split(rows[0], n, axis=1), mx.split(rows[1], n, axis=1), strict=True))
+
+    def context(self, taps: mx.array, offset: int | mx.array) -> list[KeysValues]:
+        """`context_rows`, layer by layer."""
+        return self.by_layer(self.context_rows(taps, offset))
 
     def __call__(
         self,

@@ -14,10 +14,11 @@ from mlx.utils import tree_flatten
 from . import hub
 from .checkpoint import check_weights, header
 from .config import DraftConfig, load_config, parse
+from .cpu import settle
 from .drafter import Drafter
 from .errors import DFlashError, UsageError
 from .model import DraftModel
-from .target import Target, target_config
+from .target import Target, first_line, target_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,7 @@ def load_drafter(
     model.load_weights(list(weights.items()))
     if draft_bits:
         nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
-    if mx.default_device() == mx.Device(mx.cpu):
-        model.set_dtype(mx.float32)
+    settle(model)
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)
@@ -125,7 +125,13 @@ def check_tensors(path: Path, config: DraftConfig, target_hidden_size: int) -> N
     found: dict[str, list[int]] = {}
     for file in check_weights(path, "*.safetensors"):
         found.update({plain_name(name): shape for name, shape in header(file).items()})
-    model = DraftModel(config, target_hidden_size)
+    try:
+        model = DraftModel(config, target_hidden_size)
+    except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
+        raise DFlashError(
+            f"the drafter's config cannot be used ({first_line(error)}).",
+            hint="use a drafter whose rope scaling mlx-lm knows",
+        ) from error
     wanted = {name: list(value.shape) for name, value in tree_flatten(model.parameters())}  # type: ignore
     hint = "the weights do not belong to this config.json: download the drafter again"
     for name in sorted(wanted.keys() | found.keys()):

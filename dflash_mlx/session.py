@@ -28,7 +28,7 @@ def silent(done: int, total: int) -> None:
 
 
 class Session:
-    """Answers prompts one after another; a prompt that continues the last one is read on from it."""
+    """Answers prompts one after another; a prompt that goes on from the last is not read again."""
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
         if mode not in ("dflash", "baseline"):
@@ -82,9 +82,7 @@ class Session:
             )
         rule = make_rule(accept, sampling, target.vocab_size)
         limit, stops = min(max_tokens, room), target.eos_ids
-        self.stats = stats = Stats(
-            prompt_tokens=len(ids), cached_tokens=self.context.reuse(ids)
-        )
+        self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=self.context.reuse(ids))
 
         def blocks() -> Iterator[Block]:
             if self.mode == "baseline":
@@ -120,12 +118,19 @@ class Session:
                     elif reason:
                         last = reader.finish()
                         text, thinking = text + last.text, thinking + last.thinking
+                        reason = "stop" if last.stopped else reason
                     yield replace(block, text=text, thinking=thinking, finish_reason=reason)
                     if reason:
                         return
+                    if self.stats is not stats:
+                        raise UsageError(
+                            "this session has begun another answer.",
+                            hint="use one session for each conversation",
+                        )
             finally:
                 source.close()
-                if self.context.target_cache.offset > len(self.context.tokens):
+                ahead = self.context.target_cache.offset > len(self.context.tokens)
+                if ahead and self.stats is stats:
                     self.context.reuse([*self.context.tokens, 0])
 
     def _width(self, block_size: int | None) -> int:
@@ -141,9 +146,7 @@ class Session:
             )
         return block_size
 
-    def tokens(
-        self, prompt: Prompt, *, think: bool | None = None, raw: bool = False
-    ) -> list[int]:
+    def tokens(self, prompt: Prompt, *, think: bool | None = None, raw: bool = False) -> list[int]:
         """The token ids of a prompt, the last answer's own ids kept where the chat goes on.
 
         Text read again by a tokenizer may become other tokens than the model wrote; where the new

@@ -64,7 +64,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Decode rate: tokens after the first over the seconds they took; 0.0 when there are none."""
+        """Decode rate: tokens after the first over the seconds they took; 0.0 without any."""
         if self.generated < 2 or not self.decode_seconds:
             return 0.0
         return (self.generated - 1) / self.decode_seconds

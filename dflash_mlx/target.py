@@ -19,6 +19,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from .cache import TargetCache
 from .checkpoint import check_weights
 from .config import is_drafter, load_config
+from .cpu import settle
 from .errors import DFlashError
 
 
@@ -30,6 +31,7 @@ class Family:
     outer: str = ""
 
 
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 FAMILIES = {"qwen3": Family(), "qwen3_moe": Family(), "llama": Family()}
 
 
@@ -70,7 +72,7 @@ class Target:
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
         self.vocab_size: int = config["vocab_size"]
-        self.context_length: int = config.get("max_position_embeddings", 1 << 20)
+        self.context_length: int = config.get("max_position_embeddings") or 1 << 20
         self.eos_ids = frozenset(tokenizer.eos_token_ids)
 
     @classmethod
@@ -81,17 +83,20 @@ class Target:
         """
         config = target_config(path)
         check_weights(path, "model*.safetensors")
+        if not any(any(path.glob(name)) for name in TOKENIZERS):  # transformers would make one up
+            raise DFlashError(
+                f"there is no tokenizer in '{path}'.", hint="download the model again"
+            )
         try:
             model, config = load_model(path)
             tokenizer = load_tokenizer(path, eos_token_ids=config.get("eos_token_id"))
-        except (ValueError, KeyError, TypeError, OSError, RuntimeError) as error:
+        except Exception as error:  # transformers and tokenizers have many kinds
             raise DFlashError(
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
-        if mx.default_device() == mx.Device(mx.cpu):
-            model.set_dtype(mx.float32)
-            mx.eval(model.parameters())
+        settle(model)
+        mx.eval(model.parameters())
         return cls(model, tokenizer, config, path)
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:

@@ -26,7 +26,8 @@ class Reader:
         self, tokenizer: TokenizerWrapper, prompt: list[int], stop_strings: Sequence[str] = ()
     ):
         self._detokenizer = tokenizer.detokenizer
-        self._stops = tuple(s for s in stop_strings if s)
+        stops = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
+        self._stops = tuple(s for s in stops if s)
         self._start = tokenizer.think_start if tokenizer.has_thinking else None
         self._end = tokenizer.think_end if tokenizer.has_thinking else None
         self._thinking = self._start is not None and opens_thinking(tokenizer, prompt)

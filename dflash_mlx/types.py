@@ -33,7 +33,12 @@ class SamplingParams:
             ("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 (off) to 1"),
             ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0"),
             ("presence_penalty", self.presence_penalty, abs(self.presence_penalty) <= 100, "small"),
-            ("frequency_penalty", self.frequency_penalty, abs(self.frequency_penalty) <= 100, "small"),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                abs(self.frequency_penalty) <= 100,
+                "small",
+            ),
             ("seed", self.seed, self.seed is None or 0 <= self.seed < 2**64, "0 or more"),
         ):
             if not fits:

@@ -15,15 +15,13 @@ from mlx import nn
 from mlx.optimizers import Optimizer
 from mlx.utils import tree_flatten, tree_unflatten
 
-from ..errors import DFlashError
+from dflash_mlx.errors import DFlashError
 
 KEPT = 2
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
-def save_state(
-    folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]
-) -> Path:
+def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Path:
     """Write `folder`/step-NNNNNN with weights, optimiser and `state`; keep the last two.
 
     `state` holds JSON values, among them "step". The order of the data needs no more than that.
@@ -32,8 +30,8 @@ def save_state(
     work, place = folder / f".{name}", folder / name
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    arrays = dict(tree_flatten(model.parameters(), prefix="model"))
-    arrays |= dict(tree_flatten(optimizer.state, prefix="optimizer"))
+    arrays = dict(tree_flatten(model.parameters(), prefix=".model"))
+    arrays |= dict(tree_flatten(optimizer.state, prefix=".optimizer"))
     mx.save_safetensors(str(work / "state.safetensors"), arrays)
     (work / "state.json").write_text(json.dumps(state, indent=2) + "\n")
     shutil.rmtree(place, ignore_errors=True)
@@ -58,7 +56,7 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
     try:
         arrays = mx.load(str(folder / "state.safetensors"))
         parts: dict[str, list[tuple[str, mx.array]]] = {"model": [], "optimizer": []}
-        for name, array in arrays.items():
+        for name, array in arrays.items():  # type: ignore
             part, _, rest = name.partition(".")
             parts[part].append((rest, array))
         model.load_weights(parts["model"])
@@ -72,11 +70,12 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 def export(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: str) -> None:
     """Write `config.json` and `model.safetensors` as Z Lab's checkpoints name them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: w.astype(DTYPES[dtype]) for name, w in tree_flatten(model.parameters())}
-    work = folder / ".model.safetensors"
-    mx.save_safetensors(str(work), weights, metadata={"format": "pt"})
-    os.replace(work, folder / "model.safetensors")
-    work = folder / ".config.json"
-    work.write_text(json.dumps({**raw, "dtype": dtype}, indent=2) + "\n")
-    os.replace(work, folder / "config.json")
+    work = folder / ".partial"
+    work.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore
+    weights = {name: array.astype(DTYPES[dtype]) for name, array in arrays.items()}
+    mx.save_safetensors(str(work / "model.safetensors"), weights, metadata={"format": "pt"})
+    (work / "config.json").write_text(json.dumps({**raw, "dtype": dtype}, indent=2) + "\n")
+    for name in ("model.safetensors", "config.json"):
+        os.replace(work / name, folder / name)
+    work.rmdir()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import DFlashError
-from ..target import Target
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.target import Target
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '
@@ -20,11 +20,16 @@ FORMAT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A chat that ends before the assistant's answer; `think` None leaves it to the template."""
+    """A chat that ends before the assistant's answer; `think` None leaves it to the template.
+
+    `said` is the answer that the file gives, empty if it gives none. It only saves time: the target
+    need not write again what it would say anyway.
+    """
 
     messages: tuple[dict[str, Any], ...]
     think: bool | None
     line: int
+    said: str = ""
 
     @property
     def digest(self) -> bytes:
@@ -47,14 +52,13 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def parse_line(line: str, number: int, path: Path) -> Prompt:
-    """One line of the file; an assistant message at its end is dropped, the target answers anew."""
+    """One line of the file; an assistant message at its end is no part of the prompt."""
     fault = DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
     try:
-        value = json.loads(line)
+        read = json.loads(line)
     except json.JSONDecodeError:
         raise fault from None
-    if isinstance(value, str):
-        value = {"prompt": value}
+    value: Any = {"prompt": read} if isinstance(read, str) else read
     if not isinstance(value, dict) or not isinstance(value.get("think"), bool | None):
         raise fault
     messages = value.get("messages")
@@ -62,11 +66,12 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
         messages = [{"role": "user", "content": value.get("prompt")}]
     if not isinstance(messages, list) or not all(map(is_message, messages)):
         raise fault
+    said = ""
     if messages and messages[-1]["role"] == "assistant":
-        messages = messages[:-1]
+        said, messages = messages[-1]["content"], messages[:-1]
     if not messages:
         raise fault
-    return Prompt(tuple(messages), value.get("think"), number)
+    return Prompt(tuple(messages), value.get("think"), number, said)
 
 
 def is_message(value: Any) -> bool:
@@ -84,19 +89,38 @@ def split(prompts: list[Prompt], share: float) -> tuple[list[Prompt], list[Promp
     return train, [p for p, out in zip(prompts, held_out, strict=True) if out]
 
 
-def tokenize(target: Target, prompts: list[Prompt]) -> list[list[int]]:
-    """Token ids of each prompt, the opening of the answer included.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Token ids of a prompt, the opening of the answer included, and of the answer in the file."""
+
+    tokens: list[int]
+    said: list[int]
+
+
+def tokenize(target: Target, prompts: list[Prompt]) -> list[Question]:
+    """Prompts and the file's answers as token ids.
 
     Raises DFlashError for a prompt that leaves no room for an answer in the target's context.
     """
     encoded = []
     for prompt in prompts:
-        tokens = target.chat_tokens(list(prompt.messages), prompt.think)
+        text = target.chat_text(list(prompt.messages), prompt.think)
+        tokens = target.encode(text)
         if len(tokens) >= target.context_length:
             raise DFlashError(
                 f"the prompt in line {prompt.line} has {len(tokens)} tokens, the target's context"
                 f" holds {target.context_length}.",
                 hint="shorten the prompt or leave the line out",
             )
-        encoded.append(tokens)
+        said: list[int] = []
+        if prompt.said:
+            end = target.tokenizer.eos_token_id
+            said = [*target.encode(without_overlap(text, prompt.said)), end]
+        encoded.append(Question(tokens, said))
     return encoded
+
+
+def without_overlap(opening: str, said: str) -> str:
+    """The answer without what the template already wrote of it, such as a <think> tag."""
+    overlaps = (n for n in range(len(said), 0, -1) if opening.endswith(said[:n]))
+    return said[next(overlaps, 0) :]

@@ -35,12 +35,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One optimiser step: weighted cross-entropy in nats, blocks and target tokens it learned from.
+    """One optimiser step of `steps`, its weighted cross-entropy in nats, and what it learned from.
 
     `seconds` is the step's own time; `rate` the learning rate it used.
     """
 
     step: int
+    steps: int
     loss: float
     rate: float
     gradient_norm: float

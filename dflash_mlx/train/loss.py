@@ -8,9 +8,9 @@ import math
 
 import mlx.core as mx
 
-from ..config import DraftConfig
-from ..drafter import Drafter
-from ..model import KeysValues, block_mask, context_mask
+from dflash_mlx.config import DraftConfig
+from dflash_mlx.drafter import Drafter
+from dflash_mlx.model import KeysValues, block_mask, context_mask
 
 # Decay of the slot weights that the paper gives for three block sizes (section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
@@ -39,9 +39,7 @@ def dpace_weights(entropies: mx.array, valid: mx.array, alpha: float = 0.5) -> m
     return mx.cumsum(mx.cumprod(smooth, axis=-1), axis=-1, reverse=True) * valid
 
 
-def visible(
-    config: DraftConfig, anchors: mx.array, rows: int
-) -> list[mx.array | None]:
+def visible(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
     """Each layer's mask [n, 1, T, rows + T] for blocks at anchors [n] before `rows` context rows.
 
     Context strictly before the anchor, whose own taps do not exist yet at inference; then the
@@ -87,7 +85,8 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
     def rows(hidden: mx.array, labels: mx.array) -> mx.array:
         # The gradient of log(softmax) costs no second exponential, that of logsumexp does.
         chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
-        right = mx.take_along_axis(chances, labels[:, None], axis=-1)[:, 0]
+        at = mx.stop_gradient(labels)[:, None]
+        right = mx.take_along_axis(chances, at, axis=-1)[:, 0]
         return -mx.log(mx.maximum(right, 1e-30))
 
     step = max(1, LOGITS // drafter.config.vocab_size)
@@ -107,11 +106,10 @@ def block_losses(
     lengths: [n] without padding. anchors: [n, m], -1 for none. Slot k's label is the token at
     anchor + k; slots after the sequence's end do not count.
     """
-    n, m = anchors.shape
     slots = anchors[..., None] + mx.arange(1, drafter.config.block_size)
     counts = (anchors[..., None] >= 0) & (slots < lengths[:, None, None])
     at = mx.clip(slots, 0, tokens.shape[1] - 1)
-    labels = mx.take_along_axis(tokens, at.reshape(n, -1), axis=1)
+    labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
     placed = mx.maximum(anchors, 0)
     context = drafter.model.context(taps, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)

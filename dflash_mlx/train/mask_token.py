@@ -7,11 +7,13 @@ Knows the tokenizer's vocabulary; neither adds tokens nor changes rows.
 import re
 from collections.abc import Iterable
 
-from ..errors import DFlashError
-from ..target import Target
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.target import Target
 
 RESERVED = re.compile(r"reserved|unused|extra_id|placeholder|audio|vision", re.IGNORECASE)
-MEANINGFUL = re.compile(r"think|im_start|im_end|tool|eot|eom|header|begin|end_of|turn", re.IGNORECASE)
+MEANINGFUL = re.compile(
+    r"think|im_start|im_end|tool|eot|eom|header|begin|end_of|turn", re.IGNORECASE
+)
 
 
 def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = None) -> int:

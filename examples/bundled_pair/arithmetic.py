@@ -33,7 +33,9 @@ def subtract(a: int, b: int) -> str:
     tens = b // 10 * 10
     if b == tens:
         return f"{a} - {b} = {a - b}."
-    return f"Take the tens: {a} - {tens} = {a - tens}. Take the ones: {a - tens} - {b % 10} = {a - b}."
+    return (
+        f"Take the tens: {a} - {tens} = {a - tens}. Take the ones: {a - tens} - {b % 10} = {a - b}."
+    )
 
 
 def multiply(a: int, b: int) -> str:
@@ -54,7 +56,8 @@ def gain(rng: Random) -> tuple[str, str, str]:
     ask = rng.choice(
         (
             f"{name} has {a} {thing} and {verb} {b} more. How many {thing} does {name} have now?",
-            f"{name} had {a} {thing}. Then {name} {past} {b} more. How many {thing} is that in all?",
+            f"{name} had {a} {thing}. Then {name} {past} {b} more. "
+            f"How many {thing} is that in all?",
             f"If {name} has {a} {thing} and {verb} {b} more {thing}, how many are there?",
         )
     )
@@ -71,7 +74,8 @@ def loss(rng: Random) -> tuple[str, str, str]:
     ask = rng.choice(
         (
             f"{name} has {a} {thing} and {verb} {b}. How many {thing} are left?",
-            f"{name} had {a} {thing}. Then {name} {past} {b}. How many {thing} does {name} still have?",
+            f"{name} had {a} {thing}. Then {name} {past} {b}. "
+            f"How many {thing} does {name} still have?",
             f"If {name} has {a} {thing} and {verb} {b} of them, how many are left?",
         )
     )
@@ -99,7 +103,8 @@ def share(rng: Random) -> tuple[str, str, str]:
     b, each = rng.randint(2, 12), rng.randint(2, 12)
     ask = rng.choice(
         (
-            f"{name} puts {b * each} {thing} into {b} {box}, the same in each. How many go in each?",
+            f"{name} puts {b * each} {thing} into {b} {box}, the same in each. "
+            f"How many go in each?",
             f"{name} shares {b * each} {thing} over {b} {box}. How many {thing} are in each?",
         )
     )
@@ -113,7 +118,9 @@ def two_steps(rng: Random) -> tuple[str, str, str]:
     c = rng.randint(2, 9)
     if rng.random() < 0.5:
         a, b = rng.randint(5, 40), rng.randint(5, 40)
-        ask = f"{name} has {a} {thing}, buys {b} more and gives away {c}. How many {thing} are left?"
+        ask = (
+            f"{name} has {a} {thing}, buys {b} more and gives away {c}. How many {thing} are left?"
+        )
         steps = (
             f"First we add. {add(a, b)} Then {name} gives away {c}, so we subtract. "
             f"{subtract(a + b, c)}"

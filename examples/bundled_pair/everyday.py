@@ -4,38 +4,32 @@ from random import Random
 
 from sample import Sample
 
-CAPITALS = dict(
-    pair.split("=")
-    for pair in (
-        "France=Paris Italy=Rome Spain=Madrid Germany=Berlin Austria=Vienna Greece=Athens "
-        "Portugal=Lisbon Poland=Warsaw Norway=Oslo Sweden=Stockholm Finland=Helsinki "
-        "Denmark=Copenhagen Ireland=Dublin Hungary=Budapest Japan=Tokyo China=Beijing India=Delhi "
-        "Egypt=Cairo Kenya=Nairobi Peru=Lima Chile=Santiago Cuba=Havana Canada=Ottawa "
-        "Russia=Moscow Turkey=Ankara Iran=Tehran Iraq=Baghdad Thailand=Bangkok Belgium=Brussels "
-        "Ghana=Accra"
-    ).split()
+
+def table(text: str) -> dict[str, str]:
+    """Pairs such as a=b c=d, as a dict."""
+    return {key: value for key, _, value in (pair.partition("=") for pair in text.split())}
+
+
+CAPITALS = table(
+    "France=Paris Italy=Rome Spain=Madrid Germany=Berlin Austria=Vienna Greece=Athens "
+    "Portugal=Lisbon Poland=Warsaw Norway=Oslo Sweden=Stockholm Finland=Helsinki "
+    "Denmark=Copenhagen Ireland=Dublin Hungary=Budapest Japan=Tokyo China=Beijing India=Delhi "
+    "Egypt=Cairo Kenya=Nairobi Peru=Lima Chile=Santiago Cuba=Havana Canada=Ottawa "
+    "Russia=Moscow Turkey=Ankara Iran=Tehran Iraq=Baghdad Thailand=Bangkok Belgium=Brussels "
+    "Ghana=Accra"
 )
-OPPOSITES = dict(
-    pair.split("=")
-    for pair in (
-        "hot=cold big=small fast=slow old=young high=low wet=dry full=empty light=dark open=closed "
-        "early=late happy=sad hard=soft long=short strong=weak rich=poor loud=quiet clean=dirty "
-        "near=far thick=thin good=bad"
-    ).split()
+OPPOSITES = table(
+    "hot=cold big=small fast=slow old=young high=low wet=dry full=empty light=dark open=closed "
+    "early=late happy=sad hard=soft long=short strong=weak rich=poor loud=quiet clean=dirty "
+    "near=far thick=thin good=bad"
 )
-SOUNDS = dict(
-    pair.split("=")
-    for pair in (
-        "cow=moo dog=woof cat=meow duck=quack sheep=baa pig=oink horse=neigh lion=roar bee=buzz "
-        "owl=hoot frog=croak snake=hiss"
-    ).split()
+SOUNDS = table(
+    "cow=moo dog=woof cat=meow duck=quack sheep=baa pig=oink horse=neigh lion=roar bee=buzz "
+    "owl=hoot frog=croak snake=hiss"
 )
-YOUNG = dict(
-    pair.split("=")
-    for pair in (
-        "dog=puppy cat=kitten cow=calf sheep=lamb horse=foal duck=duckling goat=kid bear=cub "
-        "frog=tadpole hen=chick pig=piglet deer=fawn"
-    ).split()
+YOUNG = table(
+    "dog=puppy cat=kitten cow=calf sheep=lamb horse=foal duck=duckling goat=kid bear=cub "
+    "frog=tadpole hen=chick pig=piglet deer=fawn"
 )
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = (
@@ -159,9 +153,7 @@ def calendar(rng: Random) -> tuple[str, str]:
     if kind == 0:
         i, after = rng.randrange(7), rng.random() < 0.5
         word, other = ("after", DAYS[(i + 1) % 7]) if after else ("before", DAYS[i - 1])
-        ask = rng.choice(
-            (f"Which day comes {word} {DAYS[i]}?", f"What day is {word} {DAYS[i]}?")
-        )
+        ask = rng.choice((f"Which day comes {word} {DAYS[i]}?", f"What day is {word} {DAYS[i]}?"))
         return ask, f"The day {word} {DAYS[i]} is {other}."
     if kind == 1:
         i, after = rng.randrange(12), rng.random() < 0.5

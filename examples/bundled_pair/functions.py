@@ -126,4 +126,6 @@ def functions(rng: Random) -> Sample:
         f"Here is a Python function that {what}:\n\n```python\n{code}\n```\n\n"
         f"For example, `{name}{call}` returns `{value}`."
     )
-    return Sample("functions", ask, f"The user wants a Python function that {what}.", answer, answer)
+    return Sample(
+        "functions", ask, f"The user wants a Python function that {what}.", answer, answer
+    )

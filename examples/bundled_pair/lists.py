@@ -37,7 +37,7 @@ def sort(rng: Random) -> tuple[str, str, str]:
 def reverse(rng: Random) -> tuple[str, str, str]:
     """Say a list backwards."""
     if rng.random() < 0.5:
-        items = rng.sample(WORDS, rng.randint(3, 7))
+        items: list[str] = rng.sample(list(WORDS), rng.randint(3, 7))
     else:
         items = [str(v) for v in numbers(rng)]
     text = joined(items)

@@ -1,4 +1,4 @@
-"""One question with its only right answer, and the rule that keeps some questions out of training."""
+"""One question with its only right answer, and the rule that keeps some out of training."""
 
 import hashlib
 from dataclasses import dataclass

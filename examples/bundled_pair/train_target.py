@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
+import torch  # pyright: ignore[reportMissingImports]
 from text import chats
 from tokenizer import learn, save
 from tokenizers import Tokenizer
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy  # pyright: ignore[reportMissingImports]
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 PROMPT_WEIGHT = 0.1
-LONG_SHARE = 0.06
 
 
 def encoded(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[int, float]]:
@@ -70,23 +69,35 @@ def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimiz
     ]
 
 
-def rate_at(step: int, steps: int) -> float:
-    """Share of the full learning rate: 2 % warm-up, then level, then down to 0 over 40 %."""
-    warm, fall = 0.02 * steps, 0.4 * steps
-    return min(1.0, (step + 1) / warm, (steps - step) / fall)
+def rate_at(step: int, level: int, fall: int) -> float:
+    """Share of the full learning rate: `level` steps, the first 80 warm up, then down to 0."""
+    return min(1.0, (step + 1) / 80 if level else 1.0, (level + fall - step) / fall)
+
+
+def export(model: Qwen3ForCausalLM, folder: Path) -> None:
+    """Write the weights in bfloat16, and a config that older readers understand too."""
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_theta"] = config["rope_parameters"]["rope_theta"]
+    path.write_text(json.dumps(config, indent=2) + "\n")
 
 
 def main() -> None:
     """Train, log, save."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/target"))
-    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--init", type=Path, help="go on from this folder's weights")
+    parser.add_argument("--level", type=int, default=2500, help="steps at the full rate")
+    parser.add_argument("--fall", type=int, default=1000, help="steps with a falling rate")
+    parser.add_argument("--long", type=int, default=150, help="last steps, on rows of 2,048 tokens")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens in a step")
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)
     torch.manual_seed(args.seed)
 
     tokenizer = learn()
@@ -100,20 +111,22 @@ def main() -> None:
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=2048,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.token_to_id("<|im_end|>"),
         pad_token_id=tokenizer.token_to_id("<|endoftext|>"),
     )
     model = Qwen3ForCausalLM(config)
+    if args.init:
+        model.load_state_dict(Qwen3ForCausalLM.from_pretrained(args.init).state_dict())
     steppers = optimizers(model, args.rate)
     short = rows(tokenizer, args.seed, 256, args.tokens // 256)
     long = rows(tokenizer, args.seed + 1, 2048, max(1, args.tokens // 2048))
     log = (args.out / "log.jsonl").open("w")
-    began, seen = time.monotonic(), 0
-    for step in range(args.steps):
-        batch = next(long if step >= (1 - LONG_SHARE) * args.steps else short)
+    began, seen, steps = time.monotonic(), 0, args.level + args.fall
+    for step in range(steps):
+        batch = next(long if step >= steps - args.long else short)
         tokens, weights = batch[..., 0].long(), batch[:, 1:, 1]
         logits = model(tokens[:, :-1]).logits
         each = cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
@@ -122,7 +135,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for stepper in steppers:
             for group in stepper.param_groups:
-                group["lr"] = args.rate * rate_at(step, args.steps)
+                group["lr"] = args.rate * rate_at(step, args.level, args.fall)
             stepper.step()
             stepper.zero_grad()
         seen += weights.numel()
@@ -138,8 +151,8 @@ def main() -> None:
             log.write(json.dumps(line) + "\n")
             if not math.isfinite(line["answer_loss"]):
                 raise SystemExit("the loss is not finite: lower --rate")
-        if (step + 1) % 500 == 0 or step + 1 == args.steps:
-            copy.deepcopy(model).to(torch.bfloat16).save_pretrained(args.out)
+        if (step + 1) % 500 == 0 or step + 1 == steps:
+            export(model, args.out)
     log.close()
 
 

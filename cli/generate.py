@@ -1,0 +1,141 @@
+"""`dflash generate`: one prompt, one answer, with numbers if wanted, against plain decoding if
+wanted. Does not know how text is shown or how tokens are made.
+"""
+
+import json as jsonlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dflash_mlx.errors import UsageError
+
+from .answer import INTERRUPTED, Answer, answer
+from .compare import Comparison, answer_plainly, comparison_part, show_table, warm_up
+from .interrupt import Interrupt
+from .loading import bundled_note, load_pair
+from .options import (
+    ModelOptions,
+    PromptOptions,
+    SamplingOptions,
+    ScreenOptions,
+    grouped,
+    option,
+    source,
+)
+from .output import Output
+from .question import messages, read_question
+from .report import report
+from .view import JsonView, LiveView, PlainView, stats_line
+
+LOW_TAU, LOW_VERIFIES = 1.5, 20  # drafting costs more than it saves below this, seen this often
+
+
+@grouped
+def generate(
+    ctx: typer.Context,
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The prompt; - reads standard input."),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
+    ] = None,
+    models: ModelOptions,
+    sampling: SamplingOptions,
+    asked: PromptOptions,
+    screen: ScreenOptions,
+    json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+    stats: Annotated[
+        bool | None,
+        option("--stats/--no-stats", help="Numbers on stderr. [on a terminal]"),
+    ] = None,
+    compare: Annotated[
+        bool, option("--compare", help="Also decode plainly, and hold the two side by side.")
+    ] = False,
+) -> None:
+    """Answer one prompt.
+
+    The answer goes to stdout, everything else to stderr. Text on standard input follows the prompt
+    after an empty line.
+    """
+    out = Output(quiet=screen.quiet, plain=screen.plain)
+    question = messages(read_question(prompt, file), asked)
+    params = sampling.params()
+    models = settle_draft(ctx, models)
+    if compare and models.no_draft:
+        raise UsageError(
+            "--compare needs a drafter, and --no-draft leaves it out.", hint="leave one of them out"
+        )
+    if note := bundled_note(models):
+        if compare:
+            out.tell(note, "dim")
+        elif not json:
+            out.note(note)
+    pair, load_seconds = load_pair(models, out)
+    options: dict[str, Any] = {
+        "sampling": params,
+        "max_tokens": sampling.max_tokens,
+        "stop": sampling.stop or (),
+        "block_size": models.block_size,
+        "accept": models.accept,
+        "think": asked.think,
+        "raw": asked.raw,
+    }
+    width = None if pair.drafter is None else models.block_size or pair.drafter.config.block_size
+    view = make_view(out, json=json, thinking=asked.show_thinking)
+    from dflash_mlx import Session
+
+    plain = None
+    with Interrupt() as interrupt:
+        if compare:
+            warm_up(pair, question, options, out, interrupt)
+        session = Session(pair, mode="dflash" if pair.drafter else "baseline")
+        said = answer(session, question, view, interrupt, **options)
+        if compare and said.finish_reason != INTERRUPTED:
+            plain = answer_plainly(pair, question, out, interrupt, **options)
+    both = None
+    if plain is not None and plain.finish_reason != INTERRUPTED:
+        both = Comparison(said, plain, sampled=not params.greedy)
+    if json:
+        found = report(said, pair, width, load_seconds)
+        found |= comparison_part(both) if both else {}
+        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
+    elif both:
+        show_table(both, params, width or 0, out)
+    by_default = out.talks and not (screen.quiet or json or both)
+    if by_default if stats is None else stats:
+        out.tell(stats_line(said.stats, said.finish_reason, sampling.max_tokens), "dim")
+    if not json:
+        warn_low(said, out)
+    if INTERRUPTED in (said.finish_reason, plain and plain.finish_reason):
+        raise typer.Exit(130)
+
+
+def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
+    """The view for what is at the ends of stdout and stderr."""
+    if json:
+        return JsonView(out)
+    return (LiveView if out.live else PlainView)(out, thinking=thinking)
+
+
+def settle_draft(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
+    """Of --draft and --no-draft keep what was said nearer to the command line."""
+    order = ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
+    draft, none = (order.index(source(ctx, name)) for name in ("draft", "no_draft"))
+    if models.draft is None or not models.no_draft or draft == none:
+        return models
+    return replace(models, no_draft=False) if draft > none else replace(models, draft=None)
+
+
+def warn_low(said: Answer, out: Output) -> None:
+    """Say so when drafting costs more than it saves."""
+    tau, verifies = said.stats.acceptance_length, said.stats.verifies
+    if verifies >= LOW_VERIFIES and tau < LOW_TAU:
+        out.note(
+            f"  low acceptance: τ {tau:.2f} over {verifies} blocks; drafting may cost more than it "
+            "saves. Try --no-draft",
+            "warning",
+        )

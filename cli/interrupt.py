@@ -1,0 +1,36 @@
+"""Ctrl-C asks for a stop at the next block; a second one stops at once. Knows no models."""
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Interrupt:
+    """Watches for Ctrl-C while it is entered; `asked` says whether it came."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> "Interrupt":
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt when Ctrl-C came."""
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.check()
+        self.asked = True

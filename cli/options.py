@@ -1,0 +1,164 @@
+"""The options that commands share, each a flag, a variable `DFLASH_<NAME>` and a line of the config
+file; the first of these that is set counts. Knows no models and prints nothing.
+
+Options that belong together are a dataclass; `grouped` lets a command take them as one argument.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from typing import Annotated, Any, Literal
+
+import typer
+
+from dflash_mlx.types import SamplingParams
+
+
+def option(*names: str, help: str, **details: Any) -> Any:
+    """A Typer option whose variable is named after its first long flag."""
+    variable = "DFLASH_" + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    return typer.Option(*names, help=help, envvar=variable, show_envvar=False, **details)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which pair, and how it is run."""
+
+    model: Annotated[
+        str | None,
+        option("--model", "-m", metavar="ID", help="Target: a Hub id or a folder. [bundled pair]"),
+    ] = None
+    draft: Annotated[
+        str | None,
+        option("--draft", "-d", metavar="ID", help="Drafter; without it the target's known one."),
+    ] = None
+    no_draft: Annotated[bool, option("--no-draft", help="Decode plainly, without a drafter.")] = (
+        False
+    )
+    draft_bits: Annotated[
+        int | None,
+        option("--draft-bits", metavar="4|8", help="Quantise the drafter in memory."),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        option(
+            "--block-size",
+            min=2,
+            max=256,
+            metavar="N",
+            help="Tokens a verify, anchor included. [the drafter's own]",
+        ),
+    ] = None
+    accept: Annotated[
+        Literal["match", "token", "block"],
+        option("--accept", help="Acceptance rule above temperature 0."),
+    ] = "match"
+    offline: Annotated[
+        bool, option("--offline", help="Use only what is on this machine; never ask the Hub.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How tokens are chosen, and when to stop."""
+
+    temp: Annotated[
+        float, option("--temp", metavar="T", help="Temperature; 0 takes the likeliest token.")
+    ] = 0.0
+    top_p: Annotated[
+        float, option("--top-p", metavar="P", help="Keep the likeliest tokens up to this mass.")
+    ] = 1.0
+    top_k: Annotated[
+        int, option("--top-k", metavar="K", help="Keep the K likeliest tokens; 0 is off.")
+    ] = 0
+    min_p: Annotated[
+        float, option("--min-p", metavar="P", help="Drop tokens below this share of the likeliest.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, option("--repetition-penalty", metavar="X", help="Divide scores of recent tokens.")
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, option("--presence-penalty", metavar="X", help="Subtract once from recent tokens.")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float, option("--frequency-penalty", metavar="X", help="Subtract for each recent use.")
+    ] = 0.0
+    seed: Annotated[
+        int | None, option("--seed", metavar="N", help="The same seed gives the same tokens.")
+    ] = None
+    max_tokens: Annotated[
+        int, option("--max-tokens", metavar="N", min=1, help="Longest answer.")
+    ] = 512
+    stop: Annotated[
+        list[str] | None,
+        option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
+    ] = None
+
+    def params(self) -> SamplingParams:
+        """What the engine takes; UsageError for a value outside its range."""
+        return SamplingParams(
+            temperature=self.temp,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """What is put around the user's text."""
+
+    system: Annotated[
+        str | None, option("--system", "-s", metavar="TEXT", help="System prompt.")
+    ] = None
+    think: Annotated[
+        bool | None,
+        option("--think/--no-think", help="Thinking in the chat template. [the template's own]"),
+    ] = None
+    show_thinking: Annotated[
+        bool, option("--show-thinking", help="Print the thinking on stderr.")
+    ] = False
+    raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenOptions:
+    """How much is shown, and how."""
+
+    quiet: Annotated[bool, option("--quiet", "-q", help="Only the answer and errors.")] = False
+    plain: Annotated[
+        bool, option("--plain", help="No colours, no moving lines, no special characters.")
+    ] = False
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Spread a command's parameters that are dataclasses of options into those options."""
+    groups: dict[str, type] = {}
+    flat: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            flat += inspect.signature(parameter.annotation).parameters.values()
+        else:
+            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return run
+
+
+def source(ctx: typer.Context, name: str) -> str:
+    """Where an option's value is from: COMMANDLINE, ENVIRONMENT, DEFAULT_MAP (file), DEFAULT."""
+    found = ctx.get_parameter_source(name)
+    return found.name if found else "DEFAULT"

@@ -1,0 +1,65 @@
+"""What the user asks: an argument, a file, standard input, or several of them. Knows no models."""
+
+import sys
+from pathlib import Path
+
+from dflash_mlx.errors import UsageError
+
+from .options import PromptOptions
+from .settings import reason
+
+HINT = "give it as an argument, with --file, or on standard input"
+
+
+def read_question(argument: str | None, file: Path | None) -> str:
+    """The parts that there are, with an empty line between them; UsageError when all are empty.
+
+    Standard input is read when it is not a terminal, or when the argument is `-`. One newline at
+    the end of a file or of the input is not part of the question.
+    """
+    if argument is not None and argument != "-" and not argument.strip():
+        raise UsageError("the prompt is empty.", hint=HINT)
+    parts = [] if argument in (None, "-") else [argument]
+    if file is not None:
+        parts.append(read_file(file))
+    if argument == "-" or not (sys.stdin is None or sys.stdin.isatty()):
+        parts.append(read_stdin())
+    text = "\n\n".join(part for part in parts if part and part.strip())
+    if not text:
+        raise UsageError("the prompt is empty.", hint=HINT)
+    return text
+
+
+def read_file(path: Path) -> str:
+    """A text file."""
+    try:
+        return path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the file '{path}' cannot be read ({reason(error)}).", hint="--file takes a text file"
+        ) from None
+
+
+def read_stdin() -> str:
+    """Standard input to its end."""
+    if sys.stdin is None:
+        return ""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise UsageError(
+            "standard input is not UTF-8 text.", hint="convert it first, for example with iconv"
+        ) from None
+
+
+def messages(text: str, options: PromptOptions) -> str | list[dict[str, str]]:
+    """The question as a session takes it."""
+    if options.raw:
+        if options.system is not None:
+            raise UsageError(
+                "a system prompt cannot be sent with --raw.",
+                hint="write it into the text, or leave --raw out",
+            )
+        return text
+    system = [] if options.system is None else [{"role": "system", "content": options.system}]
+    return [*system, {"role": "user", "content": text}]

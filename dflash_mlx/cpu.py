@@ -1,0 +1,56 @@
+"""What MLX's CPU backend would do again in every layer, done once a pass.
+
+On a GPU a rotary embedding is one kernel. On the CPU each call builds its sines and cosines from
+some thirty small operations, a third of all that a narrow model runs. Models that this process owns
+get their `nn.RoPE` modules replaced by one that keeps the last table. Knows no model.
+"""
+
+import math
+
+import mlx.core as mx
+from mlx import nn
+
+
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU by default."""
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
+def settle(model: nn.Module) -> None:
+    """Where MLX computes on the CPU: float32, which is fast there, and shared rotary tables."""
+    if not on_cpu():
+        return
+    model.set_dtype(mx.float32)
+    tables: dict[tuple[int, float, float], SharedRope] = {}
+    for module in model.modules():
+        for name, child in module.children().items():
+            if type(child) is nn.RoPE and not child.traditional:
+                kind = (child.dims, child.base, child.scale)
+                module[name] = tables.setdefault(kind, SharedRope(child))
+
+
+class SharedRope(nn.Module):
+    """`nn.RoPE` (half-split) for all layers of one model, with the table of the last positions."""
+
+    def __init__(self, rope: nn.RoPE):
+        super().__init__()
+        self._rope = rope
+        half = rope.dims // 2
+        self._rates = mx.exp(
+            mx.arange(0, -half, -1, dtype=mx.float32) * (math.log(rope.base) / half)
+        )
+        self._at: tuple[int, int] | None = None
+        self._table: tuple[mx.array, mx.array] = (self._rates, self._rates)
+
+    def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
+        """Rotate x [..., L, d] that starts at position `offset`; arrays of them go to nn.RoPE."""
+        if not isinstance(offset, int) or x.shape[-1] != self._rope.dims:
+            return self._rope(x, offset=offset)
+        at = (offset, x.shape[-2])
+        if at != self._at:
+            positions = mx.arange(offset, offset + at[1], dtype=mx.float32) * self._rope.scale
+            angles = positions[:, None] * self._rates
+            self._at, self._table = at, (mx.cos(angles), mx.sin(angles))
+        cos, sin = self._table
+        first, second = mx.split(x, 2, axis=-1)
+        return mx.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)

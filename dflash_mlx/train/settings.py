@@ -1,0 +1,60 @@
+"""The numbers of a training run, checked."""
+
+import math
+from dataclasses import dataclass
+
+from dflash_mlx.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How a drafter is trained; the defaults are the paper's where it states them (section 4.1).
+
+    epochs, steps: length of the run; `steps` wins. batch: sequences a step. anchors: blocks a
+    sequence and step, at most. chunk: blocks in memory at once. rate: peak of the learning rate,
+    reached after the share `warmup` of the steps and brought to 0 along a cosine. clip: greatest
+    norm of the gradient. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by
+    block size. eval_every, save_every: in steps. cache_mb: MiB of taps kept in memory, as bfloat16,
+    instead of asking the target again. dtype: of the finished weights.
+    """
+
+    epochs: int = 6
+    steps: int | None = None
+    batch: int = 8
+    anchors: int = 512
+    chunk: int = 64
+    rate: float = 6e-4
+    warmup: float = 0.04
+    clip: float = 1.0
+    weight_decay: float = 0.0
+    loss: str = "decay"
+    gamma: float | None = None
+    max_length: int = 3072
+    seed: int = 0
+    eval_every: int = 200
+    eval_prompts: int = 128
+    save_every: int = 200
+    cache_mb: int = 2048
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a number that makes no run."""
+        for name in ("epochs", "batch", "anchors", "chunk", "eval_every", "save_every", "rate"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} cannot be {getattr(self, name)}.", hint="give 1 or more")
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"steps cannot be {self.steps}.", hint="give 1 or more")
+        if self.max_length < 2:
+            raise UsageError(f"max_length cannot be {self.max_length}.", hint="give 2 or more")
+        for name, choices in (("loss", ("decay", "dpace")), ("dtype", ("float32", "bfloat16"))):
+            if getattr(self, name) not in choices:
+                raise UsageError(
+                    f"{name} cannot be '{getattr(self, name)}'.", hint=f"use {' or '.join(choices)}"
+                )
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """Learning rate of step 0 .. steps - 1: linear up, then half a cosine down to 0."""
+        warm = max(1, round(self.warmup * steps))
+        if step < warm:
+            return self.rate * (step + 1) / warm
+        return self.rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))

@@ -1,0 +1,192 @@
+"""Measure the bundled pair on held-out prompts: quality, speed, and what the engine adds.
+
+    .venv/bin/python examples/bundled_pair/measure.py quality   exact answers and τ, by family
+    .venv/bin/python examples/bundled_pair/measure.py speed     against stock mlx_lm generation
+    .venv/bin/python examples/bundled_pair/measure.py overhead  round time less the bare passes
+    .venv/bin/python examples/bundled_pair/measure.py rules     acceptance rules at temperature 1
+
+Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
+"""
+
+import argparse
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean, median
+
+from sample import Sample
+from text import held_out
+
+import dflash_mlx
+from dflash_mlx import Pair, SamplingParams
+
+MAX_TOKENS = 250
+
+
+def ids_of(pair: Pair, sample: Sample) -> list[int]:
+    """The prompt's token ids, thinking left to the template's default."""
+    return pair.target.chat_tokens([{"role": "user", "content": sample.prompt}])
+
+
+def quality(pair: Pair, count: int) -> None:
+    """Exact answers and τ at temperature 0, τ at temperature 1."""
+    rows: dict[str, list[tuple[bool, float, float]]] = defaultdict(list)
+    thought = 0
+    samples = held_out(count)
+    for number, sample in enumerate(samples):
+        greedy = dflash_mlx.generate(pair, sample.prompt, max_tokens=MAX_TOKENS)
+        drawn = dflash_mlx.generate(
+            pair,
+            sample.prompt,
+            max_tokens=MAX_TOKENS,
+            sampling=SamplingParams(temperature=1.0, seed=number),
+        )
+        taus = [r.stats.acceptance_length for r in (greedy, drawn)]
+        rows[sample.family].append((greedy.text.strip() == sample.answer, taus[0], taus[1]))
+        if number % 4 == 0:
+            answer = dflash_mlx.generate(pair, sample.prompt, max_tokens=MAX_TOKENS, think=True)
+            thought += answer.text.strip() == sample.conclusion
+    print(f"{'family':12}{'prompts':>8}{'exact':>8}{'τ at 0':>8}{'τ at 1':>8}")
+    every = [row for family in rows.values() for row in family]
+    for name, part in [*rows.items(), ("all", every)]:
+        exact, zero, one = (mean(values) for values in zip(*part, strict=True))
+        print(f"{name:12}{len(part):8}{exact:8.1%}{zero:8.2f}{one:8.2f}")
+    print(f"thinking on: {thought / len(range(0, len(samples), 4)):.1%} exact of every fourth")
+
+
+def speed(pair: Pair, count: int) -> None:
+    """Decode rates of stock mlx-lm and of DFlash, prompt by prompt in turn."""
+    import mlx.core as mx
+    from mlx_lm import stream_generate
+    from mlx_lm.sample_utils import make_sampler
+    from mlx_lm.utils import load_model
+
+    stock, _ = load_model(pair.target.path)
+    stock.set_dtype(mx.float32)
+    mx.eval(stock.parameters())
+    for temperature in (0.0, 1.0):
+        plain, fast, ratios, same = [], [], [], 0
+        prompts = [ids_of(pair, s) for s in held_out(count)]
+        for number, ids in enumerate([prompts[0], *prompts]):  # the first one warms up
+            sampler = make_sampler(temperature)
+            tokens, first = [], 0.0
+            for part in stream_generate(
+                stock, pair.target.tokenizer, ids, max_tokens=MAX_TOKENS, sampler=sampler
+            ):
+                first = first or time.perf_counter()
+                tokens.append(part.token)
+            seconds = time.perf_counter() - first
+            result = dflash_mlx.generate(
+                pair,
+                ids,
+                max_tokens=MAX_TOKENS,
+                sampling=SamplingParams(temperature=temperature, seed=number),
+            )
+            if number and len(tokens) > 1 and result.stats.verifies:
+                plain.append((len(tokens) - 1) / seconds)
+                fast.append(result.stats.tokens_per_second)
+                ratios.append(fast[-1] / plain[-1])
+                same += tokens == result.tokens
+        print(
+            f"temperature {temperature:g}: mlx_lm {median(plain):.0f} tok/s, "
+            f"dflash {median(fast):.0f} tok/s, ratio {median(ratios):.2f} "
+            f"(quartiles {quartile(ratios, 1):.2f} to {quartile(ratios, 3):.2f}, "
+            f"{len(ratios)} prompts)"
+            + (f", identical tokens {same}/{len(ratios)}" if temperature == 0 else "")
+        )
+
+
+def quartile(values: list[float], number: int) -> float:
+    """The lower (1) or upper (3) quartile."""
+    return sorted(values)[number * len(values) // 4]
+
+
+def overhead(pair: Pair, count: int) -> None:
+    """Replay each greedy answer with bare draft and verify passes, and compare the round times."""
+    import mlx.core as mx
+
+    from dflash_mlx.context import Context
+
+    shares, rounds, drafts, verifies = [], [], [], []
+    for number, sample in enumerate(held_out(count)):
+        ids = ids_of(pair, sample)
+        result = dflash_mlx.generate(pair, ids, max_tokens=MAX_TOKENS)
+        stats = result.stats
+        if not number or stats.verifies < 2:
+            continue
+        context = Context(pair.target, pair.drafter)
+        context.read(ids, lambda done, total: None)
+        cache = context.draft_cache
+        assert cache is not None
+        assert pair.drafter is not None
+        draft_time = verify_time = 0.0
+        anchor, rest, taps = result.tokens[0], result.tokens[1:], None
+        for kept in stats.committed:
+            width = min(pair.drafter.config.block_size, MAX_TOKENS - len(result.tokens) + len(rest))
+            began = time.perf_counter()
+            if taps is not None:
+                cache.absorb(taps)
+            drafted = mx.argmax(cache.draft_logits(anchor, width), axis=-1)
+            mx.eval(drafted, cache.state)
+            middle = time.perf_counter()
+            logits, all_taps = context.verify(anchor, drafted)
+            mx.eval(mx.argmax(logits, axis=-1), all_taps)
+            verify_time += time.perf_counter() - middle
+            draft_time += middle - began
+            context.target_cache.rewind(len(context.tokens) + kept)
+            context.tokens += (anchor, *rest[: kept - 1])
+            taps, anchor, rest = all_taps[:, :kept], rest[kept - 1], rest[kept:]
+        n = stats.verifies
+        rounds.append(1000 * stats.decode_seconds / n)
+        drafts.append(1000 * draft_time / n)
+        verifies.append(1000 * verify_time / n)
+        shares.append(1 - (drafts[-1] + verifies[-1]) / rounds[-1])
+    print(
+        f"round {median(rounds):.2f} ms, bare draft {median(drafts):.2f} ms, bare verify "
+        f"{median(verifies):.2f} ms, overhead {median(shares):.1%} of the round (medians over "
+        f"{len(shares)} prompts; below 0 means that drafting overlapped)"
+    )
+
+
+def rules(pair: Pair, count: int) -> None:
+    """τ and decode rate of each acceptance rule at temperatures above 0."""
+    for temperature in (0.7, 1.0):
+        for rule in ("match", "token", "block"):
+            taus, rates = [], []
+            for number, sample in enumerate(held_out(count)):
+                result = dflash_mlx.generate(
+                    pair,
+                    sample.prompt,
+                    max_tokens=MAX_TOKENS,
+                    sampling=SamplingParams(temperature=temperature, seed=number),
+                    accept=rule,
+                )
+                if result.stats.verifies:
+                    taus.append(result.stats.acceptance_length)
+                    rates.append(result.stats.tokens_per_second)
+            print(
+                f"temperature {temperature:g} {rule:6} τ {mean(taus):.2f}, "
+                f"{median(rates):.0f} tok/s"
+            )
+
+
+def main() -> None:
+    """Run one measurement."""
+    jobs = {
+        "quality": (quality, 400),
+        "speed": (speed, 40),
+        "overhead": (overhead, 40),
+        "rules": (rules, 100),
+    }
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=jobs)
+    parser.add_argument("--target", type=Path, help="instead of the bundled pair")
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--prompts", type=int, help="how many held-out prompts")
+    args = parser.parse_args()
+    job, count = jobs[args.what]
+    job(dflash_mlx.load(args.target, args.draft), args.prompts or count)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Write prompts for `dflash train`, one JSON object a line; none of them is held out."""
+
+import argparse
+import json
+from random import Random
+
+from text import SYSTEM, samples
+
+
+def main() -> None:
+    """Print the lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=21)
+    args = parser.parse_args()
+    rng, stream = Random(args.seed), samples(args.seed)
+    seen: set[str] = set()
+    while len(seen) < args.count:
+        sample = next(stream)
+        messages = [{"role": "user", "content": sample.prompt}]
+        if rng.random() < 0.25:  # the second question of a chat
+            before = next(stream)
+            answer = {"role": "assistant", "content": before.answer}
+            messages = [{"role": "user", "content": before.prompt}, answer, *messages]
+        if rng.random() < 0.15:
+            messages.insert(0, {"role": "system", "content": rng.choice(SYSTEM)})
+        line = json.dumps({"messages": messages, "think": rng.random() < 0.15})
+        if line not in seen:
+            seen.add(line)
+            print(line)
+
+
+if __name__ == "__main__":
+    main()

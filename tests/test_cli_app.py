@@ -1,0 +1,208 @@
+"""The frame of the command line: help, settings, messages, exit codes."""
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+GOLDEN = Path(__file__).parent / "golden" / "qwen3_full"
+PAIR = ["-m", str(GOLDEN / "target"), "-d", str(GOLDEN / "draft")]
+
+
+@pytest.fixture
+def dflash(cli_app):
+    """Run the command line in this process."""
+    return lambda *args, **kwargs: CliRunner().invoke(cli_app, list(args), **kwargs)
+
+
+@pytest.fixture
+def config():
+    """Write the config file."""
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    path.parent.mkdir(parents=True)
+    return path.write_text
+
+
+def test_version(dflash):
+    for flag in ("--version", "-V"):
+        result = dflash(flag)
+        assert (result.exit_code, result.output) == (0, "dflash 0.1.0\n")
+
+
+def test_help_has_no_boxes_and_no_terminal_codes(dflash):
+    for arguments in (["--help"], ["-h"], ["generate", "-h"]):
+        result = dflash(*arguments)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("Usage: ")
+        assert not set(result.stdout) & set("╭│╰\x1b")
+
+
+def test_nothing_asked_shows_help_as_an_error(dflash):
+    result = dflash()
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("Usage: ")
+
+
+BAD = [
+    (["generat"], 2, "No such command 'generat'"),
+    (["generate", "x", "--bogus"], 2, "No such option: --bogus"),
+    (["generate", "x", "y"], 2, "unexpected extra argument"),
+    (["generate", "x", "--temp", "hot"], 2, "'--temp'"),
+    (["generate", "x", "--temp", "-1"], 2, "temperature cannot be -1.0."),
+    (["generate", "x", "--top-p", "0"], 2, "top_p cannot be 0.0."),
+    (["generate", "x", "--top-k", "-1"], 2, "top_k cannot be -1."),
+    (["generate", "x", "--min-p", "2"], 2, "min_p cannot be 2.0."),
+    (["generate", "x", "--repetition-penalty", "0"], 2, "repetition_penalty cannot be 0.0."),
+    (["generate", "x", "--seed", "-1"], 2, "seed cannot be -1."),
+    (["generate", "x", "--max-tokens", "0"], 2, "'--max-tokens'"),
+    (["generate", "x", "--block-size", "1"], 2, "'--block-size'"),
+    (["generate", "x", "--draft-bits", "3"], 2, "draft_bits cannot be 3."),
+    (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
+    (["generate"], 2, "the prompt is empty."),
+    (["generate", ""], 2, "the prompt is empty."),
+    (["generate", "  \n"], 2, "the prompt is empty."),
+    (["generate", "-"], 2, "the prompt is empty."),
+    (["generate", "-f", "no-such-file"], 2, "the file 'no-such-file' cannot be read"),
+    (["generate", "-f", "/"], 2, "the file '/' cannot be read (Is a directory)."),
+    (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
+    (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
+    (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no drafter were asked for."),
+    (["generate", "x", "-m", "no-such-model"], 1, "no DFlash drafter is known for 'no-such-model'"),
+    (["generate", "x", "-m", "./none", "--no-draft"], 1, "there is no folder './none'."),
+    (["generate", "x", "-m", PAIR[3], "-d", PAIR[3]], 1, "not a model that can answer by itself."),
+    (["generate", "x", "-m", PAIR[1], "-d", PAIR[1]], 1, "not supported."),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD)
+def test_bad_input_gets_one_sentence_and_a_hint(dflash, arguments, code, message):
+    result = dflash(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert message in error
+    assert error.endswith((".", "?"))
+    assert hint.startswith("Hint:  ")
+    assert len(hint) > len("Hint:  ")
+
+
+def test_unexpected_fault_is_one_line(dflash, monkeypatch):
+    """A traceback is for those who ask for it."""
+
+    def fail(*_args, **_kwargs):
+        raise ZeroDivisionError("nobody\nthought of this")
+
+    monkeypatch.setattr("dflash_mlx.pair.load", fail)
+    result = dflash("generate", "x", *PAIR)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: unexpected ZeroDivisionError: nobody.\n"
+        "Hint:  run it again with DFLASH_DEBUG=1 to see where\n"
+    )
+    shown = dflash("generate", "x", *PAIR, env={"DFLASH_DEBUG": "1"})
+    assert shown.exit_code == 1
+    assert "Traceback" in shown.stderr
+
+
+def test_file_names_cannot_steer_the_terminal(dflash):
+    result = dflash("generate", "-f", "a\x1b[31mb")
+    assert "'a[31mb'" in result.stderr
+
+
+def test_settings_order(dflash, config, monkeypatch):
+    """The flag counts before the variable, the variable before the file, the file before none."""
+
+    def tokens(*flags):
+        result = dflash("generate", "--raw", "winter f!", *PAIR, "--no-stats", *flags)
+        assert result.exit_code == 0, result.output
+        return len(result.stdout.removesuffix("\n"))
+
+    assert tokens("--max-tokens", "6") == 6
+    config("max-tokens = 9\n")
+    assert tokens() == 9
+    monkeypatch.setenv("DFLASH_MAX_TOKENS", "7")
+    assert tokens() == 7
+    assert tokens("--max-tokens", "5") == 5
+
+
+def test_settings_can_name_the_models_and_switches(dflash, config):
+    config(f'model = "{PAIR[1]}"\nno-draft = true\nmax-tokens = 4\nthink = false\nstop = ["zz"]\n')
+    result = dflash("generate", "--json", "Hello")
+    assert result.exit_code == 0, result.output
+    assert '"draft": null' in result.stdout
+
+
+def test_draft_on_the_command_line_beats_no_draft_in_the_file(dflash, config):
+    """And the other way round: what was typed is what is meant."""
+    config("no-draft = true\nmax-tokens = 4\n")
+    assert f'"draft": "{PAIR[3]}"' in dflash("generate", "--json", "Hello", *PAIR).stdout
+    result = dflash(
+        "generate", "--json", "Hello", *PAIR[:2], "--no-draft", env={"DFLASH_DRAFT": PAIR[3]}
+    )
+    assert '"draft": null' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("tmep = 1\n", "has an unknown setting 'tmep'.", "did you mean 'temp'?"),
+        ("top_p = 1\n", "has an unknown setting 'top_p'.", "did you mean 'top-p'?"),
+        ("qqqq = 1\n", "has an unknown setting 'qqqq'.", "settings are named as flags are"),
+        ("[generate]\ntemp = 1\n", "unknown setting 'generate'.", "Hint"),
+        ("[temp]\nx = 1\n", "the setting 'temp' in", "give it one value"),
+        ("temp 0.7\n", "is not valid TOML", "one setting a line"),
+        ('temp = "hot"\n', "'--temp'", "config.toml"),
+    ],
+)
+def test_bad_settings_file(dflash, config, text, message, hint):
+    config(text)
+    result = dflash("generate", "x", *PAIR)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert hint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_bad_variable_is_named(dflash, monkeypatch):
+    monkeypatch.setenv("DFLASH_TEMP", "hot")
+    result = dflash("generate", "x", *PAIR)
+    assert result.exit_code == 2
+    assert "the value is that of DFLASH_TEMP" in result.stderr
+
+
+def test_settings_file_that_is_not_text(dflash, config):
+    config("")
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    path.write_bytes(b"\xff\xfe")
+    result = dflash("generate", "x", *PAIR)
+    assert result.exit_code == 1
+    assert "cannot be read (not UTF-8 text)." in result.stderr
+
+
+def test_offline_is_set_before_the_hub_is_imported(tmp_path):
+    """huggingface_hub reads the variable once, when it is imported."""
+    program = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *"generate x -m none/such --no-draft --offline".split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert "is not on this machine" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_symbols_have_stand_ins(monkeypatch):
+    """The text that reaches a terminal without UTF-8 is ASCII."""
+    output = import_module("dflash_mlx.cli.output")
+    out = output.Output(plain=True)
+    assert out.glyphs("9 tokens · τ 4.00 · 1.2× –") == "9 tokens | tau 4.00 | 1.2x -"
+    assert output.clean("a\x1b[2Jb\r\x07\x9bc\td\n") == "a[2Jbc\td\n"

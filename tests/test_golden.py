@@ -1,0 +1,106 @@
+"""The authors' own results on tiny checkpoints, number by number."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+
+from dflash_mlx import api
+from dflash_mlx.context import Context
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Session
+
+
+@pytest.fixture(scope="module", params=tiny.CASES)
+def case(request: Any) -> tuple[Pair, dict[str, Any], dict[str, np.ndarray]]:
+    """A pair, its expected.json and its vectors."""
+    vectors = dict(np.load(tiny.GOLDEN / request.param / "vectors.npz"))
+    return tiny.golden_pair(request.param), tiny.expected(request.param), vectors
+
+
+def test_greedy_answers(case: Any) -> None:
+    """Tokens, tokens per verify and the end of every answer are the reference's exactly."""
+    pair, expected, _ = case
+    for number, prompt in enumerate(expected["prompts"]):
+        result = api.generate(pair, prompt, max_tokens=expected["max_new_tokens"])
+        assert result.tokens == expected["greedy_tokens"][number]
+        assert result.stats.committed == expected["acceptance_lengths"][number]
+        assert result.finish_reason == expected["finish_reasons"][number]
+        assert result.stats.acceptance_length == pytest.approx(expected["tau"][number])
+
+
+def test_baseline_answers(case: Any) -> None:
+    """Plain decoding gives the reference's plain text."""
+    pair, expected, _ = case
+    prompt = expected["prompts"][1]
+    limit = expected["max_new_tokens"]
+    result = api.generate(pair, prompt, max_tokens=limit, mode="baseline")
+    assert result.tokens == expected["ar_tokens"][1]
+
+
+def test_first_two_blocks(case: Any) -> None:
+    """Taps, drafter logits and verify logits of two blocks; the second goes through the cache."""
+    pair, _, vectors = case
+    context = Context(pair.target, pair.drafter)
+    prompt = vectors["prompt_ids"].tolist()
+    near(pair.target.taps(mx.array([prompt]))[0], vectors["prompt_taps"])
+    near(context.read(prompt, tiny.silent)[0], vectors["target_last_logits"])
+    for block in ("block1", "block2"):
+        assert context.draft_cache is not None
+        ids = vectors[f"{block}_ids"]
+        assert context.draft_cache.offset == vectors[f"{block}_start"]
+        assert set(ids[1:].tolist()) == {pair.drafter.config.mask_token_id}
+        logits = context.draft_cache.draft_logits(int(ids[0]), len(ids))
+        near(logits, vectors[f"{block}_logits"])
+        drafts = mx.argmax(logits, axis=-1)
+        assert drafts.tolist() == vectors[f"{block}_draft_tokens"].tolist()
+        verified, taps = context.verify(int(ids[0]), drafts)
+        near(verified, vectors[f"{block}_verify_logits"])
+        near(taps[0], vectors[f"{block}_verify_taps"])
+        accepted = int(vectors[f"{block}_accepted"])
+        bonus = int(mx.argmax(verified[accepted]).item())
+        context.commit(int(ids[0]), (*drafts.tolist()[:accepted], bonus), taps)
+
+
+def test_taps_in_chunks(case: Any) -> None:
+    """A chunked prefill gives the drafter the same rows as a whole one."""
+    pair, _, vectors = case
+    prompt = vectors["prompt_ids"].tolist()
+    for chunk in (1, 7, 50):
+        context = Context(pair.target, pair.drafter)
+        context.read(prompt, tiny.silent, chunk)
+        assert context.draft_cache is not None
+        ids = vectors["block1_ids"]
+        near(context.draft_cache.draft_logits(int(ids[0]), len(ids)), vectors["block1_logits"])
+
+
+def test_wrong_taps_are_noticed(case: Any) -> None:
+    """The comparison can fail: taps one layer off give other drafter logits."""
+    pair, _, vectors = case
+    ids = pair.drafter.config.target_layer_ids
+    shifted = tiny.golden_pair_of(pair, tuple(number + 1 for number in ids))
+    context = Context(shifted.target, shifted.drafter)
+    context.read(vectors["prompt_ids"].tolist(), tiny.silent)
+    assert context.draft_cache is not None
+    block = vectors["block1_ids"]
+    logits = context.draft_cache.draft_logits(int(block[0]), len(block))
+    assert np.abs(np.array(logits) - vectors["block1_logits"]).max() > 0.1
+
+
+def test_stats_of_a_second_answer_stand_alone(case: Any) -> None:
+    """A session's second answer, after another prompt, is the reference's too."""
+    pair, expected, _ = case
+    session = Session(pair)
+    for number in (1, 0, 2):
+        blocks = list(
+            session.stream(expected["prompts"][number], max_tokens=expected["max_new_tokens"])
+        )
+        assert tiny.joined(blocks) == expected["greedy_tokens"][number]
+        assert session.stats.committed == expected["acceptance_lengths"][number]
+
+
+def near(ours: mx.array, reference: np.ndarray) -> None:
+    """Equal up to the rounding of two float32 implementations."""
+    assert np.abs(np.array(ours) - reference).max() < 1e-3

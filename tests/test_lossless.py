@@ -1,0 +1,199 @@
+"""At temperature 0 the answer is stock mlx-lm's, token for token, whatever the drafter says.
+
+The drafters: never trained; always right (every block is kept whole); always wrong (every block is
+rejected whole). The prompts: shorter than the sliding window, and longer, so that it wraps.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+
+from dflash_mlx import acceptance
+from dflash_mlx.cache import TargetCache
+from dflash_mlx.context import Context
+from dflash_mlx.drafter import Drafter
+from dflash_mlx.target import Target
+
+SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
+LENGTH = 20
+KINDS = ("random", "right", "wrong")
+every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family; the random drafter always taps the same layers."""
+    return tiny.make_target(family)
+
+
+@cache
+def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[int]:
+    """mlx-lm's answer."""
+    return tiny.plain(target_of(family), list(prompt), length)
+
+
+def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> Drafter:
+    """One of the three drafters, for this prompt."""
+    if kind == "random":
+        return tiny.random_drafter(target_of(family))
+    text = prompt + stock(family, tuple(prompt), length)
+    return tiny.scripted_drafter(text, wrong=kind == "wrong")
+
+
+def check(family: str, kind: str, prompt: list[int], block_size: int, **options: Any) -> list[int]:
+    """Hold one answer against mlx-lm's; return the tokens committed per verify."""
+    wanted = stock(family, tuple(prompt), LENGTH)
+    options = {"max_tokens": LENGTH, **options}
+    blocks = tiny.speculate(
+        target_of(family),
+        drafter_of(kind, family, prompt),
+        prompt,
+        block_size=block_size,
+        **options,
+    )
+    assert tiny.joined(blocks) == wanted[: options["max_tokens"]]
+    assert blocks[-1].finish_reason == "length"
+    return [len(block.tokens) for block in blocks[1:]]
+
+
+@every_family
+@pytest.mark.parametrize("kind", KINDS)
+def test_block_sizes(family: str, kind: str) -> None:
+    """Blocks of 2 to 16 tokens; the right drafter fills each, the wrong one never gets a draft."""
+    for block_size in range(2, 17):
+        prompt = (SHORT, LONG)[block_size % 2]
+        committed = check(family, kind, prompt, block_size)
+        if kind == "right":
+            assert set(committed[:-1]) <= {block_size}
+        if kind == "wrong":
+            assert set(committed) == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prompt", [SHORT, LONG], ids=["short", "long"])
+def test_rotating_window(kind: str, prompt: list[int]) -> None:
+    """A window that wraps many times in one answer, with blocks narrower and wider than it."""
+    target, length = target_of("llama_sliding"), 60
+    wanted = stock("llama_sliding", tuple(prompt), length)
+    for block_size in (2, 5, tiny.WINDOW - 1, tiny.WINDOW, tiny.WINDOW + 1, 2 * tiny.WINDOW + 3):
+        drafter = drafter_of(kind, "llama_sliding", prompt, length)
+        blocks = tiny.speculate(target, drafter, prompt, block_size=block_size, max_tokens=length)
+        assert tiny.joined(blocks) == wanted
+
+
+@every_family
+def test_chunked_prefill(family: str) -> None:
+    """The prefill's chunks do not matter: of one token, odd ones, of window size, one for all."""
+    for chunk in (1, 7, tiny.WINDOW, 39, 2048):
+        check(family, "random", LONG, 6, chunk=chunk)
+
+
+@every_family
+def test_max_tokens(family: str) -> None:
+    """Every length from 1 to 20 is met exactly, also in the middle of a block."""
+    for max_tokens in range(1, 21):
+        check(family, "right", SHORT, 6, max_tokens=max_tokens)
+        check(family, "random", LONG, 6, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize("family", ["qwen3_untied", "llama_sliding"])
+@pytest.mark.parametrize("kind", ["right", "wrong"])
+def test_stop_tokens(family: str, kind: str) -> None:
+    """The answer ends with the first stop token, at every place in a block; the context is exact.
+
+    The wrong drafter has the stop token as the bonus, the right one as a draft.
+    """
+    target, wanted = target_of(family), stock(family, tuple(LONG))
+    for stop in set(wanted):
+        length = wanted.index(stop) + 1
+        blocks = tiny.speculate(
+            target,
+            drafter_of(kind, family, LONG),
+            LONG,
+            block_size=8,
+            max_tokens=LENGTH,
+            stops=frozenset({stop}),
+        )
+        assert tiny.joined(blocks) == wanted[:length]
+        assert blocks[-1].finish_reason == "stop"
+    assert len(set(wanted)) > 8
+
+
+def test_accepted_counts() -> None:
+    """A block's counts: drafts offered and kept, less than were right where the answer ends."""
+    prompt, wanted = SHORT, stock("llama_sliding", tuple(SHORT))
+    blocks = tiny.speculate(
+        target_of("llama_sliding"),
+        drafter_of("right", "llama_sliding", prompt),
+        prompt,
+        block_size=6,
+        max_tokens=9,
+    )
+    assert [(len(b.tokens), b.drafted, b.accepted) for b in blocks] == [
+        (1, 0, 0),
+        (6, 5, 5),
+        (2, 2, 2),
+    ]
+    stop = wanted[3]
+    assert stop not in wanted[:3]
+    blocks = tiny.speculate(
+        target_of("llama_sliding"),
+        drafter_of("right", "llama_sliding", prompt),
+        prompt,
+        block_size=6,
+        max_tokens=9,
+        stops=frozenset({stop}),
+    )
+    assert [(len(b.tokens), b.drafted, b.accepted) for b in blocks] == [(1, 0, 0), (3, 5, 3)]
+
+
+def keep_one_draft_too_many(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the first rejected draft stays."""
+    honest = acceptance.count_prefix
+    patch.setattr(
+        acceptance,
+        "count_prefix",
+        lambda flags: mx.minimum(honest(flags) + 1, flags.shape[0]),
+    )
+
+
+def keep_one_rejected_row(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the target's caches keep a row of a draft that was rejected."""
+    honest = TargetCache.rewind
+    patch.setattr(
+        TargetCache,
+        "rewind",
+        lambda self, length: honest(self, min(length + 1, self.offset)),
+    )
+
+
+def keep_one_tap_too_many(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the drafter's cache keeps a row of a draft that was rejected."""
+    honest = Context.commit
+
+    def commit(self: Context, anchor: int, kept: tuple[int, ...], taps: mx.array) -> None:
+        honest(self, anchor, kept, taps)
+        assert self.draft_cache is not None
+        if len(kept) < taps.shape[1]:
+            self.draft_cache.absorb(taps[:, len(kept) : len(kept) + 1])
+
+    patch.setattr(Context, "commit", commit)
+
+
+@pytest.mark.parametrize(
+    "fault", [keep_one_draft_too_many, keep_one_rejected_row, keep_one_tap_too_many]
+)
+def test_faults_are_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks above can fail: each planted fault breaks one of them."""
+    check("llama", "random", SHORT, 6)
+    stock("llama_sliding", tuple(LONG))
+    fault(monkeypatch)
+    for family, kind, prompt in (("llama", "random", SHORT), ("llama_sliding", "wrong", LONG)):
+        with pytest.raises(AssertionError):
+            check(family, kind, prompt, 6)

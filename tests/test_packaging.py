@@ -1,0 +1,43 @@
+"""What is installed is what is in the tree."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_package_list_equals_tree():
+    """A package that the list lacks works when installed for editing and is not in the wheel."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    homes = {"dflash_mlx": ROOT / "dflash_mlx"}
+    homes |= {name: ROOT / folder for name, folder in setuptools["package-dir"].items()}
+    found = set()
+    for name, folder in homes.items():
+        for init in folder.rglob("__init__.py"):
+            found.add(".".join([name, *init.parent.relative_to(folder).parts]))
+    assert found == set(setuptools["packages"])
+
+
+def test_cli_is_flat():
+    """Relative imports out of a sub-folder would not find the engine."""
+    assert not [path for path in (ROOT / "cli").iterdir() if path.is_dir() and path.name[0] != "_"]
+
+
+def test_help_and_version_load_no_model_code():
+    """Help must be there at once: mlx_lm alone takes a second to import."""
+    program = (
+        "import sys\n"
+        "from importlib import import_module\n"
+        "main = import_module('dflash_mlx.cli.app').main\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 0, left.code\n"
+        "heavy = {'mlx', 'mlx_lm', 'transformers', 'numpy', 'huggingface_hub'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for arguments in (["--help"], ["--version"], ["generate", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout

@@ -1,0 +1,453 @@
+"""Above temperature 0 the output has the target's distribution: chi-square against exact laws.
+
+The laws are enumerated with mlx-lm's own sampler and processors. Rules are run 100,000 times at
+once, on tables of logits; whole answers a few hundred times. Every seed is fixed.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from mlx_lm import sample_utils
+
+from dflash_mlx import acceptance, api
+from dflash_mlx.acceptance import RULES, BlockVerification, Draft, Match, TokenRejection, make_rule
+from dflash_mlx.context import Context
+from dflash_mlx.pair import Pair
+from dflash_mlx.sampling import Shaper
+from dflash_mlx.types import SamplingParams
+
+PLAIN = SamplingParams(temperature=0.8)
+SETTINGS = {
+    "plain": PLAIN,
+    "top_k": replace(PLAIN, top_k=4),
+    "top_p": replace(PLAIN, top_p=0.9),
+    "top_k_top_p": replace(PLAIN, top_k=4, top_p=0.9),
+    "min_p": replace(PLAIN, min_p=0.1),
+    "hot": SamplingParams(temperature=1.7),
+    "repetition": replace(PLAIN, repetition_penalty=1.6),
+    "presence": replace(PLAIN, presence_penalty=1.5),
+    "frequency": replace(PLAIN, frequency_penalty=1.1),
+    "everything": SamplingParams(0.7, 0.95, 4, 0.02, 1.3, 0.5, 0.4),
+}
+COUNT = 100_000
+LIMIT = 5.0  # standard deviations: one honest run in three million is beyond
+EOS = 9
+every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+class Tables:
+    """A made-up target and drafter: logits of row j for every way to fill the j slots before it."""
+
+    def __init__(self, drafts: mx.array, rows: list[mx.array], history: list[int]):
+        self.drafts, self.rows, self.history = drafts, rows, history
+        self.width, self.vocab = len(rows), rows[0].shape[-1]
+
+
+@cache
+def random_tables(seed: int = 3, vocab: int = 5, width: int = 4) -> Tables:
+    """Random logits; the drafter's are near the target's first row, so that some drafts stay."""
+    keys = iter(mx.random.split(mx.random.key(seed), width + 1))
+    rows = [1.5 * mx.random.normal((vocab,) * (j + 1), key=next(keys)) for j in range(width)]
+    means = mx.stack([row.reshape(-1, vocab).mean(axis=0) for row in rows[:-1]])
+    drafts = 0.7 * means + mx.random.normal(means.shape, key=next(keys))
+    return Tables(drafts, rows, [3, 1, 1, 4])
+
+
+def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
+    """P(token at slot j | tokens before), as mlx-lm's generate_step would sample it."""
+    processors = sample_utils.make_logits_processors(
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+    )
+    laws = []
+    for row in tables.rows:
+        law = np.zeros(row.shape)
+        for filled in np.ndindex(row.shape[:-1]):
+            logits = row[filled][None]
+            for process in processors:
+                logits = process(mx.array([*tables.history, *filled]), logits)
+            law[filled] = stock_probabilities(logits, params)
+        laws.append(law)
+    return laws
+
+
+def stock_probabilities(logits: mx.array, params: SamplingParams) -> np.ndarray:
+    """What mlx-lm's sampler draws from, caught where it draws."""
+    sampler = sample_utils.make_sampler(
+        params.temperature, params.top_p, params.min_p, 1, params.top_k
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            sample_utils, "categorical_sampling", lambda rows, t: mx.softmax(rows / t, axis=-1)
+        )
+        return np.array(sampler(logits - mx.logsumexp(logits, keepdims=True))[0], dtype=np.float64)
+
+
+def joint(laws: list[np.ndarray]) -> np.ndarray:
+    """The law of whole outputs."""
+    product = laws[0]
+    for law in laws[1:]:
+        product = product[..., None] * law
+    return product
+
+
+class OneKey:
+    """Stands in for Draws: keys split from one that may be one of many under vmap."""
+
+    def __init__(self, key: mx.array):
+        self.key = key
+
+    def next(self) -> mx.array:
+        """A fresh key."""
+        self.key, key = mx.random.split(self.key)
+        return key
+
+
+def gumbel_categorical(logits: mx.array, axis: int = -1, *, key: mx.array) -> mx.array:
+    """mx.random.categorical in a form that vmap takes."""
+    assert axis == -1
+    return mx.argmax(logits + mx.random.gumbel(logits.shape, key=key), axis=-1)
+
+
+def outputs(
+    rule: Callable[..., Match], params: SamplingParams, tables: Tables, count: int = COUNT
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run one block many times: the outputs [count, width], and how many drafts were kept.
+
+    Slots after the bonus token are filled from the target's own law: if what was committed has the
+    right law, and only then, the whole has.
+    """
+
+    def run(key: mx.array) -> mx.array:
+        judge = rule(params, tables.vocab)
+        judge.draws = OneKey(key)  # type: ignore[assignment]
+        draft = judge.propose(tables.drafts, tables.history)
+        slots = [draft.tokens[j] for j in range(tables.width - 1)]
+        rows = [row[tuple(slots[:j])] if j else row for j, row in enumerate(tables.rows)]
+        verdict: Any = judge.judge(draft, mx.stack(rows), tables.history)
+        return mx.stack([verdict.kept, verdict.bonus, *[s.astype(mx.int32) for s in slots]])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mx.random, "categorical", gumbel_categorical)
+        patch.setattr(acceptance, "to_host", on_device)
+        many = np.array(mx.vmap(run)(mx.random.split(mx.random.key(11), count)))
+    kept, bonus, drafts = many[:, 0], many[:, 1], many[:, 2:]
+    tokens = np.concatenate([drafts, np.zeros((count, 1), dtype=drafts.dtype)], axis=1)
+    tokens[np.arange(count), kept] = bonus
+    dice = np.random.default_rng(12)
+    for slot, law in enumerate(stock_law(tables, params)):
+        steps = law[tuple(tokens[:, :slot].T)] if slot else np.tile(law, (count, 1))
+        drawn = (steps.cumsum(axis=1) < dice.random((count, 1))).sum(axis=1)
+        tokens[:, slot] = np.where(slot > kept, drawn.clip(max=tables.vocab - 1), tokens[:, slot])
+    return tokens, kept
+
+
+def on_device(
+    bonus: mx.array, logits: mx.array, drafts: mx.array | None = None, kept: mx.array | None = None
+) -> Any:
+    """Stands in for to_host under vmap, where nothing can be looked at."""
+    assert kept is not None
+    return SimpleNamespace(kept=kept.astype(mx.int32), bonus=bonus[0].astype(mx.int32))
+
+
+def surprise(counts: np.ndarray, law: np.ndarray) -> float:
+    """How many standard deviations counts are off their law: chi-square, small cells pooled.
+
+    Infinite for an output that has no probability.
+    """
+    counts, law = counts.ravel().astype(float), law.ravel()
+    if counts[law <= 1e-12].any():
+        return np.inf
+    mean = law * counts.sum() / law.sum()
+    small = mean < 5
+    counts = np.append(counts[~small], counts[small].sum())
+    mean = np.append(mean[~small], mean[small].sum())
+    counts, mean = counts[mean > 0], mean[mean > 0]
+    degrees = len(mean) - 1
+    chi = ((counts - mean) ** 2 / mean).sum()
+    # Wilson and Hilferty: the cube root of chi-square over its degrees is almost normal.
+    spread = 2 / (9 * degrees)
+    return float(((chi / degrees) ** (1 / 3) - (1 - spread)) / spread**0.5)
+
+
+def block_surprise(
+    rule: Callable[..., Match], params: SamplingParams, tables: Tables, count: int = COUNT
+) -> float:
+    """How far the outputs of a rule are off the target's law."""
+    tokens, _ = outputs(rule, params, tables, count)
+    counts = np.zeros((tables.vocab,) * tables.width)
+    np.add.at(counts, tuple(tokens.T), 1)
+    return surprise(counts, joint(stock_law(tables, params)))
+
+
+@every_rule
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_block_law(rule: str, setting: str) -> None:
+    """One block of three drafts: each rule keeps the law under every setting."""
+    assert block_surprise(RULES[rule], SETTINGS[setting], random_tables()) < LIMIT
+
+
+@every_rule
+def test_law_with_a_bad_drafter(rule: str) -> None:
+    """A drafter that knows nothing costs speed, never the law."""
+    tables = random_tables()
+    bad = Tables(-3 * tables.drafts, tables.rows, tables.history)
+    assert block_surprise(RULES[rule], PLAIN, bad) < LIMIT
+
+
+def test_block_verification_keeps_more() -> None:
+    """Block verification keeps at least as many drafts as token by token; both keep some."""
+    means = {rule: outputs(RULES[rule], PLAIN, random_tables())[1].mean() for rule in RULES}
+    assert means["block"] > means["token"] + 0.01
+    assert min(means.values()) > 0.2
+
+
+class KeepsOneTooMany(Match):
+    """A fault: the first draft that the target did not choose stays."""
+
+    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Any:
+        """As the honest one, and one more."""
+        chosen = self.choose(self.shaper.penalise(logits, history, draft.tokens))
+        kept = acceptance.count_prefix(chosen[:-1] == draft.tokens)
+        kept = mx.minimum(kept + 1, draft.tokens.shape[0])
+        return acceptance.to_host(chosen[kept][None], logits, draft.tokens, kept)
+
+
+class NoResidual(TokenRejection):
+    """A fault: after a rejection the bonus is a plain sample."""
+
+    def _finish(self, draft: Any, logits: Any, p: Any, q: Any, kept: Any, weight: Any) -> Any:
+        return super()._finish(draft, logits, p, q * 0, kept, weight)
+
+
+class Inverted(TokenRejection):
+    """A fault: accept with q / p."""
+
+    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Any:
+        """Equation 1 upside down."""
+        p, q = self._target(draft, logits, history), draft.probabilities
+        assert q is not None
+        ratio = acceptance.at(q, draft.tokens) / acceptance.at(p[:-1], draft.tokens)
+        passed = mx.random.uniform(shape=ratio.shape, key=self.draws.next()) < ratio
+        kept = acceptance.count_prefix(passed)
+        return self._finish(draft, logits, p, q, kept, mx.array(1.0))
+
+
+class BlockNoWeight(BlockVerification):
+    """A fault: the residual forgets the joint ratio."""
+
+    def _finish(self, draft: Any, logits: Any, p: Any, q: Any, kept: Any, weight: Any) -> Any:
+        return super()._finish(draft, logits, p, q, kept, mx.array(1.0))
+
+
+@pytest.mark.parametrize("fault", [KeepsOneTooMany, NoResidual, Inverted, BlockNoWeight])
+def test_broken_rules_are_noticed(fault: type[Match]) -> None:
+    """The test above can fail: it sees each of these faults at once."""
+    assert block_surprise(fault, PLAIN, random_tables(), 4 * COUNT) > 3 * LIMIT
+
+
+@every_rule
+def test_stale_history_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Penalties that do not look at the block's own drafts break the law."""
+
+    def stale(self: Shaper, logits: mx.array, history: list[int], drafts: mx.array) -> mx.array:
+        rows = [logits[j : j + 1] for j in range(logits.shape[0])]
+        return mx.concatenate([honest(self, row, history, drafts) for row in rows])
+
+    honest = Shaper.penalise
+    params = SETTINGS["frequency"]
+    assert block_surprise(RULES[rule], params, random_tables()) < LIMIT
+    monkeypatch.setattr(Shaper, "penalise", stale)
+    assert block_surprise(RULES[rule], params, random_tables()) > 3 * LIMIT
+
+
+def test_block_verification_rounding() -> None:
+    """A prefix of joint ratio 1 is kept whatever follows, also where the next rows are all but equal.
+
+    1 + surplus - 1 in float32 is not the surplus.
+    """
+    p = mx.array([[0.5, 0.5], [1.0, 1e-30], [0.5, 0.5]])
+    q = mx.array([[0.5, 0.5], [1 - 1.788e-7, 1.788e-7]])
+    kept = set()
+    for seed in range(60):
+        rule = BlockVerification(SamplingParams(temperature=1.0, seed=seed), 2)
+        draft = Draft(mx.array([0, 1]), q)
+        kept.add(len(rule.judge(draft, mx.log(p), []).accepted))
+    assert kept == {1}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_shaper_is_mlx_lm(setting: str) -> None:
+    """Filters and temperature: the same support and probabilities as mlx-lm's sampler, row by row."""
+    params = SETTINGS[setting]
+    rows = 2.5 * mx.random.normal((20, 30), key=mx.random.key(1))
+    shaped = np.array(mx.softmax(Shaper(params, 30).shape(rows), axis=-1))
+    for row, ours in zip(rows, shaped, strict=True):
+        theirs = stock_probabilities(row[None], params)
+        assert ((ours > 0) == (theirs > 0)).all()
+        assert np.abs(ours - theirs).max() < 1e-5
+
+
+def test_penalties_are_mlx_lm() -> None:
+    """Row j is penalised for the history and the first j drafts; only the last 20 tokens count."""
+    params = SETTINGS["everything"]
+    rows = mx.random.normal((4, 30), key=mx.random.key(1))
+    before = rows.tolist()
+    history, drafts = tiny.prompt_of(35), mx.array([7, 7, 9])
+    history = [token % 30 for token in history]
+    ours = Shaper(params, 30).penalise(rows, history, drafts)
+    processors = sample_utils.make_logits_processors(
+        None, params.repetition_penalty, 20, params.presence_penalty, 20, params.frequency_penalty
+    )
+    for number in range(4):
+        row = rows[number : number + 1]
+        for process in processors:
+            row = process(mx.array([*history, *[7, 7, 9][:number]]), row)
+        assert mx.abs(ours[number] - row[0]).max().item() < 1e-6
+    assert rows.tolist() == before
+
+
+@cache
+def golden() -> Pair:
+    """The pair of twelve tokens."""
+    return tiny.golden_pair("sampling")
+
+
+@cache
+def golden_law(prompt: tuple[int, ...], params: SamplingParams) -> dict[tuple[int, ...], float]:
+    """The law of outputs of up to three tokens, enumerated on the stock model."""
+    target = golden().target
+    vocab = target.vocab_size
+    rows = []
+    for length in range(3):
+        filled = [list(i) for i in np.ndindex((vocab,) * length)]
+        logits = target.model(mx.array([[*prompt, *tokens] for tokens in filled]))[:, -1]
+        rows.append(logits.reshape((vocab,) * (length + 1)))
+    whole = joint(stock_law(Tables(mx.zeros((2, vocab)), rows, list(prompt)), params))
+    law: Counter[tuple[int, ...]] = Counter()
+    for tokens, probability in np.ndenumerate(whole):
+        law[cut(tokens)] += float(probability)
+    return dict(law)
+
+
+def cut(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    """An output up to its end token."""
+    return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
+
+
+def answer_surprise(
+    rule: str, prompt: list[int], params: SamplingParams, count: int, mode: str = "dflash"
+) -> float:
+    """How far whole answers are off the law."""
+    pair = golden()
+    law = golden_law(tuple(prompt), params)
+    counts: Counter[tuple[int, ...]] = Counter()
+    if mode == "baseline":
+        for seed in range(count):
+            seeded = replace(params, seed=seed)
+            result = api.generate(pair, prompt, sampling=seeded, max_tokens=3, mode="baseline")
+            counts[tuple(result.tokens)] += 1
+    else:
+        context = Context(pair.target, pair.drafter)
+        logits = context.read(prompt, tiny.silent)
+        for seed in range(count):
+            judge = make_rule(rule, replace(params, seed=seed), pair.target.vocab_size)
+            stops = frozenset({EOS})
+            answer = tiny.decode(context, logits, judge, block_size=4, max_tokens=3, stops=stops)
+            counts[tuple(tiny.joined(list(answer)))] += 1
+            context.rewind(len(prompt))
+    unlisted = [key for key in counts if key not in law]
+    assert not unlisted
+    keys = list(law)
+    return surprise(np.array([counts[k] for k in keys]), np.array([law[k] for k in keys]))
+
+
+def golden_settings() -> list[tuple[list[int], SamplingParams, dict[tuple[int, ...], float]]]:
+    """Prompt, parameters and law of each distribution in mlx-lm's order."""
+    data = json.loads((tiny.GOLDEN / "sampling" / "expected_distribution.json").read_text())
+    return [
+        (
+            data["prompts"][entry["prompt_index"]],
+            SamplingParams(entry["temperature"], entry["top_p"], entry["top_k"]),
+            {
+                tuple(map(int, key.split(","))): value
+                for key, value in entry["outputs"].items()
+                if value > 0
+            },
+        )
+        for entry in data["distributions"]
+        if entry["order"] == "mlx_lm"
+    ]
+
+
+def test_golden_distributions() -> None:
+    """The laws that these tests enumerate are those that the authors' code gives."""
+    settings = golden_settings()
+    assert len(settings) == 8
+    for prompt, params, reference in settings:
+        law = golden_law(tuple(prompt), params)
+        assert {key for key, value in law.items() if value > 1e-9} <= set(reference)
+        for key, value in reference.items():
+            assert abs(law.get(key, 0.0) - value) < 1e-4
+
+
+@pytest.mark.slow
+@every_rule
+@pytest.mark.parametrize("number", [0, 3])
+def test_golden_answers(rule: str, number: int) -> None:
+    """Whole answers with a real drafter: plain, and top-k with top-p."""
+    prompt, params, _ = golden_settings()[number]
+    assert answer_surprise(rule, prompt, params, 300) < LIMIT
+
+
+@pytest.mark.slow
+@every_rule
+def test_penalised_answers(rule: str) -> None:
+    """Whole answers with every filter and penalty on."""
+    prompt, _, _ = golden_settings()[4]
+    assert answer_surprise(rule, prompt, SETTINGS["everything"], 300) < LIMIT
+
+
+@pytest.mark.slow
+def test_baseline_answers() -> None:
+    """Plain decoding draws from the same law."""
+    prompt, _, _ = golden_settings()[4]
+    assert answer_surprise("", prompt, SETTINGS["everything"], 200, "baseline") < LIMIT
+
+
+def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few hundred answers are enough to see a fault."""
+    prompt, params, _ = golden_settings()[0]
+    monkeypatch.setitem(RULES, "match", KeepsOneTooMany)
+    assert answer_surprise("match", prompt, params, 300) > LIMIT
+
+
+@every_rule
+def test_seeds(rule: str) -> None:
+    """The same seed gives the same tokens; other seeds, and none, give others."""
+
+    def answer(seed: int | None) -> list[int]:
+        sampling = SamplingParams(temperature=1.5, seed=seed)
+        return api.generate(
+            golden(), [1, 5, 6, 0], sampling=sampling, max_tokens=24, accept=rule
+        ).tokens
+
+    first = [answer(seed) for seed in range(6)]
+    assert first == [answer(seed) for seed in range(6)]
+    assert len({tuple(tokens) for tokens in first}) == 6
+    assert len({tuple(answer(None)) for _ in range(4)}) > 1
+
+
+def test_greedy_rules_are_one() -> None:
+    """At temperature 0 every rule is the greedy prefix and draws nothing."""
+    assert {type(make_rule(name, SamplingParams(), 12)) for name in RULES} == {Match}

@@ -1,0 +1,381 @@
+"""Conversations: nothing is read twice, and an answer does not depend on what came before it."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx import api
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Mode, Session
+from dflash_mlx.target import Target
+from dflash_mlx.types import Block, SamplingParams
+
+MODES: tuple[Mode, Mode] = ("dflash", "baseline")
+every_mode = pytest.mark.parametrize("mode", MODES)
+every_family = pytest.mark.parametrize("family", ["qwen3", "llama_sliding"])
+QUESTIONS = "river stone, lantern, paper boat, amber, north, harbor wind, meter, light, engine, tea"
+
+
+@pytest.fixture(scope="module")
+def golden() -> Pair:
+    """A pair with a drafter that is worth something."""
+    return tiny.golden_pair("qwen3_full")
+
+
+def tiny_pair(family: str, **changes: Any) -> Pair:
+    """A random pair."""
+    target = tiny.make_target(family, **changes)
+    return Pair(target, tiny.random_drafter(target), family, "random")
+
+
+def speaking(text: str, tokenizer: TokenizerWrapper, prompt: list[int]) -> Pair:
+    """A pair whose target says one text, whatever its weights say, and stops."""
+    target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
+    target = Target(target.model, tokenizer, target.config, target.path)
+    script = [*prompt, *tokenizer.encode(text, add_special_tokens=False), 256, *[0] * 16]
+
+    def forward(tokens: mx.array, cache: Any) -> tuple[mx.array, mx.array]:
+        start = 0 if cache is None else cache.offset
+        logits, taps = honest(tokens, cache)
+        following = script[start + 1 : start + 1 + tokens.shape[1]]
+        return 0 * logits + 20 * mx.eye(272)[mx.array(following)][None], taps
+
+    honest = target.forward
+    target.forward = forward  # type: ignore[method-assign]
+    fake: Any = tiny.scripted_drafter(script, vocab=272)
+    return Pair(target, fake, "script", "script")
+
+
+def chat(session: Session, turns: list[str], **options: Any) -> Iterator[tuple[list[Block], Any]]:
+    """A chat as the terminal keeps it: answers go back as messages."""
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        messages.append({"role": "user", "content": turn})
+        blocks = list(session.stream(messages, **options))
+        messages.append({"role": "assistant", "content": "".join(b.text for b in blocks)})
+        yield blocks, session.stats
+
+
+@every_mode
+def test_ten_turns_read_nothing_twice(
+    golden: Pair, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every turn starts from what the last one read; counts of both models' tokens prove it.
+
+    The target's passes over a turn's prompt cover it but for the part in the cache; the drafter
+    gets each row once: its rows are as many as the target's, in all and at the end of every turn.
+    """
+    sizes = tiny.count_forwards(golden.target, monkeypatch)
+    session = Session(golden, mode=mode)
+    read = 0
+    for number, (blocks, stats) in enumerate(chat(session, QUESTIONS.split(", "), max_tokens=24)):
+        answer = tiny.joined(blocks)
+        assert stats.cached_tokens == read
+        assert stats.prompt_tokens > read
+        new = stats.prompt_tokens - stats.cached_tokens
+        verified = sum(sizes) - new
+        if mode == "dflash":
+            assert verified == sum(b.drafted + 1 for b in blocks[1:])
+            assert session.context.draft_cache is not None
+            assert session.context.draft_cache.offset == session.context.target_cache.offset
+        else:
+            assert verified == len(answer)
+        sizes.clear()
+        assert number == 0 or stats.cached_tokens > 0
+        read = len(session.context.tokens)
+        assert read == stats.prompt_tokens + len(answer) - 1
+        assert session.context.target_cache.offset == read
+
+
+@every_mode
+@every_family
+def test_turns_are_those_of_a_fresh_session(mode: Mode, family: str) -> None:
+    """Every turn of a long chat is answered as if its prompt were the first one."""
+    pair = tiny_pair(family)
+    session = Session(pair, mode=mode)
+    ids = tiny.prompt_of(9)
+    for turn in range(5):
+        answer = tiny.joined(list(session.stream(ids, max_tokens=11)))
+        assert answer == tiny.plain(pair.target, ids, 11, pair.target.eos_ids)
+        assert turn == 0 or session.stats.cached_tokens >= len(ids) - 5
+        ids = [*ids, *answer, *tiny.prompt_of(4, turn + 1)]
+
+
+@every_mode
+def test_penalties_see_the_whole_conversation(mode: Mode) -> None:
+    """Penalties look at tokens that an earlier turn has read, as they would in a fresh session."""
+    pair = tiny_pair("llama")
+    sampling = SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0)
+    ids = tiny.prompt_of(12)
+    session = Session(pair, mode=mode)
+    for turn in range(4):
+        options: Any = {"sampling": sampling, "max_tokens": 9}
+        answer = tiny.joined(list(session.stream(ids, **options)))
+        assert answer == api.generate(pair, ids, mode="dflash", **options).tokens
+        assert answer == api.generate(pair, ids, mode="baseline", **options).tokens
+        assert turn == 0 or session.stats.cached_tokens > 0
+        ids = [*ids, *answer, turn]
+
+
+@every_mode
+@every_family
+def test_interrupted_answers(mode: Mode, family: str) -> None:
+    """An answer closed after any number of blocks leaves no trace in the next one."""
+    pair = tiny_pair(family)
+    first, second = tiny.prompt_of(30), tiny.prompt_of(6, 3)
+    wanted = [tiny.plain(pair.target, p, 8) for p in (first, [*first, *second], second)]
+    for stop_after in range(7):
+        for number, following in enumerate((first, [*first, *second], second)):
+            session = Session(pair, mode=mode)
+            stream = session.stream(first, max_tokens=20)
+            for _ in range(stop_after):
+                next(stream)
+            stream.close()  # type: ignore[attr-defined]
+            assert session.context.target_cache.offset == len(session.context.tokens)
+            assert tiny.joined(list(session.stream(following, max_tokens=8))) == wanted[number]
+
+
+@every_mode
+@every_family
+def test_interrupted_prefill(mode: Mode, family: str) -> None:
+    """Progress may raise to stop; what was read stays, and the next answer is right."""
+    pair = tiny_pair(family)
+    prompt = tiny.prompt_of(30)
+    wanted = tiny.plain(pair.target, prompt, 8)
+
+    for at in range(3):
+        calls = 0
+
+        def progress(done: int, total: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > at:  # noqa: B023
+                raise KeyboardInterrupt
+
+        session = Session(pair, mode=mode)
+        with pytest.raises(KeyboardInterrupt):
+            list(session.stream(prompt, max_tokens=8, on_prefill=progress))
+        assert len(session.context.tokens) == (0, 29, 30)[at]
+        assert tiny.joined(list(session.stream(prompt, max_tokens=8))) == wanted
+        assert session.stats.cached_tokens in ((0,) if at == 0 else (0, 29))
+
+
+@every_family
+def test_a_fault_in_a_verify(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception between verify and commit leaves the caches as they were before the verify."""
+    pair = tiny_pair(family)
+    prompt = tiny.prompt_of(30)
+    session = Session(pair)
+    stream = session.stream(prompt, max_tokens=20)
+    said = [*next(stream).tokens, *next(stream).tokens]
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr("dflash_mlx.decode.cut", fail)
+        next(stream)
+    assert session.context.tokens == [*prompt, *said[:-1]]
+    assert session.context.target_cache.offset == len(session.context.tokens)
+    following = [*prompt, *said, 5]
+    answer = tiny.joined(list(session.stream(following, max_tokens=8)))
+    assert answer == tiny.plain(pair.target, following, 8)
+    assert session.stats.cached_tokens == len(prompt) + len(said) - 1
+
+
+def fail(*args: Any) -> Any:
+    """What a machine does at its worst moment."""
+    raise MemoryError
+
+
+def test_bad_arguments_change_nothing(golden: Pair) -> None:
+    """A call that is refused leaves the conversation as it was."""
+    session = Session(golden)
+    list(session.stream("light?", max_tokens=5))
+    tokens, offset = list(session.context.tokens), session.context.target_cache.offset
+    wrong: list[dict[str, Any]] = [
+        {"max_tokens": 0},
+        {"block_size": 1},
+        {"block_size": 1000},
+        {"accept": "always"},
+    ]
+    for options in wrong:
+        with pytest.raises(UsageError) as caught:
+            session.stream("another", **options)
+        assert caught.value.message
+        assert caught.value.hint
+    for prompt in ("", "  \n", [], [104], [-1], [0] * 4096):
+        with pytest.raises(UsageError) as caught:
+            session.stream(prompt)
+        assert caught.value.hint
+    assert session.context.tokens == tokens
+    assert session.context.target_cache.offset == offset
+
+
+def test_prompt_kinds(golden: Pair) -> None:
+    """A string is one user message, raw text is itself, ids are themselves."""
+    session = Session(golden)
+    ids = session.tokens("tea?")
+    assert golden.target.tokenizer.decode(ids) == (
+        "<|im_start|>user\ntea?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert session.tokens([{"role": "user", "content": "tea?"}]) == ids
+    assert session.tokens(ids) == ids
+    assert session.tokens("tea?", raw=True) == golden.target.encode("tea?")
+    answers = [
+        api.generate(golden, prompt, max_tokens=9).tokens
+        for prompt in ("tea?", [{"role": "user", "content": "tea?"}], ids)
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    assert api.generate(golden, "tea?", raw=True, max_tokens=9).tokens != answers[0]
+
+
+def test_text_of_an_answer(golden: Pair) -> None:
+    """Streamed pieces join to the tokens' text without the stop token."""
+    prompt = tiny.expected("qwen3_full")["prompts"][2]
+    result = api.generate(golden, prompt, max_tokens=96)
+    assert result.finish_reason == "stop"
+    assert result.tokens[-1] == 98
+    assert result.text == golden.target.tokenizer.decode(result.tokens[:-1]).lstrip(" ")
+    assert result.thinking == ""
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 5, 8])
+def test_stop_strings_across_blocks(block_size: int) -> None:
+    """A stop string ends the text before it wherever the blocks' borders fall."""
+    tokenizer = tiny.byte_tokenizer()
+    prompt = tokenizer.encode("hi")
+    pair = speaking("one two STOP three", tokenizer, prompt)
+    for stop, text in (
+        (("STOP",), "one two "),
+        (("STOP three!", "two"), "one "),
+        (("three",), "one two STOP "),
+        (("nowhere",), "one two STOP three"),
+        (("",), "one two STOP three"),
+        ("STOP", "one two "),
+    ):
+        result = api.generate(pair, prompt, block_size=block_size, stop=stop)
+        assert (result.text, result.finish_reason) == (text, "stop")
+
+
+def test_stop_string_at_the_very_end() -> None:
+    """A stop string that only the last token completes is the reason, not the length."""
+    tokenizer = tiny.byte_tokenizer()
+    prompt = tokenizer.encode("hi")
+    pair = speaking("one two three", tokenizer, prompt)
+    for stop, max_tokens in (("two", 7), ("two ", 8)):
+        result = api.generate(pair, prompt, max_tokens=max_tokens, stop=(stop,))
+        assert (result.text, result.finish_reason) == ("one ", "stop")
+        assert len(result.tokens) == max_tokens
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 4, 7])
+def test_characters_stay_whole(block_size: int) -> None:
+    """Every streamed piece is readable by itself though characters are several tokens."""
+    tokenizer = tiny.byte_tokenizer()
+    prompt = tokenizer.encode("hi")
+    text = "naïve 漢字 👩‍👩‍👧 ok"
+    pair = speaking(text, tokenizer, prompt)
+    blocks = list(Session(pair).stream(prompt, block_size=block_size))
+    assert "".join(b.text for b in blocks) == text
+    assert not any("\ufffd" in b.text for b in blocks)
+    held = [b for b in blocks if not b.text and not b.finish_reason]
+    assert held or block_size > 3
+    cut = api.generate(pair, prompt, block_size=block_size, max_tokens=3)
+    assert (cut.text, cut.finish_reason) == ("na\ufffd", "length")
+
+
+@pytest.mark.parametrize("block_size", [2, 5, 8])
+def test_thinking_is_apart(block_size: int) -> None:
+    """Thinking goes to its own field, opened by the answer or by the prompt."""
+    tokenizer = tiny.byte_tokenizer()
+    for opening, said in (("hi", "<think>why not</think>yes"), ("hi<think>", "why not</think>yes")):
+        prompt = tokenizer.encode(opening)
+        pair = speaking(said, tokenizer, prompt)
+        result = api.generate(pair, prompt, block_size=block_size, stop=("why",))
+        assert (result.thinking, result.text) == ("why not", "yes")
+
+
+@every_mode
+def test_context_length(mode: Mode) -> None:
+    """An answer ends where the context is full; a prompt that fills it is refused."""
+    pair = tiny_pair("qwen3", max_position_embeddings=20)
+    prompt = tiny.prompt_of(14)
+    result = api.generate(pair, prompt, mode=mode, max_tokens=50)
+    assert (len(result.tokens), result.finish_reason) == (6, "length")
+    assert result.tokens == tiny.plain(pair.target, prompt, 6)
+    with pytest.raises(UsageError):
+        api.generate(pair, tiny.prompt_of(20), mode=mode)
+
+
+@every_mode
+def test_nan_logits(mode: Mode) -> None:
+    """Damaged weights are reported, not turned into token 0 for ever."""
+    pair = tiny_pair("qwen3")
+    pair.target.model["model"]["norm"].weight = mx.full((32,), mx.nan)
+    with pytest.raises(DFlashError) as caught:
+        api.generate(pair, [1, 2, 3], mode=mode, max_tokens=5)
+    assert "NaN" in caught.value.message
+    assert caught.value.hint
+
+
+def test_two_sessions_interleaved() -> None:
+    """Two conversations with one pair, token by token in turns, do not see each other."""
+    pair = tiny_pair("llama_sliding")
+    prompts = [tiny.prompt_of(7), tiny.prompt_of(33, 1)]
+    wanted = [tiny.plain(pair.target, prompt, 15) for prompt in prompts]
+    streams = [Session(pair).stream(prompt, max_tokens=15) for prompt in prompts]
+    said: list[list[int]] = [[], []]
+    for number in [0, 1] * 15:
+        said[number] += [
+            t for block in [next(streams[number], None)] if block for t in block.tokens
+        ]
+    assert said == wanted
+
+
+def test_modes_and_pairs() -> None:
+    """A pair without a drafter decodes plainly only; an unknown mode is refused."""
+    target = tiny.make_target("qwen3")
+    alone = Pair(target, None, "qwen3", None)
+    prompt = tiny.prompt_of(5)
+    wanted = tiny.plain(target, prompt, 5)
+    assert api.generate(alone, prompt, mode="baseline", max_tokens=5).tokens == wanted
+    for mode in ("dflash", "turbo"):
+        with pytest.raises(UsageError) as caught:
+            Session(alone, mode=mode)  # type: ignore[arg-type]
+        assert caught.value.hint
+
+
+def test_closing_twice(golden: Pair) -> None:
+    """Closing an answer that was never begun, and one that has ended, is harmless."""
+    session = Session(golden)
+    with closing(session.stream("a", max_tokens=3)) as stream:  # type: ignore[type-var]
+        pass
+    assert list(stream) == []
+    stream = session.stream("a", max_tokens=3)
+    assert len(tiny.joined(list(stream))) == 3
+    stream.close()  # type: ignore[attr-defined]
+    assert len(tiny.joined(list(session.stream("a", max_tokens=3)))) == 3
+
+
+@every_mode
+def test_one_answer_at_a_time(mode: Mode) -> None:
+    """An answer that another one has replaced ends with an error and does not disturb the other."""
+    pair = tiny_pair("llama_sliding")
+    session = Session(pair, mode=mode)
+    first, second = tiny.prompt_of(9), tiny.prompt_of(20, 1)
+    wanted = tiny.plain(pair.target, second, 12)
+    for resume in (True, False):
+        old = session.stream(first, max_tokens=12)
+        next(old)
+        new = session.stream(second, max_tokens=12)
+        said = [*next(new).tokens, *next(new).tokens]
+        if resume:
+            with pytest.raises(UsageError) as caught:
+                next(old)
+            assert caught.value.hint
+        else:
+            old.close()  # type: ignore[attr-defined]
+        assert [*said, *tiny.joined(list(new))] == wanted

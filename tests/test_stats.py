@@ -1,0 +1,48 @@
+"""The numbers of an answer."""
+
+import pytest
+
+from dflash_mlx.stats import Stats
+from dflash_mlx.types import Block
+
+
+def test_counts() -> None:
+    """Tokens, verifies, drafts and slots; the prefill's token is in no verify."""
+    stats = Stats()
+    for block in (
+        Block((1,)),
+        Block((2, 3, 4), drafted=7, accepted=2),
+        Block((5,), drafted=7, accepted=0),
+        Block((6, 7), drafted=2, accepted=2, finish_reason="length"),
+    ):
+        stats.record(block)
+    assert stats.generated == 7
+    assert stats.verifies == 3
+    assert stats.committed == [3, 1, 2]
+    assert stats.acceptance_length == 2.0
+    assert (stats.drafted, stats.accepted) == (16, 4)
+    assert stats.acceptance_rate == 0.25
+    assert stats.accepted_by_position == [2, 2, 0, 0, 0, 0, 0]
+
+
+def test_nothing_yet() -> None:
+    """Rates of an answer without a verify, and without a token."""
+    stats = Stats()
+    assert (stats.acceptance_length, stats.acceptance_rate) == (1.0, 0.0)
+    assert stats.tokens_per_second == 0.0
+    stats.record(Block((1,), finish_reason="stop"))
+    assert stats.tokens_per_second == 0.0
+    assert stats.verifies == 0
+
+
+def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decode rate leaves out the first token and the prefill."""
+    clock = iter([12.0, 12.5, 13.0])
+    monkeypatch.setattr("dflash_mlx.stats.time.perf_counter", lambda: next(clock))
+    stats = Stats(_began=10.0)
+    stats.record(Block((1,)))
+    stats.record(Block((2, 3, 4), drafted=3, accepted=2))
+    stats.record(Block((5,), drafted=3))
+    assert stats.prefill_seconds == 2.0
+    assert stats.decode_seconds == 1.0
+    assert stats.tokens_per_second == 4.0

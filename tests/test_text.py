@@ -1,0 +1,104 @@
+"""From tokens to text: whatever the pieces are, they join to the same text."""
+
+import random
+
+import pytest
+import tiny
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx.text import Reader, held_back
+
+
+def read(
+    tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = (), prompt=""
+) -> tuple[str, str, bool, list[str]]:
+    """Read a text in pieces: answer, thinking, whether a stop string ended it, and the pieces."""
+    reader = Reader(tokenizer, tokenizer.encode(prompt) if prompt else [], stops)
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    pieces = []
+    first = 0
+    while first < len(tokens):
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(reader.read(tokens[first : first + size]))
+        first += size
+        if pieces[-1].stopped:
+            break
+    else:
+        pieces.append(reader.finish())
+    answer = "".join(piece.text for piece in pieces)
+    thinking = "".join(piece.thinking for piece in pieces)
+    return answer, thinking, pieces[-1].stopped, [piece.text + piece.thinking for piece in pieces]
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "answer", "thinking", "stopped"),
+    [
+        ("plain", (), "plain", "", False),
+        ("naïve 漢字 👩‍👩‍👧 ok", (), "naïve 漢字 👩‍👩‍👧 ok", "", False),
+        ("<think>hm</think>so", (), "so", "hm", False),
+        ("\n<think>hm</think>\n\nso", (), "\n\nso", "hm", False),
+        ("<think></think>so", (), "so", "", False),
+        ("<think>never closed", (), "", "never closed", False),
+        ("a <think> later", (), "a <think> later", "", False),
+        ("<b>no</b>", (), "<b>no</b>", "", False),
+        ("<think>a stop b</think>c stop d", ("stop",), "c ", "a stop b", True),
+        ("one END", ("END",), "one ", "", True),
+        ("one EN", ("END",), "one EN", "", False),
+        ("aab aaab", ("aaab",), "aab ", "", True),
+        ("x 字 y", ("字",), "x ", "", True),
+        ("first, second", ("second", "first"), "", "", True),
+        ("trailing ", ("ing ",), "trail", "", True),
+    ],
+)
+def test_pieces_do_not_matter(
+    text: str, stops: tuple[str, ...], answer: str, thinking: str, stopped: bool
+) -> None:
+    """One token at a time, all at once, and at random: the same answer, thinking and end."""
+    tokenizer, dice = tiny.byte_tokenizer(), random.Random(1)
+    for sizes in ([1], [2], [3], [100], [dice.randint(1, 5) for _ in range(40)]):
+        found = read(tokenizer, text, sizes, stops)
+        assert found[:3] == (answer, thinking, stopped)
+        assert not any("\ufffd" in piece for piece in found[3])
+
+
+def test_thinking_opened_by_the_prompt() -> None:
+    """A prompt that ends inside a thinking part is gone on with."""
+    tokenizer = tiny.byte_tokenizer()
+    for prompt, thinking in (
+        ("q<think>", "hm"),
+        ("q<think>a</think>b<think>\n", "hm"),
+        ("<think>a</think>b", ""),
+    ):
+        text = "hm</think>so" if thinking else "so"
+        assert read(tokenizer, text, [1], prompt=prompt)[:2] == ("so", thinking)
+
+
+def test_nothing_is_held_without_need() -> None:
+    """Text comes out at once unless it may begin a stop string."""
+    pieces = read(tiny.byte_tokenizer(), "abc!d<", [1], ("!!",))[3]
+    assert pieces == ["a", "b", "c", "", "!d", "<", ""]
+
+
+def test_incomplete_character_at_the_end() -> None:
+    """An answer cut inside a character ends with one replacement sign."""
+    tokenizer = tiny.byte_tokenizer()
+    reader = Reader(tokenizer, [])
+    tokens = tokenizer.encode("a字")[:3]
+    assert reader.read(tokens).text == "a"
+    assert reader.finish().text == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "markers", "size"),
+    [
+        ("abc", (), 0),
+        ("abc", ("cde",), 1),
+        ("abcd", ("cde",), 2),
+        ("abcde", ("cde",), 0),
+        ("aaa", ("aab", "aaaab"), 3),
+        ("", ("a",), 0),
+    ],
+)
+def test_held_back(text: str, markers: tuple[str, ...], size: int) -> None:
+    """The longest end that could be a marker's beginning, and never a whole marker."""
+    assert held_back(text, markers) == size

@@ -1,0 +1,168 @@
+"""Training sees exactly what inference sees: blocks, masks, positions, losses."""
+
+import dataclasses
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from dflash_mlx.config import DraftConfig
+from dflash_mlx.drafter import Drafter
+from dflash_mlx.model import DraftModel
+from dflash_mlx.train import loss as loss_module
+from dflash_mlx.train.loss import (
+    block_hidden,
+    block_losses,
+    cross_entropy,
+    decay_weights,
+    default_gamma,
+    dpace_weights,
+)
+
+FULL = DraftConfig(
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=40,
+    rms_norm_eps=1e-6,
+    block_size=5,
+    mask_token_id=39,
+    target_layer_ids=(0, 2),
+    num_target_layers=4,
+    sliding=(False, False),
+    window=None,
+    is_causal=None,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    max_position_embeddings=64,
+    attention_bias=False,
+    input_embedding_scale=1.0,
+    output_multiplier=1.0,
+    final_logit_softcapping=None,
+)
+SLIDING = dataclasses.replace(FULL, sliding=(True, False), window=4)
+HIDDEN, LENGTH = 12, 14
+
+
+def make_drafter(config: DraftConfig) -> Drafter:
+    """A drafter with random weights, embedding and head."""
+    mx.random.seed(3)
+    embedding = mx.random.normal((config.vocab_size, config.hidden_size))
+    model = DraftModel(config, HIDDEN)
+    return Drafter(model, lambda ids: embedding[ids], lambda hidden: hidden @ embedding.T)
+
+
+def make_data() -> tuple[mx.array, mx.array]:
+    """Taps [2, S, 2 * Ht] and tokens [2, S] of two sequences."""
+    mx.random.seed(4)
+    return mx.random.normal((2, LENGTH, 2 * HIDDEN)), mx.random.randint(0, 39, (2, LENGTH))
+
+
+def inference_logits(drafter: Drafter, taps: mx.array, anchor: int, position: int) -> mx.array:
+    """What the drafter proposes after `position` committed tokens."""
+    cache = drafter.make_cache()
+    cache.absorb(taps[:, :position])
+    return cache.draft_logits(anchor, drafter.config.block_size)
+
+
+def training_logits(drafter: Drafter, taps: mx.array, tokens: mx.array, anchors: mx.array):
+    """Logits of all blocks at once, as training computes them."""
+    first = mx.take_along_axis(tokens, anchors, axis=1)
+    hidden = block_hidden(drafter, drafter.model.context(taps, 0), first, anchors)
+    return drafter.head(hidden)
+
+
+@pytest.mark.parametrize("config", [FULL, SLIDING], ids=["full", "sliding"])
+def test_training_block_equals_inference_draft(config):
+    """Guards the mask and the positions: one wrong row and the drafter learns another task."""
+    drafter = make_drafter(config)
+    taps, tokens = make_data()
+    anchors = mx.array([[1, 6, 9], [3, 8, 12]])
+    trained = training_logits(drafter, taps, tokens, anchors)
+    for row in range(2):
+        for column in range(3):
+            at = int(anchors[row, column])
+            anchor = int(tokens[row, at])
+            drafted = inference_logits(drafter, taps[row : row + 1], anchor, at)
+            assert mx.allclose(trained[row, column], drafted, atol=1e-5), (row, at)
+
+
+@pytest.mark.parametrize("fault", ["anchor visible", "context hidden"])
+def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
+    """Guards the test above: a context one row too long or too short must show."""
+    right = loss_module.context_mask
+    shift = 1 if fault == "anchor visible" else -1
+    monkeypatch.setattr(
+        loss_module,
+        "context_mask",
+        lambda config, layer, queries, keys, anchor: right(
+            config, layer, queries + 1, keys, anchor + shift
+        ),
+    )
+    drafter = make_drafter(FULL)
+    taps, tokens = make_data()
+    trained = training_logits(drafter, taps, tokens, mx.array([[6], [8]]))
+    drafted = inference_logits(drafter, taps[:1], int(tokens[0, 6]), 6)
+    assert not mx.allclose(trained[0, 0], drafted, atol=1e-3)
+
+
+def test_labels_and_counted_slots():
+    """Guards the shift (slot k predicts the token at anchor + k) and the sequence's end."""
+    drafter = make_drafter(FULL)
+    taps, tokens = make_data()
+    anchors, lengths = mx.array([[2, 11], [8, -1]]), mx.array([LENGTH, 10])
+    losses, counts = block_losses(drafter, taps, tokens, lengths, anchors)
+    assert counts.tolist() == [[[1, 1, 1, 1], [1, 1, 0, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]
+    logits = training_logits(drafter, taps, tokens, mx.maximum(anchors, 0))
+    for slot in range(4):
+        chances = mx.softmax(logits[0, 0, slot])
+        wanted = -mx.log(chances[int(tokens[0, 2 + slot + 1])])
+        assert float(losses[0, 0, slot]) == pytest.approx(float(wanted), abs=1e-4)
+
+
+def test_padding_changes_no_loss():
+    """Guards batching: taps and tokens after a sequence's end must not leak into its blocks."""
+    drafter = make_drafter(FULL)
+    taps, tokens = make_data()
+    anchors, lengths = mx.array([[3, 6]]), mx.array([9])
+    alone = block_losses(drafter, taps[:1, :9], tokens[:1, :9], lengths, anchors)
+    padded = block_losses(drafter, taps[:1], tokens[:1], lengths, anchors)
+    assert mx.allclose(alone[0] * alone[1], padded[0] * padded[1], atol=1e-5)
+
+
+def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
+    """Guards the slices that bound memory for big vocabularies."""
+    drafter = make_drafter(FULL)
+    hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
+
+    def total(hidden: mx.array) -> mx.array:
+        return (cross_entropy(drafter, hidden, labels) * mx.arange(7)).sum()
+
+    whole = mx.value_and_grad(total)(hidden)
+    monkeypatch.setattr(loss_module, "LOGITS", 3 * 40)
+    sliced = mx.value_and_grad(total)(hidden)
+    assert mx.allclose(whole[0], sliced[0]), (whole[0], sliced[0])
+    assert mx.allclose(whole[1], sliced[1], atol=1e-5)
+
+
+def test_decay_weights_are_the_papers():
+    """Guards w_k = exp(-(k - 1) / gamma) and the three decays that the paper states."""
+    assert [default_gamma(size) for size in (8, 10, 16)] == [4.0, 5.0, 7.0]
+    assert default_gamma(13) == pytest.approx(6.0)
+    weights = np.array(decay_weights(16, 7.0))
+    assert weights.shape == (15,)
+    assert weights[0] == 1.0
+    assert weights[7] == pytest.approx(np.exp(-1.0))
+
+
+def test_dpace_weights_by_hand():
+    """Guards D-PACE's sums of products, and that no gradient goes through its weights."""
+    entropies = -mx.log(mx.array([[0.5, 0.2, 1.0]]))
+    weights = dpace_weights(entropies, mx.array([[1.0, 1.0, 0.0]]))
+    first, second = 0.75, 0.75 * 0.6
+    assert np.allclose(np.array(weights), [[first + second, second, 0.0]], atol=1e-6)
+    slope = mx.grad(lambda e: dpace_weights(e, mx.ones((1, 3))).sum())(entropies)
+    assert not slope.any()

@@ -1,0 +1,205 @@
+"""Prompts, answers and the mask token: what a drafter is trained on."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny import GOLDEN, plain
+
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.target import Target
+from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all
+from dflash_mlx.train.batches import Sequence, draw_anchors, epoch_batches, rectangles
+from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap
+from dflash_mlx.train.mask_token import choose_mask_token
+from dflash_mlx.train.shape import Shape, layer_ids
+
+SETTINGS = AnswerSettings(max_tokens=12, batch=2)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    """A random target, loaded from its folder."""
+    return Target.load(GOLDEN / "qwen3_full" / "target")
+
+
+def write(path, lines):
+    """A JSONL file of these values."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def questions(target, path, prompts):
+    """Prompts written to a file and read back as token ids."""
+    return tokenize(target, read_prompts(write(path, prompts)))
+
+
+def test_three_kinds_of_lines(tmp_path):
+    """Guards the format: strings, prompts, chats; a last assistant message is not the prompt."""
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    lines = ["hi", {"prompt": "hi", "think": True}, {"messages": chat, "think": False}]
+    bare, prompt, messages = read_prompts(write(tmp_path / "p.jsonl", lines))
+    assert bare.messages == ({"role": "user", "content": "hi"},)
+    assert (bare.think, prompt.think, messages.think) == (None, True, False)
+    assert messages.messages == (chat[0],)
+    assert messages.said == "b"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "3",
+        "{}",
+        '""',
+        '{"prompt": 3}',
+        '{"prompt": "a", "think": "yes"}',
+        '{"messages": []}',
+        '{"messages": "hi"}',
+        '{"messages": [{"role": "user"}]}',
+        '{"messages": [{"role": "assistant", "content": "b"}]}',
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line):
+    """Guards against a traceback: the message says which line, the hint says the format."""
+    path = tmp_path / "p.jsonl"
+    path.write_text(f'"fine"\n\n{line}\n')
+    with pytest.raises(DFlashError, match="line 3") as caught:
+        read_prompts(path)
+    assert "messages" in caught.value.hint
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n \n", b"\xff\xfe"])
+def test_no_prompts(tmp_path, content):
+    """Guards missing, empty and binary files."""
+    path = tmp_path / "p.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DFlashError) as caught:
+        read_prompts(path)
+    assert caught.value.hint
+
+
+def test_a_prompt_longer_than_the_context(tmp_path, target):
+    """Guards against a prompt that the target cannot read."""
+    with pytest.raises(DFlashError, match="line 2 has"):
+        questions(target, tmp_path / "p.jsonl", ["a", "a" * 5000])
+
+
+def test_split_keeps_equal_prompts_together():
+    """Guards the held-out set: by hash, so a prompt is never on both sides, in any order."""
+    prompts = [parse_line(json.dumps(f"prompt {n % 50}"), n, None) for n in range(200)]
+    train, val = split(prompts, 0.3)
+    assert len(train) + len(val) == 200
+    assert 20 < len(val) < 120
+    assert not {p.digest for p in train} & {p.digest for p in val}
+    assert split(prompts[::-1], 0.3)[1] == val[::-1]
+
+
+def test_answers_are_the_targets_own(tmp_path, target):
+    """Guards lossless regeneration, with a right, a wrong and no answer in the file."""
+    texts = ["ab", "what", "x y z"]
+    asked = questions(target, tmp_path / "p.jsonl", texts)
+    wanted = [plain(target, q.tokens, 12, target.eos_ids) for q in asked]
+    right = target.tokenizer.decode(wanted[1][:5])
+    lines = [
+        texts[0],
+        *({"messages": [{"role": "user", "content": t}, {"role": "assistant", "content": a}]}
+          for t, a in ((texts[1], right), (texts[2], "no"))),
+    ]  # fmt: skip
+    asked = questions(target, tmp_path / "q.jsonl", lines)
+    seen = []
+    got = answer_all(target, asked, SETTINGS, tmp_path / "a.jsonl", seen.append)
+    assert got == wanted
+    assert [event.done for event in seen] == [1, 2, 3]
+
+
+def test_answers_survive_a_kill(tmp_path, target):
+    """Guards the cache file: a torn last line is made again, whole lines are not."""
+    asked = questions(target, tmp_path / "p.jsonl", ["ab", "cd", "ef"])
+    path, seen = tmp_path / "a.jsonl", []
+    first = answer_all(target, asked, SETTINGS, path, seen.append)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4])
+    assert answer_all(target, asked, SETTINGS, path, seen.append) == first
+    assert len(seen) == 4
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+    answer_all(target, asked, AnswerSettings(max_tokens=3), path, seen.append)
+    assert len(seen) == 7  # other settings, other answers
+
+
+def test_an_unreadable_line_is_not_fatal(tmp_path):
+    """Guards against a cache that a full disk has spoilt in the middle."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"key": "a", "tokens": [1]}\n{"key": "b", "tok\n{"key": "c", "tokens": []}\n')
+    assert AnswerFile(path).answers == {"a": [1], "c": []}
+
+
+def test_the_template_may_open_the_answer():
+    """Guards thinking: a <think> tag that stands in the prompt is not said twice."""
+    assert without_overlap("assistant\n<think>\n", "<think>\nhm") == "hm"
+    assert without_overlap("assistant\n", "sure") == "sure"
+
+
+def test_mask_token_by_name_then_reserved_then_a_free_row(target):
+    """Guards the choice: never a token of the text, the template or the answer's end."""
+    assert choose_mask_token(target, {1, 2}) == 99
+    assert choose_mask_token(target, {99}) == 102
+    with pytest.raises(DFlashError, match="no token"):
+        choose_mask_token(target, range(104))
+    assert choose_mask_token(target, {99}, 103) == 103
+    for taken in (98, 104, 5):
+        with pytest.raises(DFlashError, match="not a free token"):
+            choose_mask_token(target, {5}, taken)
+
+
+def test_a_row_without_a_token_can_be_the_mask(target, monkeypatch):
+    """Guards models with more embedding rows than tokens, such as Qwen3."""
+    monkeypatch.setattr(target, "vocab_size", 110)
+    assert choose_mask_token(target, {99, 102, 103}) == 104
+
+
+def test_layer_ids():
+    """Guards the reference's rule, also for targets too small for it."""
+    assert layer_ids(36, 5) == (1, 9, 17, 25, 33)
+    assert layer_ids(12, 5) == (1, 3, 5, 7, 9)
+    for layers in range(1, 8):
+        ids = layer_ids(layers, 5)
+        assert list(ids) == sorted(set(ids))
+        assert 0 <= ids[0] <= ids[-1] < layers
+    assert layer_ids(8, (5, 2)) == (5, 2)
+    for wrong in (0, (), (8,), (1, 1)):
+        with pytest.raises(UsageError):
+            layer_ids(8, wrong)
+    assert Shape().block_size == 16
+
+
+def test_anchors_are_answer_tokens_with_a_successor():
+    """Guards 'an anchor is a token that the target generated', and drawing without replacement."""
+    sequences = [Sequence(tuple(range(20)), 15), Sequence((1, 2, 3), 2)]
+    drawn = draw_anchors(sequences, np.array([0, 1]), 99, seed=0, step=0)
+    assert [d.tolist() for d in drawn] == [[15, 16, 17, 18], []]
+    few = [tuple(draw_anchors(sequences, np.array([0]), 2, 0, step)[0]) for step in range(20)]
+    assert len(set(few)) > 2
+    assert all(a < b for a, b in few)
+
+
+def test_rectangles_cover_each_anchor_once():
+    """Guards chunking: no block lost, none twice, none over the limit."""
+    anchors = [np.arange(3, 3 + n) for n in (0, 1, 7, 20, 5, 9)]
+    micros = rectangles(anchors, 8)
+    found = [
+        (row, int(at)) for m in micros for row, line in zip(m.rows, m.anchors, strict=True)
+        for at in line if at >= 0
+    ]  # fmt: skip
+    assert sorted(found) == [(row, int(a)) for row, line in enumerate(anchors) for a in line]
+    assert all(m.anchors.size <= 8 for m in micros)
+
+
+def test_epoch_order_follows_from_the_seed():
+    """Guards resuming: the order needs no more than seed and epoch, and every row comes once."""
+    lengths = list(np.random.default_rng(0).integers(10, 90, 103))
+    first = epoch_batches(lengths, 4, 5, 0)
+    assert [b.tolist() for b in first] == [b.tolist() for b in epoch_batches(lengths, 4, 5, 0)]
+    assert [b.tolist() for b in first] != [b.tolist() for b in epoch_batches(lengths, 4, 5, 1)]
+    assert sorted(np.concatenate(first)) == list(range(103))

@@ -1,0 +1,297 @@
+"""Whole training runs of a tiny drafter: kills, resuming, what is left on disk, τ."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+import tiny
+from dflash_mlx.cli import train as command
+from dflash_mlx.cli.app import app
+from mlx.utils import tree_flatten
+from typer.testing import CliRunner
+
+import dflash_mlx
+from dflash_mlx.config import load_config, parse
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.target import Target
+from dflash_mlx.train.answers import AnswerSettings
+from dflash_mlx.train.batches import Sequence
+from dflash_mlx.train.events import Measured, Prepared, Saved, StepDone
+from dflash_mlx.train.features import Features, stacked
+from dflash_mlx.train.run import Job, Run
+from dflash_mlx.train.settings import TrainSettings
+from dflash_mlx.train.shape import Shape
+from dflash_mlx.train.tau import walk
+
+TARGET = tiny.GOLDEN / "qwen3_full" / "target"
+SHAPE = Shape(layers=1, block_size=6, taps=3, intermediate_size=32)
+QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory) -> Path:
+    """A file of 12 prompts, and beside it the target's answers, made by the first run."""
+    path = tmp_path_factory.mktemp("train") / "prompts.jsonl"
+    path.write_text("".join(f'"say {n * n}"\n' for n in range(12)))
+    return path
+
+
+@pytest.fixture
+def target() -> Target:
+    """A fresh random target."""
+    return Target.load(TARGET)
+
+
+def start(target, prompts, out, *, resume=False, warm_start=None, shape=SHAPE, **settings):
+    """A run that is ready to train, and the list its events go to."""
+    events = []
+    job = Job(
+        prompts,
+        out,
+        val_share=0.2,
+        answers=prompts.with_name("answers.jsonl"),
+        resume=resume,
+        warm_start=warm_start,
+        shape=shape,
+    )
+    numbers = TrainSettings(**{**QUICK, **settings})
+    return Run(target, job, numbers, AnswerSettings(max_tokens=20), events.append), events
+
+
+def losses(events):
+    """(step, loss) of each step."""
+    return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]
+
+
+def weights(folder):
+    """A drafter folder's tensors."""
+    return mx.load(str(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("loss", ["decay", "dpace"])
+def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, tmp_path, loss):
+    """Guards the gradient: it reaches every tensor of the drafter and none of the target."""
+    run, events = start(target, prompts, tmp_path, steps=40, loss=loss)
+    before = {name: mx.array(w) for name, w in tree_flatten(target.model.parameters())}
+    untrained = {name: mx.array(w) for name, w in tree_flatten(run.drafter.model.parameters())}
+    run.train()
+    curve = [value for _, value in losses(events)]
+    assert sum(curve[-5:]) < 0.6 * sum(curve[:5])
+    for name, weight in tree_flatten(target.model.parameters()):
+        assert mx.array_equal(weight, before[name]), name
+    for name, weight in tree_flatten(run.drafter.model.parameters()):
+        assert not mx.array_equal(weight, untrained[name]), name
+
+
+def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path):
+    """Guards --resume after a kill: weights, optimiser, order and anchors go on as if nothing was.
+
+    The killed run has done two steps more than it saved; they are done again, and logged once.
+    """
+    whole, events = start(target, prompts, tmp_path / "whole")
+    assert whole.train()
+    cut, first = start(target, prompts, tmp_path / "cut")
+    assert not cut.train(lambda: cut.step == 6)
+    cut._log(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
+    with (tmp_path / "cut" / "log.jsonl").open("a") as log:
+        log.write('{"step": 8, "lo')
+    rest, second = start(Target.load(TARGET), prompts, tmp_path / "cut", resume=True)
+    assert rest.step == 6
+    assert rest.train()
+    together = losses(first)[:6] + losses(second)
+    assert [step for step, _ in together] == list(range(1, 13))
+    for (_, wanted), (_, got) in zip(losses(events), together, strict=True):
+        assert got == pytest.approx(wanted, rel=1e-5)
+    for name, weight in weights(tmp_path / "whole").items():
+        assert mx.allclose(weight, weights(tmp_path / "cut")[name], atol=1e-2), name
+    lines = [json.loads(line) for line in (tmp_path / "cut" / "log.jsonl").open()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+
+
+def test_checkpoints_are_whole_and_few(target, prompts, tmp_path):
+    """Guards the disk: two checkpoints, nothing half written, a usable drafter at each."""
+    run, events = start(target, prompts, tmp_path / "run", steps=9, save_every=2)
+    run.train()
+    assert [e.step for e in events if isinstance(e, Saved)] == [2, 4, 6, 8, 9]
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == [
+        "step-000008",
+        "step-000009",
+    ]
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "log.jsonl",
+        "model.safetensors",
+    ]
+
+
+def test_the_drafter_folder_is_z_labs_format(target, prompts, tmp_path):
+    """Guards the export: names, shapes and keys of the reference, and the engine loads it."""
+    run, _ = start(target, prompts, tmp_path, steps=2)
+    run.train()
+    raw, known = load_config(tmp_path), load_config(tiny.GOLDEN / "qwen3_full" / "draft")
+    assert known.keys() - {"layer_types"} <= raw.keys()
+    assert parse(raw) == run.drafter.config
+    assert raw["dflash_config"] == {
+        "mask_token_id": 99,
+        "target_layer_ids": [1, 3, 5],
+        "block_size": 6,
+    }
+    written, reference = weights(tmp_path), weights(tiny.GOLDEN / "qwen3_full" / "draft")
+    assert {w.dtype for w in written.values()} == {mx.bfloat16}
+    assert written.keys() == {n for n in reference if not n.startswith(("layers.1", "layers.2"))}
+    pair = dflash_mlx.load(TARGET, tmp_path)
+    answer = dflash_mlx.generate(pair, "say 5", max_tokens=12)
+    assert (
+        answer.tokens == dflash_mlx.generate(pair, "say 5", max_tokens=12, mode="baseline").tokens
+    )
+
+
+def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
+    """Guards τ: walking the known answers counts the very rounds that decoding takes."""
+    run, _ = start(target, prompts, tmp_path, steps=120, save_every=1000)
+    while run.step < 60:
+        run.trainer.step(run.step)
+        run.step += 1
+    taps_of = Features(target, run.trainer.sequences, 0)
+    for number, sequence in enumerate(run.trainer.sequences[:4]):
+        length = len(sequence.tokens)
+        walked = walk(run.drafter, stacked(taps_of.rows([number]), length), [sequence])
+        blocks = tiny.speculate(
+            target,
+            run.drafter,
+            list(sequence.tokens[: sequence.answer]),
+            block_size=6,
+            max_tokens=length - sequence.answer,
+            stops=target.eos_ids,
+        )
+        assert tuple(tiny.joined(blocks)) == sequence.tokens[sequence.answer :]
+        rounds = [block for block in blocks if block.drafted or block is not blocks[0]]
+        assert walked.verifies == len(rounds)
+        assert walked.committed == sum(len(block.tokens) for block in rounds)
+        assert sum(walked.accepted_by_position) == sum(block.accepted for block in rounds)
+
+
+def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
+    """Guards the batch of unequal answers: an answer that has ended takes no more rounds."""
+    run, _ = start(target, prompts, tmp_path)
+    some = [Sequence(s.tokens[: s.answer + n], s.answer) for n, s in
+            zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
+    features = Features(target, some, 0)
+    longest = max(len(s.tokens) for s in some)
+    together = walk(run.drafter, stacked(features.rows([0, 1, 2]), longest), some)
+    alone = [walk(run.drafter, stacked(features.rows([n]), longest), [some[n]]) for n in range(3)]
+    assert together.committed == sum(a.committed for a in alone)
+    assert together.verifies == sum(a.verifies for a in alone)
+
+
+def test_events_of_a_run(target, prompts, tmp_path):
+    """Guards what the command line shows: counts before, steps and τ during the run."""
+    run, events = start(target, prompts, tmp_path, steps=4, eval_every=2)
+    run.train()
+    prepared = next(e for e in events if isinstance(e, Prepared))
+    assert prepared.sequences + prepared.held_out == 12
+    assert (prepared.mask_token_id, prepared.layer_ids) == (99, (1, 3, 5))
+    assert prepared.parameters == sum(w.size for w in weights(tmp_path).values())
+    measured = [e for e in events if isinstance(e, Measured)]
+    assert [e.step for e in measured] == [2, 4]
+    assert all(1 <= e.tau <= 6 for e in measured)
+
+
+def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
+    """Guards --warm-start: the first loss is the trained one, the shape is that drafter's."""
+    run, events = start(target, prompts, tmp_path / "a", steps=30, dtype="float32")
+    run.train()
+    again, more = start(
+        Target.load(TARGET), prompts, tmp_path / "b", steps=1, warm_start=tmp_path / "a"
+    )
+    again.train()
+    assert again.drafter.config == run.drafter.config
+    assert losses(more)[0][1] < 0.7 * losses(events)[0][1]
+    other = tiny.make_target("llama")
+    other.path = TARGET
+    with pytest.raises(DFlashError, match="hidden size"):
+        start(other, prompts, tmp_path / "c", warm_start=tmp_path / "a")
+
+
+def test_runs_do_not_mix(target, prompts, tmp_path):
+    """Guards a finished run from being overwritten, and a resumed one from other settings."""
+    with pytest.raises(DFlashError, match="no run"):
+        start(target, prompts, tmp_path, resume=True)
+    run, _ = start(target, prompts, tmp_path)
+    run.train(lambda: True)
+    with pytest.raises(DFlashError, match="already holds"):
+        start(target, prompts, tmp_path)
+    for changed in ({"rate": 1e-3}, {"steps": 13}, {"shape": Shape(layers=2)}):
+        with pytest.raises(DFlashError, match="started with other"):
+            start(target, prompts, tmp_path, resume=True, **changed)
+
+
+def test_no_room_for_an_answer(target, prompts, tmp_path):
+    """Guards --max-length that no prompt fits into."""
+    with pytest.raises(DFlashError, match="no prompt leaves room"):
+        start(target, prompts, tmp_path, max_length=8)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"loss": "x"}, {"dtype": "float16"}]
+)
+def test_wrong_settings_are_refused(wrong):
+    """Guards against a run that could only fail later."""
+    with pytest.raises(UsageError):
+        TrainSettings(**wrong)
+
+
+def test_learning_rate_warms_up_and_falls_to_zero():
+    """Guards the schedule: 4 % linear up, then half a cosine."""
+    settings = TrainSettings(rate=1.0)
+    rates = [settings.rate_at(step, 100) for step in range(100)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert rates[52] == pytest.approx(0.5, abs=0.01)
+    assert 0 < rates[99] < 0.001
+
+
+def arguments(prompts, out, *more):
+    """A command line."""
+    return [
+        "train", str(prompts), "-m", str(TARGET), "-o", str(out), "--layers", "1",
+        "--block-size", "4", "--answers", str(prompts.with_name("answers.jsonl")),
+        "--max-tokens", "20", "--val-share", "0.2", "--batch", "3", "--eval-every", "2", *more,
+    ]  # fmt: skip
+
+
+def test_command_line(prompts, tmp_path):
+    """Guards the command: a drafter at the end, progress on stderr, nothing on stdout."""
+    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "2"))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert "τ" in result.stderr
+    assert parse(load_config(tmp_path)).block_size == 4
+    again = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "2"))
+    assert again.exit_code == 1
+    assert "--resume" in again.stderr
+    wrong = CliRunner().invoke(app, arguments(prompts, tmp_path, "--taps", "a"))
+    assert wrong.exit_code == 2
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(prompts, tmp_path, monkeypatch):
+    """Guards an evening's work: one Ctrl-C ends the step, saves, and exits with 130."""
+    show = command.View.show
+
+    def press(view, event):
+        show(view, event)
+        if isinstance(event, StepDone) and event.step == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(command.View, "show", press)
+    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "5"))
+    assert result.exit_code == 130
+    assert "--resume" in result.stderr
+    monkeypatch.setattr(command.View, "show", show)
+    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "5", "--resume"))
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").open()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]

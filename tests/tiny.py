@@ -1,0 +1,299 @@
+"""Tiny random targets and drafters, and the two ways of decoding that the tests hold together."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.generate import generate_step
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
+from mlx_lm.utils import load_tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from dflash_mlx.acceptance import make_rule
+from dflash_mlx.config import parse
+from dflash_mlx.context import Context
+from dflash_mlx.decode import decode
+from dflash_mlx.drafter import Drafter
+from dflash_mlx.model import DraftModel
+from dflash_mlx.pair import Pair
+from dflash_mlx.target import Target
+from dflash_mlx.types import Block, SamplingParams
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = ("qwen3_full", "qwen3_sliding_causal", "llama_full")
+VOCAB = 104
+WINDOW = 12
+MASK = 99
+BASE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 98,
+}
+MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}
+SLIDING = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": WINDOW,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {"model_type": "qwen3"},
+    "qwen3_untied": {"model_type": "qwen3", "tie_word_embeddings": False},
+    "qwen3_moe": {"model_type": "qwen3_moe", **MOE},
+    "llama": {"model_type": "llama", "tie_word_embeddings": False},
+    "llama_sliding": {"model_type": "llama", **SLIDING},
+}
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody looks at."""
+
+
+@cache
+def tokenizer() -> TokenizerWrapper:
+    """The golden cases' tokenizer: one character a token, a chat template, no thinking."""
+    return load_tokenizer(GOLDEN / "qwen3_full" / "target", eos_token_ids=[98])
+
+
+def byte_tokenizer() -> TokenizerWrapper:
+    """One byte a token (so most characters are several), then <|end|> 256, <think>, </think>."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bare.decoder = decoders.ByteLevel()
+    bare.add_special_tokens([AddedToken("<|end|>", special=True)])
+    bare.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
+    fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<|end|>")
+    return TokenizerWrapper(fast, BPEStreamingDetokenizer)
+
+
+def randomise(model: nn.Module, seed: int, scale: float) -> None:
+    """Random weights, wide enough that greedy text does not settle at once."""
+    key = mx.random.key(seed)
+
+    def draw(name: str, value: mx.array) -> mx.array:
+        nonlocal key
+        key, mine = mx.random.split(key)
+        if "norm" in name:
+            return 1 + 0.1 * mx.random.normal(value.shape, key=mine)
+        return mx.random.normal(value.shape, key=mine) * (scale / value.shape[-1] ** 0.5)
+
+    model.update(tree_map_with_path(draw, model.parameters()))
+    mx.eval(model.parameters())
+
+
+def make_target(family: str, seed: int = 1, **changes: Any) -> Target:
+    """A random target in memory; a fresh one each time, so that taps do not meet."""
+    config = {**BASE, **FAMILIES[family], **changes}
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    model = module.Model(module.ModelArgs.from_dict(config))
+    randomise(model, seed, 1.6)
+    model.eval()
+    return Target(model, tokenizer(), config, Path(f"tiny-{family}"))
+
+
+def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
+    """A drafter's config.json for this target."""
+    keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    return {
+        **{key: target.config[key] for key in keys},
+        "architectures": ["DFlashDraftModel"],
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_target_layers": target.layers,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 2], "block_size": 8},
+        **changes,
+    }
+
+
+def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
+    """A drafter that was never trained, bound to the target."""
+    config = parse(draft_settings(target, **changes))
+    model = DraftModel(config, target.hidden_size)
+    randomise(model, seed, 1.0)
+    target.tap(config.target_layer_ids)
+    return Drafter(model, target.embed, target.head)
+
+
+def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """Write a folder in the Hugging Face layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+class ScriptedCache:
+    """Stands in for a DraftCache: proposes the text that it knows, or just not that.
+
+    Rows are counted as a real cache counts them, and drafts are looked up by that count alone: a
+    row too few or too many gives other drafts.
+    """
+
+    def __init__(self, text: Sequence[int], wrong: bool, vocab: int):
+        self.text, self.wrong, self.vocab = list(text), wrong, vocab
+        self.offset = 0
+        self.absorbed = 0
+
+    @property
+    def state(self) -> list[mx.array]:
+        """Nothing to evaluate."""
+        return []
+
+    def absorb(self, taps: mx.array) -> None:
+        """Count the rows."""
+        self.offset += taps.shape[1]
+        self.absorbed += taps.shape[1]
+
+    def rewind(self, length: int) -> None:
+        """Go back."""
+        assert 0 <= length <= self.offset
+        self.offset = length
+
+    def draft_logits(self, anchor: int, width: int) -> mx.array:
+        """One-hot logits for positions offset + 1 to offset + width - 1."""
+        assert self.offset >= len(self.text) or anchor == self.text[self.offset]
+        known = self.text[self.offset + 1 : self.offset + width]
+        drafts = [*known, *[0] * (width - 1 - len(known))]
+        drafts = [(token + self.wrong) % self.vocab for token in drafts]
+        return 20.0 * mx.eye(self.vocab)[mx.array(drafts)]
+
+
+def scripted_drafter(
+    text: Sequence[int], *, wrong: bool = False, block_size: int = 8, vocab: int = VOCAB
+) -> Drafter:
+    """A drafter that is always right about `text` (prompt included), or always wrong."""
+    fake = SimpleNamespace(
+        config=SimpleNamespace(block_size=block_size),
+        make_cache=lambda: ScriptedCache(text, wrong, vocab),
+    )
+    return cast(Drafter, fake)
+
+
+def golden_pair(case: str) -> Pair:
+    """A golden case, loaded as a user would."""
+    from dflash_mlx.pair import load
+
+    return load(GOLDEN / case / "target", GOLDEN / case / "draft")
+
+
+def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:
+    """The same pair, freshly loaded, with other layers tapped than its drafter was trained on."""
+    other = golden_pair(Path(pair.target_name).parent.name)
+    other.target.tap(layer_ids)
+    return other
+
+
+def expected(case: str) -> dict[str, Any]:
+    """A golden case's results."""
+    return json.loads((GOLDEN / case / "expected.json").read_text())
+
+
+def plain(
+    target: Target,
+    prompt: list[int],
+    max_tokens: int,
+    stops: frozenset[int] = frozenset(),
+    margin: float = 1e-3,
+) -> list[int]:
+    """What stock mlx-lm says, greedily, to a prompt.
+
+    The gap between the two likeliest tokens is at least `margin` everywhere: an equality of tokens
+    must not hang on rounding.
+    """
+    tokens: list[int] = []
+    for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
+        tokens.append(int(token))
+        best = mx.sort(logprobs)[-2:]
+        assert (best[1] - best[0]).item() > margin, "choose another seed: two tokens are level"
+        if token in stops:
+            break
+    return tokens
+
+
+def start(
+    context: Context, prompt: list[int], sampling: SamplingParams, accept: str, **options: Any
+) -> Iterator[Block]:
+    """Read a prompt and begin to decode; options are those of `decode`, and `chunk`."""
+    chunk = options.pop("chunk", 2048)
+    logits = context.read(prompt, silent, chunk)
+    rule = make_rule(accept, sampling, context.target.vocab_size)
+    return decode(context, logits, rule, **options)
+
+
+def speculate(
+    target: Target,
+    drafter: Drafter,
+    prompt: list[int],
+    *,
+    block_size: int,
+    max_tokens: int,
+    stops: frozenset[int] = frozenset(),
+    chunk: int = 2048,
+) -> list[Block]:
+    """A greedy DFlash answer; checks that the context covers all tokens but the last."""
+    context = Context(target, drafter)
+    blocks = list(
+        start(
+            context,
+            prompt,
+            SamplingParams(),
+            "match",
+            block_size=block_size,
+            max_tokens=max_tokens,
+            stops=stops,
+            chunk=chunk,
+        )
+    )
+    assert context.tokens == [*prompt, *joined(blocks)][:-1]
+    assert context.draft_cache is not None
+    assert context.target_cache.offset == context.draft_cache.offset == len(context.tokens)
+    return blocks
+
+
+def joined(blocks: Sequence[Block]) -> list[int]:
+    """All tokens of an answer."""
+    return [token for block in blocks for token in block.tokens]
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    return mx.random.randint(0, 96, (length,), key=mx.random.key(seed)).tolist()  # type: ignore
+
+
+def count_forwards(target: Target, monkeypatch: Any) -> list[int]:
+    """From here on, the number of tokens of every pass through the target's model."""
+    sizes: list[int] = []
+    model_class: Any = type(target.model)
+    call: Callable[..., mx.array] = model_class.__call__
+
+    def counted(self: nn.Module, inputs: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+        sizes.append(inputs.shape[1])
+        return call(self, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(model_class, "__call__", counted)
+    return sizes
