@@ -67,6 +67,7 @@ def train(
     anchors: Annotated[int, typer.Option(help="Most blocks of a sequence in a step.")] = 512,
     chunk: Annotated[int, typer.Option(help="Blocks in memory at once.")] = 64,
     rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 6e-4,
+    optimizer: Annotated[str, typer.Option(help="adamw, or muon for the matrices.")] = "adamw",
     loss: Annotated[str, typer.Option(help="Slot weights: decay or dpace.")] = "decay",
     gamma: Annotated[
         float | None, typer.Option(help="Decay of the slot weights [by block size].")
@@ -102,8 +103,8 @@ def train(
         raise UsageError(f"--taps cannot be '{taps}'.", hint="give 5, or ids: 1,9,17") from None
     settings = TrainSettings(
         epochs=epochs, steps=steps, batch=batch, anchors=anchors, chunk=chunk, rate=rate,
-        loss=loss, gamma=gamma, max_length=max_length, seed=seed, eval_every=eval_every,
-        save_every=save_every, cache_mb=cache_taps, dtype=dtype,
+        optimizer=optimizer, loss=loss, gamma=gamma, max_length=max_length, seed=seed,
+        eval_every=eval_every, save_every=save_every, cache_mb=cache_taps, dtype=dtype,
     )  # fmt: skip
     job = Job(
         prompts=prompts,

@@ -26,6 +26,11 @@ class Names:
 def bundled(part: str) -> Path:
     """The folder of the bundled target or drafter ("target", "draft")."""
     with as_file(files("dflash_mlx.bundled")) as folder:
+        if not (folder / part).is_dir():
+            raise DFlashError(
+                "the bundled pair is missing from this installation.",
+                hint="install dflash-chat again, or name a model with --model",
+            )
         return folder / part
 
 
@@ -68,12 +73,18 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
-    text = str(name)
-    if isinstance(name, Path) or text.startswith((".", "/", "~")) or text.count("/") != 1:
+    if not is_hub_id(name):
         raise DFlashError(
-            f"there is no folder '{text}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
+            f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
         )
-    return download(text, on_download)
+    return download(str(name), on_download)
+
+
+def is_hub_id(name: str | Path) -> bool:
+    """Whether a name that is no folder reads owner/model."""
+    text = str(name)
+    looks_so = not text.startswith((".", "/", "~")) and text.count("/") == 1
+    return isinstance(name, str) and looks_so and not Path(name).is_dir()
 
 
 def download(repo: str, on_download: Progress | None) -> Path:
@@ -88,10 +99,11 @@ def download(repo: str, on_download: Progress | None) -> Path:
     from tqdm.auto import tqdm
 
     class Bytes(tqdm):
-        """Forwards the byte counts of a download and draws nothing itself."""
+        """Forwards the count of bytes written and draws nothing itself."""
 
         def __init__(self, *args, **kwargs):
-            self._bytes = kwargs.get("unit") == "B"
+            # The Hub counts twice: bytes from the network, and bytes of files put together.
+            self._bytes = str(kwargs.get("desc", "")).startswith("Reconstructing")
             super().__init__(*args, **{**kwargs, "disable": True})
             if self._bytes and on_download and self.total:
                 on_download(0, int(self.total))

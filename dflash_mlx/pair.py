@@ -47,6 +47,8 @@ def load(
     """
     if draft_bits not in (None, 4, 8):
         raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
+    if target is not None and not hub.is_hub_id(target):
+        target_config(hub.fetch(target))  # a wrong folder is said before a missing drafter
     names = hub.pair_names(target, draft, no_draft=no_draft)
     target_path = hub.fetch(names.target, on_download)
     config = target_config(target_path)

@@ -1,11 +1,16 @@
 """What every test shares."""
 
+import json
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from golden_pair import PAIR
+from typer.testing import CliRunner, Result
 
 # One thread: with two, OpenBLAS crawls when anything else runs on the machine.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -38,3 +43,21 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(home / folder))
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def dflash(cli_app: typer.Typer) -> Callable[..., Result]:
+    """Run `dflash generate` with the golden pair in this process, through pipes."""
+    return lambda *args, **kwargs: CliRunner().invoke(cli_app, ["generate", *PAIR, *args], **kwargs)
+
+
+@pytest.fixture
+def ask(dflash: Callable[..., Result]) -> Callable[..., dict[str, Any]]:
+    """The same with `--json`; gives the object."""
+
+    def run(*args, code=0, **kwargs):
+        result = dflash("--json", *args, **kwargs)
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout)
+
+    return run

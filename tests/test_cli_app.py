@@ -7,14 +7,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from golden_pair import PAIR
 from typer.testing import CliRunner
-
-GOLDEN = Path(__file__).parent / "golden" / "qwen3_full"
-PAIR = ["-m", str(GOLDEN / "target"), "-d", str(GOLDEN / "draft")]
 
 
 @pytest.fixture
-def dflash(cli_app):
+def run(cli_app):
     """Run the command line in this process."""
     return lambda *args, **kwargs: CliRunner().invoke(cli_app, list(args), **kwargs)
 
@@ -27,22 +25,22 @@ def config():
     return path.write_text
 
 
-def test_version(dflash):
+def test_version(run):
     for flag in ("--version", "-V"):
-        result = dflash(flag)
+        result = run(flag)
         assert (result.exit_code, result.output) == (0, "dflash 0.1.0\n")
 
 
-def test_help_has_no_boxes_and_no_terminal_codes(dflash):
+def test_help_has_no_boxes_and_no_terminal_codes(run):
     for arguments in (["--help"], ["-h"], ["generate", "-h"]):
-        result = dflash(*arguments)
+        result = run(*arguments)
         assert result.exit_code == 0
         assert result.stdout.startswith("Usage: ")
         assert not set(result.stdout) & set("╭│╰\x1b")
 
 
-def test_nothing_asked_shows_help_as_an_error(dflash):
-    result = dflash()
+def test_nothing_asked_shows_help_as_an_error(run):
+    result = run()
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("Usage: ")
@@ -80,8 +78,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), BAD)
-def test_bad_input_gets_one_sentence_and_a_hint(dflash, arguments, code, message):
-    result = dflash(*arguments)
+def test_bad_input_gets_one_sentence_and_a_hint(run, arguments, code, message):
+    result = run(*arguments)
     assert result.exit_code == code
     assert result.stdout == ""
     error, hint = result.stderr.splitlines()
@@ -92,34 +90,34 @@ def test_bad_input_gets_one_sentence_and_a_hint(dflash, arguments, code, message
     assert len(hint) > len("Hint:  ")
 
 
-def test_unexpected_fault_is_one_line(dflash, monkeypatch):
+def test_unexpected_fault_is_one_line(run, monkeypatch):
     """A traceback is for those who ask for it."""
 
     def fail(*_args, **_kwargs):
         raise ZeroDivisionError("nobody\nthought of this")
 
     monkeypatch.setattr("dflash_mlx.pair.load", fail)
-    result = dflash("generate", "x", *PAIR)
+    result = run("generate", "x", *PAIR)
     assert result.exit_code == 1
     assert result.stderr == (
         "Error: unexpected ZeroDivisionError: nobody.\n"
         "Hint:  run it again with DFLASH_DEBUG=1 to see where\n"
     )
-    shown = dflash("generate", "x", *PAIR, env={"DFLASH_DEBUG": "1"})
+    shown = run("generate", "x", *PAIR, env={"DFLASH_DEBUG": "1"})
     assert shown.exit_code == 1
     assert "Traceback" in shown.stderr
 
 
-def test_file_names_cannot_steer_the_terminal(dflash):
-    result = dflash("generate", "-f", "a\x1b[31mb")
+def test_file_names_cannot_steer_the_terminal(run):
+    result = run("generate", "-f", "a\x1b[31mb")
     assert "'a[31mb'" in result.stderr
 
 
-def test_settings_order(dflash, config, monkeypatch):
+def test_settings_order(run, config, monkeypatch):
     """The flag counts before the variable, the variable before the file, the file before none."""
 
     def tokens(*flags):
-        result = dflash("generate", "--raw", "winter f!", *PAIR, "--no-stats", *flags)
+        result = run("generate", "--raw", "winter f!", *PAIR, "--no-stats", *flags)
         assert result.exit_code == 0, result.output
         return len(result.stdout.removesuffix("\n"))
 
@@ -131,18 +129,18 @@ def test_settings_order(dflash, config, monkeypatch):
     assert tokens("--max-tokens", "5") == 5
 
 
-def test_settings_can_name_the_models_and_switches(dflash, config):
+def test_settings_can_name_the_models_and_switches(run, config):
     config(f'model = "{PAIR[1]}"\nno-draft = true\nmax-tokens = 4\nthink = false\nstop = ["zz"]\n')
-    result = dflash("generate", "--json", "Hello")
+    result = run("generate", "--json", "Hello")
     assert result.exit_code == 0, result.output
     assert '"draft": null' in result.stdout
 
 
-def test_draft_on_the_command_line_beats_no_draft_in_the_file(dflash, config):
+def test_draft_on_the_command_line_beats_no_draft_in_the_file(run, config):
     """And the other way round: what was typed is what is meant."""
     config("no-draft = true\nmax-tokens = 4\n")
-    assert f'"draft": "{PAIR[3]}"' in dflash("generate", "--json", "Hello", *PAIR).stdout
-    result = dflash(
+    assert f'"draft": "{PAIR[3]}"' in run("generate", "--json", "Hello", *PAIR).stdout
+    result = run(
         "generate", "--json", "Hello", *PAIR[:2], "--no-draft", env={"DFLASH_DRAFT": PAIR[3]}
     )
     assert '"draft": null' in result.stdout
@@ -160,27 +158,27 @@ def test_draft_on_the_command_line_beats_no_draft_in_the_file(dflash, config):
         ('temp = "hot"\n', "'--temp'", "config.toml"),
     ],
 )
-def test_bad_settings_file(dflash, config, text, message, hint):
+def test_bad_settings_file(run, config, text, message, hint):
     config(text)
-    result = dflash("generate", "x", *PAIR)
+    result = run("generate", "x", *PAIR)
     assert result.exit_code in (1, 2)
     assert message in result.stderr
     assert hint in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_bad_variable_is_named(dflash, monkeypatch):
+def test_bad_variable_is_named(run, monkeypatch):
     monkeypatch.setenv("DFLASH_TEMP", "hot")
-    result = dflash("generate", "x", *PAIR)
+    result = run("generate", "x", *PAIR)
     assert result.exit_code == 2
     assert "the value is that of DFLASH_TEMP" in result.stderr
 
 
-def test_settings_file_that_is_not_text(dflash, config):
+def test_settings_file_that_is_not_text(run, config):
     config("")
     path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
     path.write_bytes(b"\xff\xfe")
-    result = dflash("generate", "x", *PAIR)
+    result = run("generate", "x", *PAIR)
     assert result.exit_code == 1
     assert "cannot be read (not UTF-8 text)." in result.stderr
 

@@ -19,7 +19,7 @@ from dflash_mlx.drafter import Drafter
 from dflash_mlx.target import Target
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
-LENGTH = 20
+LENGTH = 16
 KINDS = ("random", "right", "wrong")
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 
@@ -46,11 +46,11 @@ def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) 
 
 def check(family: str, kind: str, prompt: list[int], block_size: int, **options: Any) -> list[int]:
     """Hold one answer against mlx-lm's; return the tokens committed per verify."""
-    wanted = stock(family, tuple(prompt), LENGTH)
     options = {"max_tokens": LENGTH, **options}
+    wanted = stock(family, tuple(prompt), max(LENGTH, options["max_tokens"]))
     blocks = tiny.speculate(
         target_of(family),
-        drafter_of(kind, family, prompt),
+        drafter_of(kind, family, prompt, len(wanted)),
         prompt,
         block_size=block_size,
         **options,
@@ -77,7 +77,7 @@ def test_block_sizes(family: str, kind: str) -> None:
 @pytest.mark.parametrize("prompt", [SHORT, LONG], ids=["short", "long"])
 def test_rotating_window(kind: str, prompt: list[int]) -> None:
     """A window that wraps many times in one answer, with blocks narrower and wider than it."""
-    target, length = target_of("llama_sliding"), 60
+    target, length = target_of("llama_sliding"), 45
     wanted = stock("llama_sliding", tuple(prompt), length)
     for block_size in (2, 5, tiny.WINDOW - 1, tiny.WINDOW, tiny.WINDOW + 1, 2 * tiny.WINDOW + 3):
         drafter = drafter_of(kind, "llama_sliding", prompt, length)
@@ -96,7 +96,9 @@ def test_chunked_prefill(family: str) -> None:
 def test_max_tokens(family: str) -> None:
     """Every length from 1 to 20 is met exactly, also in the middle of a block."""
     for max_tokens in range(1, 21):
-        check(family, "right", SHORT, 6, max_tokens=max_tokens)
+        prompt = (SHORT, LONG)[max_tokens % 2]
+        check(family, "right", prompt, 6, max_tokens=max_tokens)
+    for max_tokens in (1, 2, 3, 7):
         check(family, "random", LONG, 6, max_tokens=max_tokens)
 
 

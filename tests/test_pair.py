@@ -64,7 +64,8 @@ def edit_config(folder: Path, **changes: Any) -> None:
 
 def edit_weights(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
     """Change the tensors of a folder."""
-    weights = dict(mx.load(str(folder / "model.safetensors")))  # type: ignore[arg-type]
+    loaded: Any = mx.load(str(folder / "model.safetensors"))
+    weights: dict[str, mx.array] = dict(loaded)
     mx.eval(weights)
     change(weights)
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
@@ -245,7 +246,7 @@ def test_drafters_of_another_target(folders: Any, changes: dict, message: str) -
     ],
 )
 def test_configs_that_are_not_understood(folders: Any, changes: dict, message: str) -> None:
-    """What would change the computation and is not known is refused by name; so are wrong values."""
+    """An unknown key that changes the computation is refused by name; so is a wrong value."""
     edit_config(folders[1], **changes)
     refused(message, *folders)
 
@@ -272,7 +273,7 @@ def test_where_keys_may_stand() -> None:
 
 
 def test_causality_and_windows() -> None:
-    """Sliding layers are causal, full ones are not, unless the config says so (spec section 1.5)."""
+    """Sliding layers are causal, full ones are not, unless the config says so."""
     base = tiny.draft_settings(tiny.make_target("qwen3"))
     nested = base["dflash_config"]
     mixed = {**base, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
@@ -427,13 +428,14 @@ def test_sampling_params(values: dict[str, Any]) -> None:
 def test_extreme_params_are_taken(folders: Any) -> None:
     """Values at the edge of their range work in both modes."""
     pair = load(*folders)
-    for values in (
+    edges: list[dict[str, Any]] = [
         {"temperature": 100.0, "seed": 2**64 - 1},
         {"temperature": 0.01, "top_k": 10**6},
         {"temperature": 1.0, "top_p": 1e-6},
         {"temperature": 1.0, "min_p": 1.0},
         {"temperature": 1.0, "repetition_penalty": 100.0, "presence_penalty": -100.0},
-    ):
+    ]
+    for values in edges:
         for mode in ("dflash", "baseline"):
             sampling = SamplingParams(**values)
             result = api.generate(pair, [1, 2], sampling=sampling, max_tokens=4, mode=mode)  # type: ignore[arg-type]
@@ -460,9 +462,10 @@ def test_two_pairs_do_not_see_each_other(folders: Any) -> None:
 
 
 def test_stock_code_on_a_tapped_model(folders: Any) -> None:
-    """mlx-lm's stream_generate on our instance is what it is on its own, and taps record nothing."""
+    """mlx-lm's stream_generate does on our instance what it does on its own."""
     target, draft = folders
     pair = load(target, draft)
+    model: Any
     model, tokenizer = stock_load(str(target))[:2]
     answers = []
     for which in (model, pair.target.model):
@@ -509,9 +512,22 @@ def test_names() -> None:
         names = hub.pair_names(target, None)
         assert (names.target, names.draft, names.draft_label) == (target, draft, draft)
         assert target.count("/") == draft.count("/") == 1
-    assert hub.pair_names(None, None).target_label == hub.BUNDLED
     assert hub.pair_names("a/b", "c/d").draft == "c/d"
     assert is_drafter({"architectures": ["DFlashDraftModel"]})
     assert is_drafter({"dflash_config": {}})
     assert not is_drafter({"architectures": ["Qwen3ForCausalLM"]})
     assert not is_drafter({})
+
+
+def test_bundled_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without names the bundled pair is taken; an installation without it says so."""
+    monkeypatch.setattr(hub, "files", lambda package: tmp_path)
+    with pytest.raises(DFlashError, match="bundled pair is missing") as caught:
+        load()
+    assert caught.value.hint
+    for part in ("target", "draft"):
+        (tmp_path / part).mkdir()
+    names = hub.pair_names(None, None)
+    assert (names.target, names.draft) == (tmp_path / "target", tmp_path / "draft")
+    assert names.target_label == names.draft_label == hub.BUNDLED
+    assert hub.pair_names(None, None, no_draft=True).draft is None

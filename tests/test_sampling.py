@@ -1,11 +1,11 @@
 """Above temperature 0 the output has the target's distribution: chi-square against exact laws.
 
-The laws are enumerated with mlx-lm's own sampler and processors. Rules are run 100,000 times at
+The laws are enumerated with mlx-lm's own sampler and processors. Rules are run 60,000 times at
 once, on tables of logits; whole answers a few hundred times. Every seed is fixed.
 """
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -38,7 +38,7 @@ SETTINGS = {
     "frequency": replace(PLAIN, frequency_penalty=1.1),
     "everything": SamplingParams(0.7, 0.95, 4, 0.02, 1.3, 0.5, 0.4),
 }
-COUNT = 100_000
+COUNT = 60_000
 LIMIT = 5.0  # standard deviations: one honest run in three million is beyond
 EOS = 9
 every_rule = pytest.mark.parametrize("rule", RULES)
@@ -253,7 +253,7 @@ class BlockNoWeight(BlockVerification):
 @pytest.mark.parametrize("fault", [KeepsOneTooMany, NoResidual, Inverted, BlockNoWeight])
 def test_broken_rules_are_noticed(fault: type[Match]) -> None:
     """The test above can fail: it sees each of these faults at once."""
-    assert block_surprise(fault, PLAIN, random_tables(), 4 * COUNT) > 3 * LIMIT
+    assert block_surprise(fault, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
 
 
 @every_rule
@@ -272,7 +272,7 @@ def test_stale_history_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_block_verification_rounding() -> None:
-    """A prefix of joint ratio 1 is kept whatever follows, also where the next rows are all but equal.
+    """A prefix of joint ratio 1 is kept though the next rows are all but equal.
 
     1 + surplus - 1 in float32 is not the surplus.
     """
@@ -288,7 +288,7 @@ def test_block_verification_rounding() -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_shaper_is_mlx_lm(setting: str) -> None:
-    """Filters and temperature: the same support and probabilities as mlx-lm's sampler, row by row."""
+    """Filters and temperature: support and probabilities are those of mlx-lm's sampler."""
     params = SETTINGS[setting]
     rows = 2.5 * mx.random.normal((20, 30), key=mx.random.key(1))
     shaped = np.array(mx.softmax(Shaper(params, 30).shape(rows), axis=-1))
@@ -313,7 +313,7 @@ def test_penalties_are_mlx_lm() -> None:
         row = rows[number : number + 1]
         for process in processors:
             row = process(mx.array([*history, *[7, 7, 9][:number]]), row)
-        assert mx.abs(ours[number] - row[0]).max().item() < 1e-6
+        assert tiny.apart(ours[number], row[0]) < 1e-6
     assert rows.tolist() == before
 
 
@@ -334,7 +334,7 @@ def golden_law(prompt: tuple[int, ...], params: SamplingParams) -> dict[tuple[in
         logits = target.model(mx.array([[*prompt, *tokens] for tokens in filled]))[:, -1]
         rows.append(logits.reshape((vocab,) * (length + 1)))
     whole = joint(stock_law(Tables(mx.zeros((2, vocab)), rows, list(prompt)), params))
-    law: Counter[tuple[int, ...]] = Counter()
+    law: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for tokens, probability in np.ndenumerate(whole):
         law[cut(tokens)] += float(probability)
     return dict(law)
@@ -407,7 +407,7 @@ def test_golden_distributions() -> None:
 def test_golden_answers(rule: str, number: int) -> None:
     """Whole answers with a real drafter: plain, and top-k with top-p."""
     prompt, params, _ = golden_settings()[number]
-    assert answer_surprise(rule, prompt, params, 300) < LIMIT
+    assert answer_surprise(rule, prompt, params, 200) < LIMIT
 
 
 @pytest.mark.slow
@@ -415,14 +415,14 @@ def test_golden_answers(rule: str, number: int) -> None:
 def test_penalised_answers(rule: str) -> None:
     """Whole answers with every filter and penalty on."""
     prompt, _, _ = golden_settings()[4]
-    assert answer_surprise(rule, prompt, SETTINGS["everything"], 300) < LIMIT
+    assert answer_surprise(rule, prompt, SETTINGS["everything"], 200) < LIMIT
 
 
 @pytest.mark.slow
 def test_baseline_answers() -> None:
     """Plain decoding draws from the same law."""
     prompt, _, _ = golden_settings()[4]
-    assert answer_surprise("", prompt, SETTINGS["everything"], 200, "baseline") < LIMIT
+    assert answer_surprise("", prompt, SETTINGS["everything"], 150, "baseline") < LIMIT
 
 
 def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

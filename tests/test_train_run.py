@@ -86,19 +86,21 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, t
         assert not mx.array_equal(weight, untrained[name]), name
 
 
-def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path):
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path, optimizer):
     """Guards --resume after a kill: weights, optimiser, order and anchors go on as if nothing was.
 
     The killed run has done two steps more than it saved; they are done again, and logged once.
     """
-    whole, events = start(target, prompts, tmp_path / "whole")
+    whole, events = start(target, prompts, tmp_path / "whole", optimizer=optimizer)
     assert whole.train()
-    cut, first = start(target, prompts, tmp_path / "cut")
+    cut, first = start(target, prompts, tmp_path / "cut", optimizer=optimizer)
     assert not cut.train(lambda: cut.step == 6)
     cut._log(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
     with (tmp_path / "cut" / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
-    rest, second = start(Target.load(TARGET), prompts, tmp_path / "cut", resume=True)
+    again = Target.load(TARGET)
+    rest, second = start(again, prompts, tmp_path / "cut", resume=True, optimizer=optimizer)
     assert rest.step == 6
     assert rest.train()
     together = losses(first)[:6] + losses(second)

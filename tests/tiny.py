@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.generate import generate_step
@@ -86,7 +87,8 @@ def byte_tokenizer() -> TokenizerWrapper:
     bare.add_special_tokens([AddedToken("<|end|>", special=True)])
     bare.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
     fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<|end|>")
-    return TokenizerWrapper(fast, BPEStreamingDetokenizer)
+    detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
+    return TokenizerWrapper(fast, detokenizer)
 
 
 def randomise(model: nn.Module, seed: int, scale: float) -> None:
@@ -229,7 +231,7 @@ def plain(
     for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
         tokens.append(int(token))
         best = mx.sort(logprobs)[-2:]
-        assert (best[1] - best[0]).item() > margin, "choose another seed: two tokens are level"
+        assert apart(best[1], best[0]) > margin, "choose another seed: two tokens are level"
         if token in stops:
             break
     return tokens
@@ -273,6 +275,11 @@ def speculate(
     assert context.draft_cache is not None
     assert context.target_cache.offset == context.draft_cache.offset == len(context.tokens)
     return blocks
+
+
+def apart(a: mx.array, b: mx.array) -> float:
+    """The largest difference."""
+    return float(np.abs(np.array(a) - np.array(b)).max())
 
 
 def joined(blocks: Sequence[Block]) -> list[int]:

@@ -11,7 +11,7 @@ from itertools import islice
 import mlx.core as mx
 import numpy as np
 from mlx.nn.utils import value_and_grad
-from mlx.optimizers import AdamW, clip_grad_norm
+from mlx.optimizers import clip_grad_norm
 from mlx.utils import tree_map
 
 from dflash_mlx.drafter import Drafter
@@ -19,6 +19,7 @@ from dflash_mlx.drafter import Drafter
 from .batches import Micro, Sequence, draw_anchors, epoch_batches, rectangles
 from .features import Features, padded, stacked
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
+from .optimizer import Stepper
 from .settings import TrainSettings
 from .streams import compute_streams
 
@@ -46,12 +47,10 @@ class Trainer:
     ):
         self.drafter, self.sequences, self.settings = drafter, sequences, settings
         self._features = features
-        self.optimizer = AdamW(
-            settings.rate,
-            betas=[0.9, 0.95],
-            weight_decay=settings.weight_decay,
-            bias_correction=True,
+        self._stepper = Stepper(
+            settings.optimizer, drafter.config.hidden_size, settings.weight_decay
         )
+        self.optimizer = self._stepper.optimizer
         self.optimizer.init(drafter.model.trainable_parameters())
         self._lengths = [len(s.tokens) for s in sequences]
         size = drafter.config.block_size
@@ -78,7 +77,8 @@ class Trainer:
         micros = rectangles(anchors, settings.chunk)
         loss, weight, gradient = self._accumulate(rows, taps, micros)
         gradient, norm = clip_grad_norm(tree_map(lambda g: g / weight, gradient), settings.clip)
-        self.optimizer.learning_rate = rate = settings.rate_at(number, self.steps)
+        rate = settings.rate_at(number, self.steps)
+        self._stepper.set_rate(rate)
         self.optimizer.update(self.drafter.model, gradient)
         mx.eval(self.drafter.model.parameters(), self.optimizer.state, norm)
         return Outcome(

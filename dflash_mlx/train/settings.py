@@ -13,7 +13,7 @@ class TrainSettings:
     epochs, steps: length of the run; `steps` wins. batch: sequences a step. anchors: blocks a
     sequence and step, at most. chunk: blocks in memory at once. rate: peak of the learning rate,
     reached after the share `warmup` of the steps and brought to 0 along a cosine. clip: greatest
-    norm of the gradient. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by
+    norm of the gradient. optimizer: "adamw", or "muon" for the matrices. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by
     block size. eval_every, save_every: in steps. cache_mb: MiB of taps kept in memory, as bfloat16,
     instead of asking the target again. dtype: of the finished weights.
     """
@@ -26,6 +26,7 @@ class TrainSettings:
     rate: float = 6e-4
     warmup: float = 0.04
     clip: float = 1.0
+    optimizer: str = "adamw"
     weight_decay: float = 0.0
     loss: str = "decay"
     gamma: float | None = None
@@ -46,7 +47,11 @@ class TrainSettings:
             raise UsageError(f"steps cannot be {self.steps}.", hint="give 1 or more")
         if self.max_length < 2:
             raise UsageError(f"max_length cannot be {self.max_length}.", hint="give 2 or more")
-        for name, choices in (("loss", ("decay", "dpace")), ("dtype", ("float32", "bfloat16"))):
+        for name, choices in (
+            ("loss", ("decay", "dpace")),
+            ("optimizer", ("adamw", "muon")),
+            ("dtype", ("float32", "bfloat16")),
+        ):
             if getattr(self, name) not in choices:
                 raise UsageError(
                     f"{name} cannot be '{getattr(self, name)}'.", hint=f"use {' or '.join(choices)}"

@@ -1,0 +1,35 @@
+"""The two ways to take a step: AdamW as in the paper, or Muon for the matrices.
+
+Muon (orthogonalised momentum) needs fewer steps for small drafters; norms stay with AdamW. Knows
+nothing of the model but which of its tensors are matrices.
+"""
+
+import math
+
+import mlx.core as mx
+from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer
+
+
+class Stepper:
+    """An optimiser whose learning rate is set before each step."""
+
+    def __init__(self, kind: str, hidden_size: int, weight_decay: float):
+        """kind: "adamw" or "muon". weight_decay: AdamW's, decoupled."""
+        adamw = AdamW(0.0, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
+        self.optimizer: Optimizer = adamw
+        self._factors = [(adamw, 1.0)]
+        if kind == "muon":
+            # 0.2 sqrt(H) gives a step the size of AdamW's, so that one rate serves both.
+            muon = Muon(0.0, momentum=0.95, weight_decay=0.0)
+            self._factors.append((muon, 0.2 * math.sqrt(hidden_size)))
+            self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
+
+    def set_rate(self, rate: float) -> None:
+        """Choose the learning rate of the next step, in AdamW's measure."""
+        for optimizer, factor in self._factors:
+            optimizer.learning_rate = rate * factor
+
+
+def is_matrix(name: str, parameter: mx.array) -> bool:
+    """Whether a tensor is the weight of a linear layer."""
+    return parameter.ndim == 2

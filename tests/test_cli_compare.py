@@ -1,0 +1,70 @@
+"""`dflash generate --compare`: the table, the object, and when two answers are the same."""
+
+import re
+from importlib import import_module
+
+from golden_pair import EXPECTED, GOLDEN, RAW, said
+from typer.testing import CliRunner
+
+
+def test_compare_transcript(dflash):
+    result = dflash(*RAW, "--max-tokens", "96", "--compare")
+    assert result.exit_code == 0
+    assert result.stdout == said(0) + "\n"
+    lines = re.sub(r"[\d,]+\.\d(?=\s)|[\d.]+×", "N", result.stderr).splitlines()
+    assert [re.sub(r"\s+", " ", line).strip() for line in lines] == [
+        "plain dflash",
+        "tok/s N N N",
+        "tokens 96 96",
+        f"τ 1.00 {EXPECTED['tau'][0]:.2f}",
+        re.sub(r"\s+", " ", lines[4]).strip(),
+        "output identical",
+        "run 1 warm-up · 1 run each · greedy · block 8",
+    ]
+    assert re.fullmatch(r"  accept +– +[\d.]+%", lines[4])
+    assert len({len(line.rstrip()) for line in result.stderr.splitlines()[2:5]}) == 1
+
+
+def test_compare_as_json(ask):
+    found = ask(*RAW, "--max-tokens", "30", "--compare")
+    assert found["baseline"]["text"] == found["text"]
+    assert found["comparison"]["identical"] is True
+    assert found["comparison"]["differs_from_token"] is None
+    assert found["comparison"]["speedup"] > 0
+
+
+def test_compare_with_a_stop_string_is_still_identical(ask):
+    """DFlash's last block may go on after the stop string; the text does not."""
+    found = ask(*RAW, "--max-tokens", "90", "--compare", "--stop", said(0)[20:23])
+    assert found["comparison"]["identical"] is True
+
+
+def test_samples_are_not_compared(dflash):
+    result = dflash(*RAW, "--max-tokens", "9", "--compare", "--temp", "1", "--seed", "3")
+    assert "output    not compared: both are samples" in result.stderr
+    assert "temperature 1" in result.stderr
+
+
+def test_difference_is_counted_from_one():
+    compare, stats = import_module("dflash_mlx.cli.compare"), import_module("dflash_mlx.stats")
+    answer = import_module("dflash_mlx.cli.answer").Answer
+
+    def both(a, b):
+        return compare.Comparison(
+            answer(stats.Stats(), a, str(a)), answer(stats.Stats(), b, str(b)), False
+        )
+
+    assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
+    assert both([1, 2, 3], [1, 2]).differs_from == 3
+    assert both([1, 2], [1, 2]).differs_from is None
+    assert compare.verdict(both([5], [6])) == "differs from token 1"
+    assert both([1], [1]).speedup is None
+
+
+def test_bundled_pair_is_named(cli_app, monkeypatch):
+    """With --compare also where nobody watches, so that nobody takes it for a large model."""
+    monkeypatch.setattr("dflash_mlx.hub.bundled", lambda part: GOLDEN / part)
+    result = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9", "--compare"])
+    assert result.stderr.startswith("no --model given: the bundled pair answers")
+    quiet = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9"])
+    assert quiet.stderr == ""
