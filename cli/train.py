@@ -3,6 +3,7 @@
 Knows flags and progress bars; the training itself is in `dflash_mlx.train`.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +68,7 @@ def train(
     anchors: Annotated[int, typer.Option(help="Most blocks of a sequence in a step.")] = 512,
     chunk: Annotated[int, typer.Option(help="Blocks in memory at once.")] = 64,
     rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 6e-4,
-    optimizer: Annotated[str, typer.Option(help="adamw, or muon for the matrices.")] = "adamw",
+    optimizer: Annotated[str, typer.Option(help="muon (for the matrices) or adamw.")] = "muon",
     loss: Annotated[str, typer.Option(help="Slot weights: decay or dpace.")] = "decay",
     gamma: Annotated[
         float | None, typer.Option(help="Decay of the slot weights [by block size].")
@@ -86,6 +87,8 @@ def train(
     The target answers the prompts itself; the drafter learns to foresee those answers. --out then
     holds a drafter in Z Lab's format, for --draft.
     """
+    # Two streams keep two cores busy; more threads under each would fight over them.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dflash_mlx import blas
 
     blas.use_openblas()

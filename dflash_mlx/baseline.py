@@ -1,6 +1,6 @@
 """Plain decoding by stock mlx-lm, with the interface of `decode`: what DFlash is held against."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
@@ -21,7 +21,7 @@ def decode_plain(
     max_tokens: int,
     stops: frozenset[int],
     progress: Progress,
-) -> Iterator[Block]:
+) -> Generator[Block]:
     """Answer `prompt`, the first tokens of which `context` has read already, a token a block.
 
     A seed goes to MLX's global generator, because that is the one that mlx-lm draws from.
@@ -55,8 +55,8 @@ def decode_plain(
         prompt_cache=context.target_cache.layers,
         prompt_progress_callback=report,
     )
-    for number, (token, logprobs) in enumerate(steps, 1):
-        # generate_step has fed this token to the model already: it runs one step ahead.
+    for number, (value, logprobs) in enumerate(steps, 1):
+        token = int(value)  # fed to the model already: generate_step runs one step ahead
         if number == 1 and mx.isnan(logprobs.sum()).item():
             raise not_numbers()
         reason = finish((token,), max_tokens - number, stops)

@@ -45,7 +45,7 @@ class SharedRope(nn.Module):
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
         """Rotate x [..., L, d] that starts at position `offset`; arrays of them go to nn.RoPE."""
         if not isinstance(offset, int) or x.shape[-1] != self._rope.dims:
-            return self._rope(x, offset=offset)
+            return self._rope(x, offset=offset)  # pyright: ignore[reportArgumentType]
         at = (offset, x.shape[-2])
         if at != self._at:
             positions = mx.arange(offset, offset + at[1], dtype=mx.float32) * self._rope.scale

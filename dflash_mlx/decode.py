@@ -3,7 +3,7 @@
 Tokens in, blocks out. Does not know text, templates or clocks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import mlx.core as mx
 
@@ -20,32 +20,26 @@ def decode(
     block_size: int,
     max_tokens: int,
     stops: frozenset[int],
-) -> Iterator[Block]:
+) -> Generator[Block]:
     """Answer a prompt that `context` has read, from the logits [1, V] after it.
 
     The first block is the token that the prefill gives; each other block is one verify. After every
     block the caches hold all tokens but the last, which is the next anchor.
     """
-    cache = context.draft_cache
-    assert cache is not None
-    anchor = rule.first(logits, context.tokens)
-    left = max_tokens - 1
-    reason = finish((anchor,), left, stops)
-    if reason is None:
-        draft = propose(context, rule, anchor, min(block_size, left + 1))
-    yield Block((anchor,), finish_reason=reason)
-
-    while reason is None:
+    left, kept, drafted, accepted = max_tokens, (rule.first(logits, context.tokens),), 0, 0
+    while True:
+        anchor, left = kept[-1], left - len(kept)
+        reason = finish(kept, left, stops)
+        # The next draft is computed while this block is shown.
+        draft = None if reason else propose(context, rule, anchor, min(block_size, left + 1))
+        yield Block(kept, drafted, accepted, finish_reason=reason)
+        if draft is None:
+            return
         logits, taps = context.verify(anchor, draft.tokens)
         verdict = rule.judge(draft, logits, context.history(anchor))
         kept = cut(verdict.tokens, left, stops)
         context.commit(anchor, kept, taps)
         drafted, accepted = draft.tokens.size, min(len(verdict.accepted), len(kept))
-        anchor, left = kept[-1], left - len(kept)
-        reason = finish(kept, left, stops)
-        if reason is None:  # start on the next draft while this block is shown
-            draft = propose(context, rule, anchor, min(block_size, left + 1))
-        yield Block(kept, drafted, accepted, finish_reason=reason)
 
 
 def propose(context: Context, rule: Match, anchor: int, width: int) -> Draft:

@@ -6,6 +6,7 @@ are chosen from the logits, or what becomes of them.
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -66,7 +67,8 @@ class DraftCache:
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
-        return [] if self._rows.empty() else list(self._rows.state[:2])
+        keys, values = self._rows.keys, self._rows.values
+        return [] if keys is None or values is None else [keys, values]
 
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht]."""
@@ -92,7 +94,7 @@ class DraftCache:
         config = self.drafter.config
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        rows = self.drafter.model.by_layer(self._rows.keys_and_values())
+        rows = self.drafter.model.by_layer(cast(KeysValues, self._rows.keys_and_values()))
         for number, (keys, values) in enumerate(rows):
             first = 0
             if config.window and config.sliding[number]:

@@ -6,6 +6,8 @@ values are never kept. Does not know the target, the embedding, the head or any 
 batch may stand at different positions, which training uses.
 """
 
+from typing import Any
+
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu
@@ -29,7 +31,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
         self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope = initialize_rope(
+        self.rope: Any = initialize_rope(
             dim,
             base=config.rope_theta,
             traditional=False,
@@ -169,6 +171,7 @@ def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.arra
     distance = queries - keys
     seen = distance >= 0 if config.causal(layer) else distance == distance
     if config.sliding[layer]:
+        assert config.window is not None
         seen = seen & (mx.abs(distance) < config.window)
     return seen
 
@@ -182,5 +185,6 @@ def context_mask(
     """
     seen = (keys < anchor) & (queries >= anchor)
     if config.sliding[layer]:
+        assert config.window is not None
         seen = seen & (queries - keys < config.window)
     return seen

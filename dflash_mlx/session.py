@@ -3,7 +3,7 @@
 Knows templates, text and what was read before; does not know the terminal, and keeps no messages.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -53,7 +53,7 @@ class Session:
         think: bool | None = None,
         raw: bool = False,
         on_prefill: Progress = silent,
-    ) -> Iterator[Block]:
+    ) -> Generator[Block]:
         """Answer a prompt: a string (one user message; plain text if `raw`), messages, or ids.
 
         `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
@@ -84,7 +84,7 @@ class Session:
         limit, stops = min(max_tokens, room), target.eos_ids
         self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=self.context.reuse(ids))
 
-        def blocks() -> Iterator[Block]:
+        def blocks() -> Generator[Block]:
             if self.mode == "baseline":
                 return decode_plain(
                     self.context,
@@ -102,8 +102,8 @@ class Session:
         return self._readable(blocks, Reader(target.tokenizer, ids, stop), stats)
 
     def _readable(
-        self, blocks: Callable[[], Iterator[Block]], reader: Reader, stats: Stats
-    ) -> Iterator[Block]:
+        self, blocks: Callable[[], Generator[Block]], reader: Reader, stats: Stats
+    ) -> Generator[Block]:
         """Count the blocks and give them their text."""
         eos = self.pair.target.eos_ids
         with wired_limit(self.pair.target.model):

@@ -65,8 +65,8 @@ class Target:
     ):
         family = FAMILIES[config["model_type"]]
         self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
-        self._body = reduce(getattr, family.body.split("."), model)
-        self._outer = reduce(getattr, filter(None, family.outer.split(".")), model)
+        self._body: Any = reduce(getattr, family.body.split("."), model)
+        self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self.layers = len(self._body.layers)

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
-from dflash_mlx.cli import train as command
-from dflash_mlx.cli.app import app
+from mlx import nn
 from mlx.utils import tree_flatten
 from typer.testing import CliRunner
 
@@ -25,6 +26,7 @@ from dflash_mlx.train.run import Job, Run
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.shape import Shape
 from dflash_mlx.train.tau import walk
+from dflash_mlx.train.workers import Workers
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 SHAPE = Shape(layers=1, block_size=6, taps=3, intermediate_size=32)
@@ -66,23 +68,28 @@ def losses(events):
     return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]
 
 
-def weights(folder):
+def weights(folder: Path) -> dict[str, mx.array]:
     """A drafter folder's tensors."""
-    return mx.load(str(folder / "model.safetensors"))
+    return mx.load(str(folder / "model.safetensors"))  # type: ignore[return-value]
+
+
+def parameters(model: nn.Module) -> dict[str, mx.array]:
+    """A model's tensors by name; new arrays replace them, these stay."""
+    return dict(tree_flatten(model.parameters()))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("loss", ["decay", "dpace"])
 def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, tmp_path, loss):
     """Guards the gradient: it reaches every tensor of the drafter and none of the target."""
     run, events = start(target, prompts, tmp_path, steps=40, loss=loss)
-    before = {name: mx.array(w) for name, w in tree_flatten(target.model.parameters())}
-    untrained = {name: mx.array(w) for name, w in tree_flatten(run.drafter.model.parameters())}
+    before = parameters(target.model)
+    untrained = parameters(run.drafter.model)
     run.train()
     curve = [value for _, value in losses(events)]
     assert sum(curve[-5:]) < 0.6 * sum(curve[:5])
-    for name, weight in tree_flatten(target.model.parameters()):
+    for name, weight in parameters(target.model).items():
         assert mx.array_equal(weight, before[name]), name
-    for name, weight in tree_flatten(run.drafter.model.parameters()):
+    for name, weight in parameters(run.drafter.model).items():
         assert not mx.array_equal(weight, untrained[name]), name
 
 
@@ -158,7 +165,7 @@ def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
     while run.step < 60:
         run.trainer.step(run.step)
         run.step += 1
-    taps_of = Features(target, run.trainer.sequences, 0)
+    taps_of = Features(target, run.trainer.sequences, 0, Workers(1))
     for number, sequence in enumerate(run.trainer.sequences[:4]):
         length = len(sequence.tokens)
         walked = walk(run.drafter, stacked(taps_of.rows([number]), length), [sequence])
@@ -182,7 +189,7 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     run, _ = start(target, prompts, tmp_path)
     some = [Sequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
-    features = Features(target, some, 0)
+    features = Features(target, some, 0, Workers(2))
     longest = max(len(s.tokens) for s in some)
     together = walk(run.drafter, stacked(features.rows([0, 1, 2]), longest), some)
     alone = [walk(run.drafter, stacked(features.rows([n]), longest), [some[n]]) for n in range(3)]
@@ -227,7 +234,8 @@ def test_runs_do_not_mix(target, prompts, tmp_path):
     run.train(lambda: True)
     with pytest.raises(DFlashError, match="already holds"):
         start(target, prompts, tmp_path)
-    for changed in ({"rate": 1e-3}, {"steps": 13}, {"shape": Shape(layers=2)}):
+    others: list[dict[str, Any]] = [{"rate": 1e-3}, {"steps": 13}, {"shape": Shape(layers=2)}]
+    for changed in others:
         with pytest.raises(DFlashError, match="started with other"):
             start(target, prompts, tmp_path, resume=True, **changed)
 
@@ -265,22 +273,23 @@ def arguments(prompts, out, *more):
     ]  # fmt: skip
 
 
-def test_command_line(prompts, tmp_path):
+def test_command_line(cli_app, prompts, tmp_path):
     """Guards the command: a drafter at the end, progress on stderr, nothing on stdout."""
-    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "2"))
+    result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "2"))
     assert result.exit_code == 0, result.output
     assert result.stdout == ""
     assert "τ" in result.stderr
     assert parse(load_config(tmp_path)).block_size == 4
-    again = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "2"))
+    again = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "2"))
     assert again.exit_code == 1
     assert "--resume" in again.stderr
-    wrong = CliRunner().invoke(app, arguments(prompts, tmp_path, "--taps", "a"))
+    wrong = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--taps", "a"))
     assert wrong.exit_code == 2
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(prompts, tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_says_how_to_go_on(cli_app, prompts, tmp_path, monkeypatch):
     """Guards an evening's work: one Ctrl-C ends the step, saves, and exits with 130."""
+    command = import_module("dflash_mlx.cli.train")
     show = command.View.show
 
     def press(view, event):
@@ -289,11 +298,11 @@ def test_ctrl_c_saves_and_says_how_to_go_on(prompts, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(command.View, "show", press)
-    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "5"))
+    result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "5"))
     assert result.exit_code == 130
     assert "--resume" in result.stderr
     monkeypatch.setattr(command.View, "show", show)
-    result = CliRunner().invoke(app, arguments(prompts, tmp_path, "--steps", "5", "--resume"))
+    result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "5", "--resume"))
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").open()]
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]

@@ -8,9 +8,12 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event
 
 import mlx.core as mx
 import numpy as np
@@ -22,9 +25,9 @@ from dflash_mlx.target import Target
 from .data import Question
 from .events import AnswersProgress
 from .features import padded
-from .streams import compute_streams
+from .workers import worker_count
 
-GROUP = 512  # prompts handed to the generator at once, each with its own empty cache
+GROUP = 1024  # prompts handed to the generator at once, each with its own empty cache
 PASS = 8192  # tokens of such a pass
 LOGITS = 1 << 26  # logits of one pass over answers from the file, 256 MiB in float32
 
@@ -103,7 +106,6 @@ def answer_all(
         # Prompts of one length need no padding beside each other.
         queue = sorted(missing.items(), key=lambda item: len(item[1].tokens))
         began, made, done = time.perf_counter(), 0, 0
-        mx.random.seed(settings.seed)
         for first in range(0, len(queue), GROUP):
             for key, tokens in generate(target, queue[first : first + GROUP], settings):
                 store.add(key, tokens)
@@ -164,58 +166,54 @@ def continued(
     target: Target, prompts: dict[str, list[int]], room: list[int], settings: AnswerSettings
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield (key, tokens that follow) for each prompt, at most `room` each."""
-    waiting = list(zip(prompts, room, strict=True))
-    streams = compute_streams()
-    makers = [Maker(target, settings, stream) for stream in streams]
-    for number, maker in enumerate(makers):
-        part = waiting[number :: len(makers)]
-        maker.ask({key: prompts[key] for key, _ in part}, [most for _, most in part])
+    # Drawing at random must not depend on which thread comes first.
+    count = worker_count() if settings.temperature == 0 else 1
+    waiting = list(zip(prompts.items(), room, strict=True))
+    ready: SimpleQueue[tuple[str, list[int]] | None] = SimpleQueue()
+    stop = Event()
+
+    def work(part: list[tuple[tuple[str, list[int]], int]]) -> None:
+        try:
+            for item in written(target, dict(p for p, _ in part), [r for _, r in part], settings):
+                ready.put(item)
+                if stop.is_set():
+                    break
+        finally:
+            ready.put(None)
+
+    with ThreadPoolExecutor(count) as pool:
+        parts = [pool.submit(work, waiting[number::count]) for number in range(count)]
+        try:
+            for _ in parts:
+                yield from iter(ready.get, None)
+        finally:
+            stop.set()
+        for part in parts:
+            part.result()
+
+
+def written(
+    target: Target, prompts: dict[str, list[int]], room: list[int], settings: AnswerSettings
+) -> Iterator[tuple[str, list[int]]]:
+    """What mlx-lm's batch generator writes after each prompt: (key, tokens), as they end."""
+    if not prompts:
+        return
+    mx.random.seed(settings.seed)
+    generator = BatchGenerator(
+        target.model,
+        stop_tokens=[[token] for token in sorted(target.eos_ids)],
+        sampler=make_sampler(settings.temperature),
+        completion_batch_size=settings.batch,
+        prefill_batch_size=min(settings.batch, 16),
+    )
     try:
-        # Each call leaves a step running on its stream, so that the makers work side by side.
-        while any([maker.busy for maker in makers]):
-            for maker in makers:
-                yield from maker.step()
+        uids = generator.insert(list(prompts.values()), room)
+        keys = dict(zip(uids, prompts, strict=True))
+        answers: dict[int, list[int]] = {uid: [] for uid in uids}
+        while responses := generator.next_generated():
+            for response in responses:
+                answers[response.uid].append(response.token)
+                if response.finish_reason is not None:
+                    yield keys[response.uid], answers.pop(response.uid)
     finally:
-        for maker in makers:
-            maker.close()
-
-
-class Maker:
-    """One of mlx-lm's batch generators, on a stream of its own."""
-
-    def __init__(self, target: Target, settings: AnswerSettings, stream: mx.Stream):
-        self._generator = BatchGenerator(
-            target.model,
-            stop_tokens=[[token] for token in sorted(target.eos_ids)],
-            sampler=make_sampler(settings.temperature),
-            completion_batch_size=settings.batch,
-            prefill_batch_size=min(settings.batch, 16),
-            stream=stream,
-        )
-        self._keys: dict[int, str] = {}
-        self._answers: dict[int, list[int]] = {}
-
-    def ask(self, prompts: dict[str, list[int]], room: list[int]) -> None:
-        """Queue prompts, each with the most tokens its answer may have."""
-        if prompts:
-            uids = self._generator.insert(list(prompts.values()), room)
-            self._keys = dict(zip(uids, prompts, strict=True))
-            self._answers = {uid: [] for uid in uids}
-
-    @property
-    def busy(self) -> bool:
-        """Whether an answer is not finished."""
-        return bool(self._answers)
-
-    def step(self) -> Iterator[tuple[str, list[int]]]:
-        """Write one more token of each answer; yield (key, answer) of those that end."""
-        if not self.busy:
-            return
-        for response in self._generator.next_generated():
-            self._answers[response.uid].append(response.token)
-            if response.finish_reason is not None:
-                yield self._keys[response.uid], self._answers.pop(response.uid)
-
-    def close(self) -> None:
-        """Give the generator's memory back."""
-        self._generator.close()
+        generator.close()

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WINDOW = 32  # batches whose sequences are sorted by length together
-
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
@@ -34,17 +32,13 @@ class Micro:
     anchors: np.ndarray
 
 
-def epoch_batches(lengths: list[int], size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The epoch's batches of at most `size` sequence numbers, lengths alike within a batch."""
-    rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(lengths))
-    lengths_of = np.asarray(lengths)
-    batches = []
-    for first in range(0, len(order), size * WINDOW):
-        part = order[first : first + size * WINDOW]
-        part = part[np.argsort(lengths_of[part], kind="stable")]
-        batches += [part[i : i + size] for i in range(0, len(part), size)]
-    return [batches[i] for i in rng.permutation(len(batches))]
+def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The epoch's batches of at most `size` sequence numbers, in random order.
+
+    Short and long sequences meet in a batch; `rectangles` sorts them out again.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return [order[i : i + size] for i in range(0, count, size)]
 
 
 def draw_anchors(

@@ -61,6 +61,7 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
             parts[part].append((rest, array))
         model.load_weights(parts["model"])
         optimizer.state = tree_unflatten(parts["optimizer"])
+        mx.eval(model.parameters(), optimizer.state)
     except (RuntimeError, ValueError, KeyError) as error:
         raise DFlashError(
             f"the checkpoint '{folder}' does not fit this run ({str(error).splitlines()[0]}).",

@@ -9,15 +9,16 @@ import numpy as np
 from dflash_mlx.target import Target
 
 from .batches import Sequence
+from .workers import Workers
 
-TOKENS = 4096  # target tokens read at once
+TOKENS = 2048  # target tokens read at once
 
 
 class Features:
     """Taps by sequence number, always rounded to bfloat16 as a 16-bit target would give them."""
 
-    def __init__(self, target: Target, sequences: list[Sequence], budget: int):
-        self._target, self._sequences = target, sequences
+    def __init__(self, target: Target, sequences: list[Sequence], budget: int, workers: Workers):
+        self._target, self._sequences, self._workers = target, sequences, workers
         self._kept: dict[int, mx.array] = {}
         self._room = budget
 
@@ -25,27 +26,27 @@ class Features:
         """The taps [S, K * Ht] of each of these sequences; a target pass for those not kept."""
         found = {n: self._kept[n] for n in numbers if n in self._kept}
         missing = sorted(set(numbers) - found.keys(), key=lambda n: len(self._sequences[n].tokens))
+        passes = []
         while missing:
             longest = len(self._sequences[missing[-1]].tokens)
-            part = missing[-max(1, TOKENS // longest) :]
-            missing = missing[: -len(part)]
-            found |= self._read(part)
+            some = max(1, TOKENS // longest // self._workers.count)
+            passes.append(missing[-some:])
+            missing = missing[:-some]
+        for part, rows in zip(passes, self._workers.map(self._read, passes), strict=True):
+            found |= zip(part, rows, strict=True)
+            for n, array in zip(part, rows, strict=True):
+                if array.nbytes <= self._room:
+                    self._kept[n] = array
+                    self._room -= array.nbytes
         return [found[n] for n in numbers]
 
-    def _read(self, numbers: list[int]) -> dict[int, mx.array]:
+    def _read(self, numbers: list[int]) -> list[mx.array]:
         """One padded pass; the target is causal, so what pads the end changes nothing before it."""
         tokens = padded([self._sequences[n].tokens for n in numbers])
         taps = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
-        rows = {}
-        for line, n in enumerate(numbers):
-            # A copy, or the kept rows would hold the whole padded batch.
-            rows[n] = mx.contiguous(taps[line, : len(self._sequences[n].tokens)] + 0)
-        mx.eval(list(rows.values()))
-        for n, array in rows.items():
-            if array.nbytes <= self._room:
-                self._kept[n] = array
-                self._room -= array.nbytes
-        return rows
+        lengths = [len(self._sequences[n].tokens) for n in numbers]
+        # Copies, or the rows that are kept would hold the whole padded batch.
+        return [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
 
 
 def padded(rows: list[tuple[int, ...]]) -> np.ndarray:

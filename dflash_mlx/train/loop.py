@@ -7,10 +7,10 @@ stay as they are. Knows no files and no terminal.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.nn.utils import value_and_grad
 from mlx.optimizers import clip_grad_norm
 from mlx.utils import tree_map
 
@@ -21,7 +21,7 @@ from .features import Features, padded, stacked
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
 from .optimizer import Stepper
 from .settings import TrainSettings
-from .streams import compute_streams
+from .workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Trainer:
         sequences: list[Sequence],
         features: Features,
         settings: TrainSettings,
+        workers: Workers,
     ):
         self.drafter, self.sequences, self.settings = drafter, sequences, settings
         self._features = features
@@ -55,15 +56,16 @@ class Trainer:
         self._lengths = [len(s.tokens) for s in sequences]
         size = drafter.config.block_size
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
-        self._gradient = value_and_grad(drafter.model, self._micro_loss)
-        self._streams = compute_streams()
+        self._gradient = mx.value_and_grad(self._micro_loss)
+        self._workers = workers
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.batches = -(-len(sequences) // settings.batch)
         self.steps = settings.steps or settings.epochs * len(self._batches(0))
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         if self._epoch[0] != epoch:
-            made = epoch_batches(self._lengths, self.settings.batch, self.settings.seed, epoch)
+            settings = self.settings
+            made = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
             self._epoch = epoch, made
         return self._epoch[1]
 
@@ -94,16 +96,23 @@ class Trainer:
         loss = weight = mx.array(0.0)
         gradient = tree_map(mx.zeros_like, self.drafter.model.trainable_parameters())
         waiting = iter(micros)
-        while group := list(islice(waiting, len(self._streams))):
-            parts = []
-            for stream, micro in zip(self._streams, group, strict=False):
-                with mx.stream(stream):
-                    parts.append(self._gradient(*self._inputs(rows, taps, micro)))
+        while group := list(islice(waiting, self._workers.count)):
+            parts = self._workers.map(lambda micro: self._differentiate(rows, taps, micro), group)
             for (part_loss, part_weight), part in parts:
                 loss, weight = loss + part_loss, weight + part_weight
                 gradient = tree_map(mx.add, gradient, part)
             mx.eval(loss, weight, gradient)
         return loss, weight, gradient
+
+    def _differentiate(self, rows: np.ndarray, taps: list[mx.array], micro: Micro):
+        """Build one rectangle's sums and gradient: ((loss, weight), gradient)."""
+        model = self.drafter.model
+        parameters = model.trainable_parameters()
+        try:
+            return self._gradient(parameters, *self._inputs(rows, taps, micro))
+        finally:
+            # Differentiating leaves this thread's stand-ins in the model, of no use to others.
+            model.update(parameters)
 
     def _inputs(self, rows: np.ndarray, taps: list[mx.array], micro: Micro) -> Iterator[mx.array]:
         """taps, tokens, lengths and anchors of one rectangle, as `block_losses` takes them."""
@@ -115,9 +124,15 @@ class Trainer:
         yield mx.array(micro.anchors)
 
     def _micro_loss(
-        self, taps: mx.array, tokens: mx.array, lengths: mx.array, anchors: mx.array
+        self,
+        parameters: dict[str, Any],
+        taps: mx.array,
+        tokens: mx.array,
+        lengths: mx.array,
+        anchors: mx.array,
     ) -> tuple[mx.array, mx.array]:
         """Sum of w_k * CE_k over a rectangle's slots, and of w_k: L is their quotient."""
+        self.drafter.model.update(parameters)
         losses, counts = block_losses(self.drafter, taps, tokens, lengths, anchors)
         if self.settings.loss == "dpace":
             weights = dpace_weights(losses, counts)

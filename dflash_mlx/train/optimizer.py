@@ -1,6 +1,6 @@
-"""The two ways to take a step: AdamW as in the paper, or Muon for the matrices.
+"""The two ways to take a step: Muon for the matrices, or AdamW as in the paper.
 
-Muon (orthogonalised momentum) needs fewer steps for small drafters; norms stay with AdamW. Knows
+Muon (orthogonalised momentum) learns from far fewer blocks; norms stay with AdamW. Knows
 nothing of the model but which of its tensors are matrices.
 """
 
@@ -17,7 +17,7 @@ class Stepper:
         """kind: "adamw" or "muon". weight_decay: AdamW's, decoupled."""
         adamw = AdamW(0.0, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
         self.optimizer: Optimizer = adamw
-        self._factors = [(adamw, 1.0)]
+        self._factors: list[tuple[Optimizer, float]] = [(adamw, 1.0)]
         if kind == "muon":
             # 0.2 sqrt(H) gives a step the size of AdamW's, so that one rate serves both.
             muon = Muon(0.0, momentum=0.95, weight_decay=0.0)

@@ -32,6 +32,7 @@ from .mask_token import choose_mask_token
 from .settings import TrainSettings
 from .shape import Shape, draft_config
 from .tau import Acceptance, joined, walk
+from .workers import Workers, separate
 
 EVAL_TOKENS = 8192  # padded context rows measured at once
 # Settings that may differ when a run goes on: they change no step.
@@ -80,6 +81,7 @@ class Run:
             )
         if job.resume and not checkpoints:
             raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
+        separate(target.model)
         train, val = self._prompts()
         questions = tokenize(target, train + val)
         made = answer_all(
@@ -97,9 +99,10 @@ class Run:
                 "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
             )
         self._build(target, whole)
-        features = Features(target, sequences, settings.cache_mb << 20)
-        self._eval_features = Features(target, self._held_out, settings.cache_mb << 20)
-        self.trainer = Trainer(self.drafter, sequences, features, settings)
+        workers, budget = Workers(), settings.cache_mb << 20
+        features = Features(target, sequences, budget, workers)
+        self._eval_features = Features(target, self._held_out, budget, workers)
+        self.trainer = Trainer(self.drafter, sequences, features, settings, workers)
         self._identity = self._identify(sequences)
         self.step = 0
         if checkpoints:
@@ -139,6 +142,8 @@ class Run:
             check_tensors(self.job.warm_start, config, target.hidden_size)
             self.drafter = load_drafter(self.job.warm_start, config, target)
             self.drafter.model.set_dtype(mx.float32)
+            separate(self.drafter.model)
+            mx.eval(self.drafter.model.parameters())
             return
         mask = choose_mask_token(target, used, self.job.mask_token)
         self.raw = draft_config(target, self.job.shape, mask)

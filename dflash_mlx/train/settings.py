@@ -13,9 +13,10 @@ class TrainSettings:
     epochs, steps: length of the run; `steps` wins. batch: sequences a step. anchors: blocks a
     sequence and step, at most. chunk: blocks in memory at once. rate: peak of the learning rate,
     reached after the share `warmup` of the steps and brought to 0 along a cosine. clip: greatest
-    norm of the gradient. optimizer: "adamw", or "muon" for the matrices. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by
-    block size. eval_every, save_every: in steps. cache_mb: MiB of taps kept in memory, as bfloat16,
-    instead of asking the target again. dtype: of the finished weights.
+    norm of the gradient. optimizer: "muon" for the matrices, or "adamw" for all as in the paper.
+    loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by block size. eval_every,
+    save_every: in steps. cache_mb: MiB of taps kept in memory, as bfloat16, instead of asking the
+    target again. dtype: of the finished weights.
     """
 
     epochs: int = 6
@@ -26,7 +27,7 @@ class TrainSettings:
     rate: float = 6e-4
     warmup: float = 0.04
     clip: float = 1.0
-    optimizer: str = "adamw"
+    optimizer: str = "muon"
     weight_decay: float = 0.0
     loss: str = "decay"
     gamma: float | None = None

@@ -1,0 +1,56 @@
+"""Independent pieces of work computed side by side. Knows threads and devices, not the work.
+
+On a CPU one thread of MLX keeps one core busy, so there is a thread for each core; each has a
+stream of its own. A GPU is kept busy by one.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+import mlx.core as mx
+from mlx import nn
+
+from dflash_mlx.cpu import SharedRope
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def worker_count() -> int:
+    """One for each core where MLX computes on the CPU, at most 8; else 1."""
+    on_cpu = mx.default_device() == mx.Device(mx.cpu)
+    return min(8, os.cpu_count() or 1) if on_cpu else 1
+
+
+class Workers:
+    """A fixed number of threads, or this thread alone if that number is 1."""
+
+    def __init__(self, count: int | None = None):
+        self.count = count or worker_count()
+        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        self._building = Lock()
+
+    def map(self, build: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Build a graph from each item and evaluate them side by side; results in order.
+
+        Building is done one at a time, because it may put tracers into a shared model.
+        """
+
+        def work(item: Item) -> Result:
+            with self._building:
+                result = build(item)
+            mx.eval(result)
+            return result
+
+        return list(self._pool.map(work, items) if self._pool else map(work, items))
+
+
+def separate(model: nn.Module) -> None:
+    """Give a model its plain rotary embeddings back: a shared table belongs to one thread."""
+    for module in model.modules():
+        for name, child in module.children().items():
+            if isinstance(child, SharedRope):
+                module[name] = child._rope
