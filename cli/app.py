@@ -128,7 +128,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate", epilog=EPILOG)(generate)
-app.command("train", epilog=EPILOG)(train)
+app.command("train")(train)
 
 
 def main() -> None:
