@@ -102,6 +102,7 @@ class Context:
         self.target_cache.rewind(len(self.tokens) + count)
         if self.draft_cache is not None:
             self.draft_cache.absorb(taps[:, :count])
+            mx.async_eval(self.draft_cache.state)
         before = len(self.tokens)
         self.tokens += (anchor, *kept[:-1])
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

@@ -50,7 +50,9 @@ class SharedRope(nn.Module):
         if at != self._at:
             positions = mx.arange(offset, offset + at[1], dtype=mx.float32) * self._rope.scale
             angles = positions[:, None] * self._rates
-            self._at, self._table = at, (mx.cos(angles), mx.sin(angles))
+            cos, sin = mx.cos(angles), mx.sin(angles)
+            self._at = at
+            self._table = mx.concatenate([cos, cos], -1), mx.concatenate([-sin, sin], -1)
         cos, sin = self._table
         first, second = mx.split(x, 2, axis=-1)
-        return mx.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
+        return x * cos + mx.concatenate([second, first], axis=-1) * sin

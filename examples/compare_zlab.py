@@ -125,9 +125,13 @@ def main() -> None:
                 f"{name:14}{statistics.median(values):14.0f}{tokens / rounds:7.2f}"
                 f"{1000 * seconds / rounds:12.2f}"
             )
-        pairs = zip(rates["dflash-chat"], rates["Z Lab"], strict=True)
-        ratio = statistics.median(a / b for a, b in pairs)
-        print(f"ratio {ratio:.2f} (median over prompts)", end="")
+        ours, theirs = rates["dflash-chat"], rates["Z Lab"]
+        print(
+            f"ratio of the medians {statistics.median(ours) / statistics.median(theirs):.2f}, "
+            "median of the prompts' ratios "
+            f"{statistics.median(a / b for a, b in zip(ours, theirs, strict=True)):.2f}",
+            end="",
+        )
         print(f" · identical tokens {same}/{len(prompts)}" if temperature == 0 else "")
 
 
