@@ -85,16 +85,17 @@ def test_lossless(kind: str) -> None:
 
 
 def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An acceptance that keeps one draft too many is seen on the first prompts."""
+    """An acceptance that keeps one draft too many is seen at once."""
     from dflash_mlx import acceptance
 
     count = acceptance.count_prefix
     monkeypatch.setattr(
         acceptance, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
     )
-    drafter = pair().drafter
-    assert drafter is not None
-    with pytest.raises(AssertionError, match="prompt 0"):
+    prompt, wanted = answers()[0]
+    vocab = pair().target.vocab_size
+    drafter = tiny.scripted_drafter(prompt + wanted, wrong=True, vocab=vocab)
+    with pytest.raises(AssertionError):
         check(drafter, 0, [16], MAX_TOKENS)
 
 

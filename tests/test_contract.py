@@ -184,6 +184,7 @@ def test_top_k_of_the_whole_vocabulary(top_k: int) -> None:
     if top_k:
         with pytest.raises(ValueError, match="top_k"):
             sampler(mx.zeros((1, 30)))
+        mx.random.seed(0)  # what it refuses while tracing leaves the global state unusable
     else:
         sampler(mx.zeros((1, 30)))
 

@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.config import load_config, parse
+from dflash_mlx.cpu import unsettle
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.model import DraftModel
@@ -32,7 +33,7 @@ from .mask_token import choose_mask_token
 from .settings import TrainSettings
 from .shape import Shape, draft_config
 from .tau import Acceptance, joined, walk
-from .workers import Workers, separate
+from .workers import Workers
 
 EVAL_TOKENS = 8192  # padded context rows measured at once
 # Settings that may differ when a run goes on: they change no step.
@@ -81,7 +82,7 @@ class Run:
             )
         if job.resume and not checkpoints:
             raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
-        separate(target.model)
+        unsettle(target.model)
         train, val = self._prompts()
         questions = tokenize(target, train + val)
         made = answer_all(
@@ -142,7 +143,7 @@ class Run:
             check_tensors(self.job.warm_start, config, target.hidden_size)
             self.drafter = load_drafter(self.job.warm_start, config, target)
             self.drafter.model.set_dtype(mx.float32)
-            separate(self.drafter.model)
+            unsettle(self.drafter.model)
             mx.eval(self.drafter.model.parameters())
             return
         mask = choose_mask_token(target, used, self.job.mask_token)

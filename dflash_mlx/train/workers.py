@@ -11,9 +11,8 @@ from threading import Lock
 from typing import TypeVar
 
 import mlx.core as mx
-from mlx import nn
 
-from dflash_mlx.cpu import SharedRope
+from dflash_mlx.cpu import on_cpu
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,8 +20,7 @@ Result = TypeVar("Result")
 
 def worker_count() -> int:
     """One for each core where MLX computes on the CPU, at most 8; else 1."""
-    on_cpu = mx.default_device() == mx.Device(mx.cpu)
-    return min(8, os.cpu_count() or 1) if on_cpu else 1
+    return min(8, os.cpu_count() or 1) if on_cpu() else 1
 
 
 class Workers:
@@ -46,11 +44,3 @@ class Workers:
             return result
 
         return list(self._pool.map(work, items) if self._pool else map(work, items))
-
-
-def separate(model: nn.Module) -> None:
-    """Give a model its plain rotary embeddings back: a shared table belongs to one thread."""
-    for module in model.modules():
-        for name, child in module.children().items():
-            if isinstance(child, SharedRope):
-                module[name] = child._rope

@@ -1,4 +1,8 @@
-"""Write prompts for `dflash train`, one JSON object a line; none of them is held out."""
+"""Write prompts for `dflash train`, one JSON object a line; none of them is held out.
+
+Each line ends with the right answer. The target answers anew all the same: it checks the right
+answer in one pass and writes on from where its own differs, which is quicker than writing it all.
+"""
 
 import argparse
 import json
@@ -24,7 +28,10 @@ def main() -> None:
             messages = [{"role": "user", "content": before.prompt}, answer, *messages]
         if rng.random() < 0.15:
             messages.insert(0, {"role": "system", "content": rng.choice(SYSTEM)})
-        line = json.dumps({"messages": messages, "think": rng.random() < 0.15})
+        think = rng.random() < 0.15
+        said = f"{sample.thinking}\n</think>\n\n{sample.conclusion}" if think else sample.answer
+        messages.append({"role": "assistant", "content": said})
+        line = json.dumps({"messages": messages, "think": think})
         if line not in seen:
             seen.add(line)
             print(line)

@@ -1,6 +1,6 @@
 """The text that the bundled pair is trained on: every word of it is made here, from a seed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from arithmetic import arithmetic
@@ -23,13 +23,13 @@ SYSTEM = (
 )
 
 
-def samples(seed: int, *, held_out: bool = False, families: str | None = None) -> Iterator[Sample]:
-    """An endless stream of samples, of one side of the split; of one family if it is named."""
+def samples(
+    seed: int, *, held_out: bool = False, weights: Sequence[int] = WEIGHTS
+) -> Iterator[Sample]:
+    """An endless stream of samples of one side of the split, the families in these shares."""
     rng = Random(seed)
-    makers = [FAMILIES[families]] if families else list(FAMILIES.values())
-    weights = None if families else WEIGHTS
     while True:
-        sample = rng.choices(makers, weights)[0](rng)
+        sample = rng.choices(list(FAMILIES.values()), weights)[0](rng)
         if sample.held_out == held_out:
             yield sample
 
@@ -40,7 +40,8 @@ def held_out(count: int, seed: int = 7) -> list[Sample]:
     for number, family in enumerate(FAMILIES):
         share = count // len(FAMILIES) + (number < count % len(FAMILIES))
         unique: dict[str, Sample] = {}
-        for tries, sample in enumerate(samples(seed, held_out=True, families=family)):
+        only = [int(name == family) for name in FAMILIES]
+        for tries, sample in enumerate(samples(seed, held_out=True, weights=only)):
             unique.setdefault(sample.prompt, sample)
             if len(unique) == share or tries > 200 * count:
                 break
@@ -48,10 +49,12 @@ def held_out(count: int, seed: int = 7) -> list[Sample]:
     return chosen
 
 
-def chats(seed: int, *, held_out: bool = False) -> Iterator[tuple[list[dict[str, str]], bool]]:
+def chats(
+    seed: int, weights: Sequence[int] = WEIGHTS
+) -> Iterator[tuple[list[dict[str, str]], bool]]:
     """An endless stream of (messages, thinking): one to four questions with their answers."""
     rng = Random(seed)
-    stream = samples(seed, held_out=held_out)
+    stream = samples(seed, weights=weights)
     while True:
         thinking = rng.random() < 0.25
         messages = []

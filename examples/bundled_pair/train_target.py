@@ -13,12 +13,12 @@ import copy
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from text import chats
+from text import WEIGHTS, chats
 from tokenizer import learn, save
 from tokenizers import Tokenizer
 from torch.nn.functional import cross_entropy  # pyright: ignore[reportMissingImports]
@@ -27,11 +27,13 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 PROMPT_WEIGHT = 0.1
 
 
-def encoded(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[int, float]]:
+def encoded(
+    tokenizer: Tokenizer, seed: int, weights: Sequence[int] = WEIGHTS
+) -> Iterator[tuple[int, float]]:
     """An endless stream of (token, loss weight) over whole chats."""
     start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
     newline = tokenizer.encode("\n").ids
-    for messages, thinking in chats(seed):
+    for messages, thinking in chats(seed, weights):
         for number, message in enumerate(messages):
             last = number == len(messages) - 1
             content, said = message["content"], message["role"] == "assistant"
@@ -51,9 +53,8 @@ def encoded(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[int, float]]:
                 yield token, PROMPT_WEIGHT
 
 
-def rows(tokenizer: Tokenizer, seed: int, length: int, count: int) -> Iterator[torch.Tensor]:
+def rows(stream: Iterator[tuple[int, float]], length: int, count: int) -> Iterator[torch.Tensor]:
     """Batches of `count` rows of `length` + 1 (token, weight) pairs."""
-    stream = encoded(tokenizer, seed)
     while True:
         flat = np.array([next(stream) for _ in range(count * (length + 1))], dtype=np.float32)
         yield torch.from_numpy(flat).view(count, length + 1, 2)
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--level", type=int, default=2500, help="steps at the full rate")
     parser.add_argument("--fall", type=int, default=1000, help="steps with a falling rate")
     parser.add_argument("--long", type=int, default=150, help="last steps, on rows of 2,048 tokens")
+    parser.add_argument("--mix", type=int, nargs=4, default=WEIGHTS, help="shares of the families")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens in a step")
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--seed", type=int, default=11)
@@ -100,7 +102,8 @@ def main() -> None:
     torch.set_flush_denormal(True)
     torch.manual_seed(args.seed)
 
-    tokenizer = learn()
+    known = args.init and Tokenizer.from_file(str(args.init / "tokenizer.json"))
+    tokenizer = known or learn()
     save(tokenizer, args.out)
     config = Qwen3Config(
         vocab_size=1024,
@@ -121,8 +124,8 @@ def main() -> None:
     if args.init:
         model.load_state_dict(Qwen3ForCausalLM.from_pretrained(args.init).state_dict())
     steppers = optimizers(model, args.rate)
-    short = rows(tokenizer, args.seed, 256, args.tokens // 256)
-    long = rows(tokenizer, args.seed + 1, 2048, max(1, args.tokens // 2048))
+    short = rows(encoded(tokenizer, args.seed, args.mix), 256, args.tokens // 256)
+    long = rows(encoded(tokenizer, args.seed + 1, args.mix), 2048, max(1, args.tokens // 2048))
     log = (args.out / "log.jsonl").open("w")
     began, seen, steps = time.monotonic(), 0, args.level + args.fall
     for step in range(steps):
