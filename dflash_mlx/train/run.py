@@ -100,10 +100,10 @@ class Run:
                 "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
             )
         self._build(target, whole)
-        workers, budget = Workers(), settings.cache_mb << 20
-        features = Features(target, sequences, budget, workers)
-        self._eval_features = Features(target, self._held_out, budget, workers)
-        self.trainer = Trainer(self.drafter, sequences, features, settings, workers)
+        self._workers, budget = Workers(), settings.cache_mb << 20
+        features = Features(target, sequences, budget, self._workers)
+        self._eval_features = Features(target, self._held_out, budget, self._workers)
+        self.trainer = Trainer(self.drafter, sequences, features, settings, self._workers)
         self._identity = self._identify(sequences)
         self.step = 0
         if checkpoints:
@@ -186,6 +186,12 @@ class Run:
 
         When `stop` says so after a step, save and return False; else True.
         """
+        try:
+            return self._train(stop)
+        finally:
+            self._workers.close()
+
+    def _train(self, stop: Callable[[], bool]) -> bool:
         settings, last = self.settings, self.trainer.steps
         while self.step < last:
             began = time.perf_counter()

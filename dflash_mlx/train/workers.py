@@ -28,7 +28,7 @@ class Workers:
 
     def __init__(self, count: int | None = None):
         self.count = count or worker_count()
-        self._pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
         self._building = Lock()
 
     def map(self, build: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -43,4 +43,15 @@ class Workers:
             mx.eval(result)
             return result
 
-        return list(self._pool.map(work, items) if self._pool else map(work, items))
+        if self.count == 1:
+            return list(map(work, items))
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.count)
+        return list(self._pool.map(work, items))
+
+    def close(self) -> None:
+        """End the threads; MLX aborts the process if they outlive it. `map` starts new ones."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+            mx.synchronize()

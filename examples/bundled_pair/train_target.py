@@ -72,7 +72,8 @@ def optimizers(model: Qwen3ForCausalLM, rate: float) -> list[torch.optim.Optimiz
 
 def rate_at(step: int, level: int, fall: int) -> float:
     """Share of the full learning rate: `level` steps, the first 80 warm up, then down to 0."""
-    return min(1.0, (step + 1) / 80 if level else 1.0, (level + fall - step) / fall)
+    warm = (step + 1) / 80 if level else 1.0
+    return min(1.0, warm, (level + fall - step) / fall if fall else 1.0)
 
 
 def export(model: Qwen3ForCausalLM, folder: Path) -> None:
