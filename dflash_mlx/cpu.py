@@ -1,8 +1,8 @@
 """What MLX's CPU backend would do again in every layer, done once a pass.
 
-On a GPU a rotary embedding or a norm is one kernel. On the CPU each is built from small operations,
-and those are most of what a narrow model spends. Models that this process owns get modules that
-need fewer: rotary embeddings share one table of sines and cosines, norms fold their constants.
+On a GPU a rotary embedding is one kernel. On the CPU each call builds its sines and cosines from
+some thirty small operations, a third of all that a narrow model runs. Models that this process owns
+get their `nn.RoPE` modules replaced by one that keeps the last table; results are bitwise the same.
 Knows no model.
 """
 
@@ -18,7 +18,7 @@ def on_cpu() -> bool:
 
 
 def settle(model: nn.Module) -> None:
-    """Where MLX computes on the CPU: float32, which is fast there, and fewer small operations."""
+    """Where MLX computes on the CPU: float32, which is fast there, and shared rotary tables."""
     if not on_cpu():
         return
     model.set_dtype(mx.float32)
@@ -28,33 +28,14 @@ def settle(model: nn.Module) -> None:
             if type(child) is nn.RoPE and not child.traditional:
                 kind = (child.dims, child.base, child.scale)
                 module[name] = tables.setdefault(kind, SharedRope(child))
-            elif type(child) is nn.RMSNorm:
-                module[name] = FoldedNorm(child)
 
 
 def unsettle(model: nn.Module) -> None:
     """Give a model its plain modules back, as training needs them."""
     for module in model.modules():
         for name, child in module.children().items():
-            if isinstance(child, SharedRope | FoldedNorm):
+            if isinstance(child, SharedRope):
                 module[name] = child._plain
-
-
-class FoldedNorm(nn.Module):
-    """`nn.RMSNorm` with the mean's 1 / n taken out of the root and into the weight."""
-
-    def __init__(self, norm: nn.RMSNorm):
-        super().__init__()
-        size = norm.weight.size
-        self._plain = norm
-        self.weight, self.eps = norm.weight, norm.eps
-        self._folded = norm.weight * math.sqrt(size)
-        self._eps = mx.array(size * norm.eps)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        """x [..., n] over its root mean square, times the weight."""
-        squares = mx.square(x).sum(axis=-1, keepdims=True)
-        return x * mx.rsqrt(squares + self._eps) * self._folded
 
 
 class SharedRope(nn.Module):
