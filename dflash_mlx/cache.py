@@ -10,7 +10,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 
+from .cpu import MaskedCache
 from .errors import DFlashError, RewindError
+
+KINDS = (KVCache, MaskedCache, QuantizedKVCache, RotatingKVCache)
 
 
 class TargetCache:
@@ -18,7 +21,7 @@ class TargetCache:
 
     def __init__(self, layers: list[Any]):
         for layer in layers:
-            if type(layer) not in (KVCache, QuantizedKVCache, RotatingKVCache):
+            if type(layer) not in KINDS:
                 raise DFlashError(
                     f"caches of the kind '{type(layer).__name__}' cannot be rewound.",
                     hint="use this model without a drafter: --no-draft",

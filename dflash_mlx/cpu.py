@@ -1,15 +1,18 @@
 """What MLX's CPU backend would do again in every layer, done once a pass.
 
-On a GPU a rotary embedding is one kernel. On the CPU each call builds its sines and cosines from
-some thirty small operations, a third of all that a narrow model runs. Models that this process owns
-get their `nn.RoPE` modules replaced by one that keeps the last table; results are bitwise the same.
-Knows no model.
+On a GPU a rotary embedding or a causal mask is part of a kernel. On the CPU every layer builds its
+own from small operations, a third of all that a narrow model runs. Models that this process owns
+get their `nn.RoPE` modules replaced by one that keeps the last table, and caches that make the mask
+once for all layers; results are bitwise the same. Knows no model.
 """
 
 import math
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.cache import KVCache
 
 
 def on_cpu() -> bool:
@@ -36,6 +39,25 @@ def unsettle(model: nn.Module) -> None:
         for name, child in module.children().items():
             if isinstance(child, SharedRope):
                 module[name] = child._plain
+
+
+def lighten(layers: list[Any]) -> list[Any]:
+    """Empty caches of one model; on the CPU its plain ones make an array of a mask."""
+    if not on_cpu():
+        return layers
+    return [MaskedCache() if type(layer) is KVCache else layer for layer in layers]
+
+
+class MaskedCache(KVCache):
+    """A `KVCache` whose causal mask is an array, which all layers of a pass then share."""
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | None:
+        """The mask of N new tokens, bool [N, offset + N]; None for one token that sees all."""
+        if N == 1 and window_size is None:
+            return None
+        return create_causal_mask(N, self.offset, window_size=window_size)
 
 
 class SharedRope(nn.Module):

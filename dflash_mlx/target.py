@@ -19,7 +19,7 @@ from mlx_lm.utils import load_model, load_tokenizer
 from .cache import TargetCache
 from .checkpoint import check_weights
 from .config import is_drafter, load_config
-from .cpu import settle
+from .cpu import lighten, settle
 from .errors import DFlashError
 
 
@@ -124,7 +124,7 @@ class Target:
 
     def make_cache(self) -> TargetCache:
         """Empty caches, as mlx-lm makes them for this model."""
-        return TargetCache(make_prompt_cache(self.model))
+        return TargetCache(lighten(make_prompt_cache(self.model)))
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].

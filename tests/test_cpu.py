@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
+import tiny
 from mlx import nn
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from dflash_mlx.cpu import SharedRope, on_cpu, settle, unsettle
+from dflash_mlx.cpu import MaskedCache, SharedRope, on_cpu, settle, unsettle
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 
@@ -71,3 +73,24 @@ def test_only_plain_rotations_of_our_own_model_are_replaced():
     assert ours.proj.weight.dtype == mx.float32
     unsettle(ours)
     assert type(ours.plain) is nn.RoPE
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_mask_for_all_layers_is_mlx_lms(family):
+    """Guards exactness: the mask that all layers share gives stock mlx-lm's logits bit by bit."""
+    target = tiny.make_target(family)
+    layers = len(make_prompt_cache(target.model))
+
+    def logits(kind: type[KVCache]) -> list[mx.array]:
+        caches = [kind() for _ in range(layers)]
+        return [target.model(mx.array([part]), cache=caches) for part in ([1, 2, 3], [4, 5], [6])]
+
+    for ours, stock in zip(logits(MaskedCache), logits(KVCache), strict=True):
+        assert mx.array_equal(ours, stock)
+
+    class Blind(MaskedCache):
+        def make_mask(self, *args, **kwargs):
+            mask = super().make_mask(*args, **kwargs)
+            return None if mask is None else mx.ones_like(mask)
+
+    assert not mx.allclose(logits(Blind)[1], logits(KVCache)[1], atol=1e-4)
