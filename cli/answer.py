@@ -47,7 +47,7 @@ def answer(
     """Ask, show and collect; `options` are those of `Session.stream`.
 
     When Ctrl-C comes what was said so far is the answer; it is looked for between blocks and,
-    while the prompt is read, between chunks.
+    while the prompt is read, between chunks. After a second one the caller has to leave.
     """
 
     def reading(done: int, total: int) -> None:
@@ -69,8 +69,7 @@ def answer(
                 elif interrupt.asked:
                     break
         except KeyboardInterrupt:
-            if said.tokens:  # the second Ctrl-C: leave at once
-                raise
+            pass  # `said` is what there is
         finally:
             blocks.close()  # type: ignore[attr-defined]
     return said

@@ -17,7 +17,10 @@ from typer.core import TyperGroup
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
 
+from .chat import chat
+from .doctor import doctor
 from .generate import generate
+from .models import models
 from .options import source
 from .output import Output
 from .settings import apply_config, config_path
@@ -110,7 +113,8 @@ def start(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(2)
-    apply_config(ctx)
+    if ctx.invoked_subcommand != "doctor":  # which reports what is wrong with the file
+        apply_config(ctx)
 
 
 EPILOG = (
@@ -127,8 +131,11 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("chat", epilog=EPILOG)(chat)
 app.command("generate", epilog=EPILOG)(generate)
 app.command("train")(train)
+app.add_typer(models, name="models")
+app.command("doctor")(doctor)
 
 
 def main() -> None:

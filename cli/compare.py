@@ -57,7 +57,9 @@ def warm_up(
     from dflash_mlx import Session
 
     session = Session(pair)
-    tokens = session.tokens(prompt, think=options["think"], raw=options["raw"])[-WARM_PROMPT:]
+    tokens = session.tokens(prompt, think=options["think"], raw=options.get("raw", False))[
+        -WARM_PROMPT:
+    ]
     short = {**options, "max_tokens": min(WARM_UP, options["max_tokens"]), "stop": ()}
     out.status("warming up")
     for warm in (session, Session(pair, mode="baseline")):

@@ -29,6 +29,7 @@ from .question import messages, read_question
 from .report import report
 from .view import JsonView, LiveView, PlainView, stats_line
 
+MAX_TOKENS = 512
 LOW_TAU, LOW_VERIFIES = 1.5, 20  # drafting costs more than it saves below this, seen this often
 
 
@@ -46,6 +47,7 @@ def generate(
     models: ModelOptions,
     sampling: SamplingOptions,
     asked: PromptOptions,
+    raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
     screen: ScreenOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
     stats: Annotated[
@@ -62,8 +64,8 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=screen.quiet, plain=screen.plain)
-    question = messages(read_question(prompt, file), asked)
-    params = sampling.params()
+    question = messages(read_question(prompt, file), asked.system, raw=raw)
+    params, most = sampling.params(), sampling.max_tokens or MAX_TOKENS
     models = settle_draft(ctx, models)
     if compare and models.no_draft:
         raise UsageError(
@@ -77,12 +79,12 @@ def generate(
     pair, load_seconds = load_pair(models, out)
     options: dict[str, Any] = {
         "sampling": params,
-        "max_tokens": sampling.max_tokens,
+        "max_tokens": most,
         "stop": sampling.stop or (),
         "block_size": models.block_size,
         "accept": models.accept,
         "think": asked.think,
-        "raw": asked.raw,
+        "raw": raw,
     }
     width = None if pair.drafter is None else models.block_size or pair.drafter.config.block_size
     view = make_view(out, json=json, thinking=asked.show_thinking)
@@ -94,6 +96,8 @@ def generate(
             warm_up(pair, question, options, out, interrupt)
         session = Session(pair, mode="dflash" if pair.drafter else "baseline")
         said = answer(session, question, view, interrupt, **options)
+        if interrupt.twice:
+            raise KeyboardInterrupt
         if compare and said.finish_reason != INTERRUPTED:
             plain = answer_plainly(pair, question, out, interrupt, **options)
     both = None
@@ -107,7 +111,7 @@ def generate(
         show_table(both, params, width or 0, out)
     by_default = out.talks and not (screen.quiet or json or both)
     if by_default if stats is None else stats:
-        out.tell(stats_line(said.stats, said.finish_reason, sampling.max_tokens), "dim")
+        out.tell(stats_line(said.stats, said.finish_reason, most), "dim")
     if not json:
         warn_low(said, out)
     if INTERRUPTED in (said.finish_reason, plain and plain.finish_reason):

@@ -1,15 +1,21 @@
 """Ctrl-C asks for a stop at the next block; a second one stops at once. Knows no models."""
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 
 class Interrupt:
-    """Watches for Ctrl-C while it is entered; `asked` says whether it came."""
+    """Watches for Ctrl-C while it is entered; `asked` and `twice` say whether it came.
 
-    def __init__(self) -> None:
-        self.asked = False
+    A second one counts within `window` seconds of the last.
+    """
+
+    def __init__(self, window: float = float("inf")) -> None:
+        self.asked = self.twice = False
+        self.at = float("-inf")  # when it came last, on the clock of time.monotonic
+        self._window = window
         self._before: Any = None
 
     def __enter__(self) -> "Interrupt":
@@ -32,5 +38,8 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.check()
+        before, self.at = self.at, time.monotonic()
+        if self.asked and self.at - before <= self._window:
+            self.twice = True
+            raise KeyboardInterrupt
         self.asked = True

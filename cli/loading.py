@@ -5,6 +5,7 @@ The engine is imported here and not before, because that takes a second.
 
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .options import ModelOptions
@@ -16,17 +17,11 @@ if TYPE_CHECKING:
 
 
 def load_pair(options: ModelOptions, out: Output) -> tuple["Pair", float]:
-    """The pair, and how many seconds it took to get it."""
-    if options.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported
+    """The pair, and how many seconds it took to get it; DFlashError when it is too big."""
     began = time.perf_counter()
     label = f"loading {options.model or 'the bundled pair'}"
-    with Wait(out, label) as wait:
-
-        def downloading(done: int, total: int) -> None:
-            wait.turn("download" if done < total else label, "bytes" if done < total else "")
-            wait.update(done, total)
-
+    fetch_pair(options, out)
+    with Wait(out, label):
         import dflash_mlx
 
         pair = dflash_mlx.load(
@@ -34,9 +29,62 @@ def load_pair(options: ModelOptions, out: Output) -> tuple["Pair", float]:
             options.draft,
             draft_bits=options.draft_bits,
             no_draft=options.no_draft,
-            on_download=downloading,
         )
     return pair, time.perf_counter() - began
+
+
+def fetch_pair(options: ModelOptions, out: Output) -> None:
+    """Find both folders, downloaded if need be; raises what is wrong before anything is loaded.
+
+    A pair that does not fit the memory is refused, unless --force.
+    """
+    if options.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported
+    label = f"looking for {options.model or 'the bundled pair'}"
+    with Wait(out, label) as wait:
+        import dflash_mlx.hub as hub
+        from dflash_mlx.blas import use_openblas
+
+        use_openblas()  # before anything imports MLX
+        from dflash_mlx.cpu import on_cpu
+        from dflash_mlx.memory import check_fits, need, working_set
+        from dflash_mlx.target import target_config
+
+        if options.model is not None and not hub.is_hub_id(options.model):
+            target_config(hub.fetch(options.model))  # said before a missing drafter
+        names = hub.pair_names(options.model, options.draft, no_draft=options.no_draft)
+        target = hub.fetch(names.target, downloading(wait, label))
+        target_config(target)
+        draft = None
+        if names.draft is not None:
+            draft = hub.fetch(names.draft, downloading(wait, label))
+        wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
+    if not options.force and (warning := check_fits(wanted, working_set(), names.target_label)):
+        out.note(warning, "warning")
+
+
+def add_drafter(pair: "Pair", options: ModelOptions, out: Output) -> "Pair":
+    """The loaded target with the drafter of the options, or with its known one."""
+    label = f"loading {options.draft or 'the drafter'}"
+    with Wait(out, label) as wait:
+        from dflash_mlx.pair import with_drafter
+
+        return with_drafter(
+            pair,
+            options.draft,
+            draft_bits=options.draft_bits,
+            on_download=downloading(wait, label),
+        )
+
+
+def downloading(wait: Wait, label: str) -> Callable[[int, int], None]:
+    """Progress of a download shown in the place of `label`."""
+
+    def update(done: int, total: int) -> None:
+        wait.turn("download" if done < total else label, "bytes" if done < total else "")
+        wait.update(done, total)
+
+    return update
 
 
 def bundled_note(options: ModelOptions) -> str:

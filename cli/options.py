@@ -54,6 +54,9 @@ class ModelOptions:
         Literal["match", "token", "block"],
         option("--accept", help="Acceptance rule above temperature 0."),
     ] = "match"
+    force: Annotated[bool, option("--force", help="Load a pair that does not fit the memory.")] = (
+        False
+    )
     offline: Annotated[
         bool, option("--offline", help="Use only what is on this machine; never ask the Hub.")
     ] = False
@@ -88,8 +91,14 @@ class SamplingOptions:
         int | None, option("--seed", metavar="N", help="The same seed gives the same tokens.")
     ] = None
     max_tokens: Annotated[
-        int, option("--max-tokens", metavar="N", min=1, help="Longest answer.")
-    ] = 512
+        int | None,
+        option(
+            "--max-tokens",
+            metavar="N",
+            min=1,
+            help="Longest answer. [512; in a chat what the context holds]",
+        ),
+    ] = None
     stop: Annotated[
         list[str] | None,
         option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
@@ -123,7 +132,6 @@ class PromptOptions:
     show_thinking: Annotated[
         bool, option("--show-thinking", help="Print the thinking on stderr.")
     ] = False
-    raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

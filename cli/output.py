@@ -34,15 +34,17 @@ class Output:
     """The two streams of one command.
 
     `answers` and `talks` say whether stdout and stderr are terminals; `live` whether lines on
-    stderr may move.
+    stderr may move, `draws` whether lines on stdout may.
     """
 
     def __init__(self, *, quiet: bool = False, plain: bool = False):
         self.quiet = quiet
         self.answers, self.talks = sys.stdout.isatty(), sys.stderr.isatty()
-        self.styled = self.talks and not plain and os.environ.get("TERM") not in ("dumb", "unknown")
+        able = not plain and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.styled = self.talks and able
         self.live = self.styled and not quiet and columns() > 0
-        self.ascii = plain or not is_utf8(sys.stderr)
+        self.draws = self.answers and able and not quiet and screen_size() > (0, 0)
+        self.ascii = plain or not is_utf8(sys.stderr) or (self.answers and not is_utf8(sys.stdout))
         self._ends_line = True
         self._has_status = False
 
@@ -72,13 +74,17 @@ class Output:
     def write(self, text: str) -> None:
         """A part of the data on stdout. BrokenPipeError when nobody reads it any more."""
         if self.answers:
-            shown = clean(text)
-            encoding = sys.stdout.encoding or "ascii"
-            sys.stdout.write(shown.encode(encoding, "replace").decode(encoding))
+            self.draw(clean(text))
         else:
             sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-        sys.stdout.flush()
+            sys.stdout.flush()
         self._ends_line = text.endswith("\n") if text else self._ends_line
+
+    def draw(self, text: str) -> None:
+        """Text for the terminal on stdout as it is, control characters and all."""
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
 
     def end_line(self) -> None:
         """A newline on stdout, unless it stands at the start of a line."""
@@ -127,3 +133,12 @@ def columns() -> int:
         return os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
         return 0
+
+
+def screen_size() -> tuple[int, int]:
+    """Columns and rows of the terminal on stdout; both 0 when one is not known."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return 0, 0
+    return (columns, rows) if columns and rows else (0, 0)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from dflash_mlx.errors import UsageError
 
-from .options import PromptOptions
 from .settings import reason
 
 HINT = "give it as an argument, with --file, or on standard input"
@@ -52,14 +51,14 @@ def read_stdin() -> str:
         ) from None
 
 
-def messages(text: str, options: PromptOptions) -> str | list[dict[str, str]]:
+def messages(text: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
     """The question as a session takes it."""
-    if options.raw:
-        if options.system is not None:
+    if raw:
+        if system is not None:
             raise UsageError(
                 "a system prompt cannot be sent with --raw.",
                 hint="write it into the text, or leave --raw out",
             )
         return text
-    system = [] if options.system is None else [{"role": "system", "content": options.system}]
-    return [*system, {"role": "user", "content": text}]
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]

@@ -50,20 +50,11 @@ def apply_config(ctx: typer.Context) -> None:
     settings = read_config(path)
     if not settings:
         return
-    group = cast(TyperGroup, ctx.command)
-    names: dict[str, str] = {}  # key in the file -> name of the parameter
-    defaults: dict[str, dict[str, Any]] = {}
-    for command_name, command in group.commands.items():
-        own = {
-            max(parameter.opts, key=len).removeprefix("--"): parameter.name
-            for parameter in command.params
-            if parameter.param_type_name == "option" and parameter.envvar
-        }
-        names.update(own)
-        defaults[command_name] = {own[key]: settings[key] for key in settings if key in own}
+    names: set[str] = set()
+    defaults = group_defaults(cast(TyperGroup, ctx.command), settings, names)
     for key, value in settings.items():
         if key not in names:
-            close = difflib.get_close_matches(key.replace("_", "-"), names, n=1)
+            close = difflib.get_close_matches(key.replace("_", "-"), sorted(names), n=1)
             raise DFlashError(
                 f"the config file '{path}' has an unknown setting '{key}'.",
                 hint=f"did you mean '{close[0]}'?" if close else "settings are named as flags are",
@@ -73,6 +64,30 @@ def apply_config(ctx: typer.Context) -> None:
                 f"the setting '{key}' in '{path}' cannot be a table.", hint="give it one value"
             )
     ctx.default_map = defaults
+
+
+def group_defaults(
+    group: TyperGroup, settings: dict[str, Any], names: set[str]
+) -> dict[str, dict[str, Any]]:
+    """The settings that each command of a group has, groups in it included.
+
+    Adds to `names` the keys that its commands know.
+    """
+    defaults: dict[str, dict[str, Any]] = {}
+    for command_name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            defaults[command_name] = group_defaults(command, settings, names)
+            continue
+        own = {
+            max(parameter.opts, key=len).removeprefix("--"): parameter.name
+            for parameter in command.params
+            if parameter.param_type_name == "option" and parameter.envvar
+        }
+        names.update(own)
+        defaults[command_name] = {
+            name: settings[key] for key, name in own.items() if key in settings and name
+        }
+    return defaults
 
 
 def reason(error: Exception) -> str:

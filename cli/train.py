@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from .interrupt import Interrupt
 from .output import Output
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from dflash_mlx.train.events import AnswersProgress, Event, Measured, Prepared, StepDone
 
 
@@ -156,13 +150,15 @@ class View:
     """The run's progress on stderr: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, out: Output):
+        from rich import progress
+
         self._out = out
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[note]}"),
+            progress.TimeRemainingColumn(),
             console=out.console,
             disable=not out.live,
         )

@@ -162,6 +162,42 @@ def progress_line(stats: "Stats") -> str:
 
 def stats_line(stats: "Stats", finish_reason: str, max_tokens: int) -> str:
     """An answer's numbers when it is over."""
+    line = answer_numbers(stats, finish_reason)
+    if stats.generated and stats.prefill_seconds >= 1:
+        line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
+    return line + cut_note(stats, finish_reason, max_tokens, "--max-tokens")
+
+
+def chat_line(stats: "Stats", finish_reason: str, max_tokens: int | None) -> str:
+    """The same in a chat, where it matters how much of the prompt was read before."""
+    line = answer_numbers(stats, finish_reason)
+    if stats.generated:
+        new, cached = stats.prompt_tokens - stats.cached_tokens, stats.cached_tokens
+        line += f" · prompt {new:,} new"
+        line += f" + {cached:,} cached" if cached else ""
+        line += f" in {stats.prefill_seconds:.1f} s"
+    if finish_reason == "interrupted":
+        line += " (Ctrl-C again to leave)"
+    return line + cut_note(stats, finish_reason, max_tokens or 1 << 62, "max-tokens")
+
+
+def folded(line: str, width: int) -> str:
+    """A line of parts joined by dots, broken between parts where the screen is narrow; 0: as is."""
+    if not width:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    rows = [""]
+    for part in line.strip().split(" · "):
+        longer = f"{rows[-1]} · {part}" if rows[-1] else indent + part
+        if rows[-1] and len(longer) >= width:
+            rows.append(indent + part)
+        else:
+            rows[-1] = longer
+    return "\n".join(rows)
+
+
+def answer_numbers(stats: "Stats", finish_reason: str) -> str:
+    """What both begin with."""
     if not stats.generated:
         return "  stopped while the prompt was read"
     line = f"  {stats.generated:,} token{'' if stats.generated == 1 else 's'}"
@@ -169,10 +205,11 @@ def stats_line(stats: "Stats", finish_reason: str, max_tokens: int) -> str:
         line = f"  stopped · {line.strip()} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
-    line += f"{rates(stats)} · {stats.decode_seconds:.1f} s"
-    if stats.prefill_seconds >= 1:
-        line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
-    if finish_reason == "length":
-        full = stats.generated < max_tokens
-        line += " · cut: the context is full" if full else " · cut by --max-tokens"
-    return line
+    return f"{line}{rates(stats)} · {stats.decode_seconds:.1f} s"
+
+
+def cut_note(stats: "Stats", finish_reason: str, max_tokens: int, name: str) -> str:
+    """What cut the answer, if something did."""
+    if finish_reason != "length":
+        return ""
+    return " · cut: the context is full" if stats.generated < max_tokens else f" · cut by {name}"

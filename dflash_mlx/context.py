@@ -31,11 +31,19 @@ class Context:
         self.target_cache = self.target.make_cache()
         self.draft_cache = None if self._drafter is None else self._drafter.make_cache()
 
-    def reuse(self, prompt: list[int]) -> int:
-        """Keep what the prompt shares with the tokens read, and say how many tokens that is.
+    def adopt(self, other: "Context") -> None:
+        """Go on, without a drafter, from what another context of this target has read.
+
+        The other one must not be used any more.
+        """
+        assert self._drafter is None and other.target is self.target
+        self.tokens, self.target_cache = other.tokens, other.target_cache
+
+    def reuse(self, prompt: list[int]) -> tuple[int, int]:
+        """Keep what the prompt shares with the tokens read: how many were kept, how many lost.
 
         At least the prompt's last token is left to read. Where a cache cannot go back that far
-        everything is forgotten.
+        everything is forgotten, and what was shared is lost.
         """
         common = 0
         for old, new in zip(self.tokens, prompt[:-1], strict=False):
@@ -46,7 +54,7 @@ class Context:
             self.rewind(common)
         except RewindError:
             self.clear()
-        return len(self.tokens)
+        return len(self.tokens), common - len(self.tokens)
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""

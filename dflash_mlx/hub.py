@@ -1,15 +1,17 @@
-"""Where models are: names to folders, downloads, and which drafter belongs to which target."""
+"""Where models are: names to folders, and which drafter belongs to which target.
 
-import tomllib
-from collections.abc import Callable
+Knows the registry, and asks `snapshots` and `download` for what has a Hub id.
+"""
+
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from . import registry
+from .download import Progress, download
 from .errors import DFlashError, UsageError
+from .snapshots import local
 
-Progress = Callable[[int, int], None]
-WEIGHTS = ("*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken")
 BUNDLED = "bundled"
 
 
@@ -34,15 +36,13 @@ def bundled(part: str) -> Path:
         return folder / part
 
 
-def known_pairs() -> dict[str, str]:
-    """Target id -> drafter id of every published pair that this engine runs."""
-    return tomllib.loads(files("dflash_mlx").joinpath("pairs.toml").read_text(encoding="utf-8"))
-
-
 def pair_names(
     target: str | Path | None, draft: str | Path | None, *, no_draft: bool = False
 ) -> Names:
-    """Decide what to load; DFlashError when no drafter is known for the target."""
+    """Decide what to load; DFlashError when no drafter is known for the target, or none that runs.
+
+    UsageError when a drafter is named and forbidden.
+    """
     if no_draft and draft is not None:
         raise UsageError("a drafter and no drafter were asked for.", hint="leave one of them out")
     if target is None:
@@ -56,18 +56,30 @@ def pair_names(
         return Names(where, label, draft, str(draft))
     if target is None:
         return Names(where, label, bundled("draft"), BUNDLED)
-    found = known_pairs().get(str(target))
-    if found is None:
-        raise DFlashError(
-            f"no DFlash drafter is known for '{target}'.",
-            hint="give one with --draft, or run without with --no-draft",
-        )
+    found = known_drafter(target)
     return Names(where, label, found, found)
 
 
-def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
-    """The local folder of a model; Hub ids are downloaded unless the Hub's cache has them.
+def known_drafter(target: str | Path) -> str:
+    """The Hub id of a target's drafter; DFlashError when there is none that this engine runs."""
+    entry = registry.find(str(target))
+    if entry is None:
+        hint = "give one with --draft, or run without with --no-draft"
+        if is_hub_id(target):
+            hint += "; `dflash models list` shows the known pairs"
+        raise DFlashError(f"no DFlash drafter is known for '{target}'.", hint=hint)
+    if entry.lacks:
+        raise DFlashError(
+            f"the pair of '{target}' and '{entry.draft}' cannot run: {entry.lacks}.",
+            hint="`dflash models list` shows the pairs that run",
+        )
+    return entry.draft
 
+
+def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
+    """The local folder of a model; Hub ids are downloaded unless the Hub's cache has them whole.
+
+    What is cached is taken as it is: only `dflash models pull` looks for a newer version.
     `on_download(done, total)` counts bytes. DFlashError says what is missing.
     """
     path = Path(name).expanduser()
@@ -77,7 +89,7 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
         raise DFlashError(
             f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
         )
-    return download(str(name), on_download)
+    return local(str(name)) or download(str(name), on_download)
 
 
 def is_hub_id(name: str | Path) -> bool:
@@ -85,54 +97,3 @@ def is_hub_id(name: str | Path) -> bool:
     text = str(name)
     looks_so = not text.startswith((".", "/", "~")) and text.count("/") == 1
     return isinstance(name, str) and looks_so and not Path(name).is_dir()
-
-
-def download(repo: str, on_download: Progress | None) -> Path:
-    """A Hub snapshot's folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-    from tqdm.auto import tqdm
-
-    class Bytes(tqdm):
-        """Forwards the count of bytes written and draws nothing itself."""
-
-        def __init__(self, *args, **kwargs):
-            # The Hub counts twice: bytes from the network, and bytes of files put together.
-            self._bytes = str(kwargs.get("desc", "")).startswith("Reconstructing")
-            super().__init__(*args, **{**kwargs, "disable": True})
-            if self._bytes and on_download and self.total:
-                on_download(0, int(self.total))
-
-        def update(self, n=1):
-            """Count, and report."""
-            self.n += n or 0
-            if self._bytes and on_download and self.total:
-                on_download(int(self.n), int(self.total))
-
-    try:
-        return Path(snapshot_download(repo, allow_patterns=list(WEIGHTS), tqdm_class=Bytes))
-    except GatedRepoError as error:
-        raise DFlashError(
-            f"'{repo}' asks for a licence that this machine's Hub account has not accepted.",
-            hint=f"accept it on https://huggingface.co/{repo} and run `hf auth login`",
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise DFlashError(
-            f"'{repo}' is not on this machine and the Hub cannot be reached.",
-            hint="check the network, or give a local folder",
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise DFlashError(
-            f"there is no model '{repo}' on the Hub, and no folder of that name.",
-            hint="check the spelling; a private model needs `hf auth login`",
-        ) from error
-    except OSError as error:
-        raise DFlashError(
-            f"'{repo}' could not be downloaded ({type(error).__name__}).",
-            hint="check the network and the free disk space, then run the same command again",
-        ) from error

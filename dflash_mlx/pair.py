@@ -55,12 +55,38 @@ def load(
     if names.draft is None:
         return Pair(Target.load(target_path), None, names.target_label, None)
     draft_path = hub.fetch(names.draft, on_download)
-    draft_config = parse(load_config(draft_path))
-    check_fit(draft_config, config, names.draft_label, names.target_label)
-    check_tensors(draft_path, draft_config, config["hidden_size"])
+    draft_config = checked(draft_path, config, names)
     loaded = Target.load(target_path)
     drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
     return Pair(loaded, drafter, names.target_label, names.draft_label)
+
+
+def with_drafter(
+    pair: Pair,
+    draft: str | Path | None = None,
+    *,
+    draft_bits: int | None = None,
+    on_download: hub.Progress | None = None,
+) -> Pair:
+    """The same loaded target with another drafter, or with its known one; raises as `load`.
+
+    Sessions of the old pair cannot be used any more: the target's layers are tapped anew.
+    """
+    bundled = pair.target_name == hub.BUNDLED
+    names = hub.pair_names(None if bundled else pair.target_name, draft)
+    assert names.draft is not None
+    path = hub.fetch(names.draft, on_download)
+    config = checked(path, pair.target.config, names)
+    drafter = load_drafter(path, config, pair.target, draft_bits)
+    return Pair(pair.target, drafter, pair.target_name, names.draft_label)
+
+
+def checked(path: Path, target: dict[str, Any], names: hub.Names) -> DraftConfig:
+    """A drafter's config, after it and all tensor shapes were held against the target."""
+    config = parse(load_config(path))
+    check_fit(config, target, names.draft_label, names.target_label)
+    check_tensors(path, config, target["hidden_size"])
+    return config
 
 
 def load_drafter(

@@ -82,7 +82,8 @@ class Session:
             )
         rule = make_rule(accept, sampling, target.vocab_size)
         limit, stops = min(max_tokens, room), target.eos_ids
-        self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=self.context.reuse(ids))
+        cached, lost = self.context.reuse(ids)
+        self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
 
         def blocks() -> Generator[Block]:
             if self.mode == "baseline":
@@ -147,10 +148,10 @@ class Session:
         return block_size
 
     def tokens(self, prompt: Prompt, *, think: bool | None = None, raw: bool = False) -> list[int]:
-        """The token ids of a prompt, the last answer's own ids kept where the chat goes on.
+        """The token ids of a prompt; they depend on nothing that was said before.
 
-        Text read again by a tokenizer may become other tokens than the model wrote; where the new
-        prompt begins with exactly the text that was read, only what follows it is encoded.
+        So an answer is what a fresh session would give. What was read is used again as far as its
+        ids are the same, also where a tokenizer would have written the last answer otherwise.
         """
         target = self.pair.target
         if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
@@ -161,8 +162,4 @@ class Session:
             if raw:
                 return target.tokenizer.encode(prompt)
             prompt = [{"role": "user", "content": prompt}]
-        text = target.chat_text(prompt, think)  # type: ignore[arg-type]
-        known = target.tokenizer.decode(self.context.tokens) if self.context.tokens else ""
-        if known and text.startswith(known):
-            return self.context.tokens + target.encode(text[len(known) :])
-        return target.encode(text)
+        return target.chat_tokens(prompt, think)  # type: ignore[arg-type]

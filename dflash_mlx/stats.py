@@ -14,12 +14,14 @@ class Stats:
     drafted, accepted: drafts offered to the target, and kept.
     accepted_by_position: how often the draft in slot 1, 2, ... was kept.
     prompt_tokens, cached_tokens: prompt length, and how much of it was not read again.
+    lost_tokens: what was read again only because a cache could not go back to it.
     generated: tokens of the answer, a stop token included.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    lost_tokens: int = 0
     generated: int = 0
     committed: list[int] = field(default_factory=list)
     drafted: int = 0

@@ -172,6 +172,12 @@ class Target:
                 hint="check the roles and their order",
             ) from error
 
+    @property
+    def can_think(self) -> bool:
+        """Whether the chat template knows a switch for thinking."""
+        question = [{"role": "user", "content": "?"}]
+        return self.chat_text(question, True) != self.chat_text(question, False)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of text whose special tokens are written out, as a template writes them."""
         return self.tokenizer.encode(text, add_special_tokens=False)

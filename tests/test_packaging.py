@@ -3,7 +3,10 @@
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,3 +44,13 @@ def test_help_and_version_load_no_model_code():
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
+
+
+def test_the_readme_has_the_tables_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`examples/readme_tables.py` writes commands, keys and pairs; nobody forgets to run it."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    tables = import_module("readme_tables")
+    text = tables.README.read_text(encoding="utf-8")
+    assert tables.filled(text) == text
+    assert "| `/undo` |" in text
+    assert "| Qwen/Qwen3-4B |" in text

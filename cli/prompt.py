@@ -1,0 +1,168 @@
+"""The line where the user types: keys, history, completion, the external editor.
+
+Knows prompt_toolkit and text, not what becomes of it.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_mlx.errors import DFlashError
+
+from .output import Output
+
+if TYPE_CHECKING:
+    from prompt_toolkit.key_binding import KeyBindings
+
+Words = Callable[[str], list[tuple[str, str]]]
+
+KEYS = (
+    ("Enter", "send"),
+    ("Alt-Enter, Ctrl-J", "new line; a paste of many lines stays one prompt"),
+    ("Up, Down", "earlier prompts"),
+    ("Ctrl-R", "search earlier prompts"),
+    ("Tab", "complete a command, a setting or a name"),
+    ("Ctrl-X Ctrl-E", "write in $EDITOR"),
+    ("Ctrl-L", "clear the screen"),
+    ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave"),
+    ("Ctrl-D", "leave"),
+)
+
+
+class Prompt:
+    """Reads prompts from a terminal."""
+
+    def __init__(self, out: Output, words: Words, history: Path | None):
+        """`words(text)` are the completions of the last word with what they mean."""
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.output import ColorDepth, create_output
+
+        if history is not None:
+            make_private(history)
+        arrow = out.glyphs("› ")
+        self._session: PromptSession[str] = PromptSession(
+            arrow,
+            multiline=True,
+            prompt_continuation=lambda width, number, wraps: " " * width,
+            history=InMemoryHistory() if history is None else FileHistory(str(history)),
+            completer=completer(words),
+            complete_while_typing=False,
+            enable_open_in_editor=True,
+            key_bindings=bindings(),
+            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
+            # Redirected, stdout is for answers alone.
+            output=None if sys.stdout.isatty() else create_output(stdout=sys.stderr),
+        )
+
+    def read(self) -> str:
+        """What the user sends. KeyboardInterrupt for Ctrl-C on an empty line, EOFError: Ctrl-D."""
+        return self._session.prompt()
+
+
+def make_private(path: Path) -> None:
+    """Create a file that only its owner can read, or make it so."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        path.chmod(0o600)
+    except OSError as error:
+        raise DFlashError(
+            f"the history file '{path}' cannot be used ({error.strerror}).",
+            hint="mend its permissions, or use --no-history",
+        ) from None
+
+
+def bindings() -> "KeyBindings":
+    """Enter sends, other keys make new lines, Ctrl-C first clears what is typed."""
+    from prompt_toolkit.filters import completion_is_selected, is_searching
+    from prompt_toolkit.key_binding import KeyBindings
+
+    keys = KeyBindings()
+
+    # Without the filter Enter could end neither a search nor a choice of completions.
+    @keys.add("enter", filter=~is_searching & ~completion_is_selected)
+    def _(event: Any) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("enter", filter=completion_is_selected)
+    def _(event: Any) -> None:
+        event.current_buffer.complete_state = None
+
+    @keys.add("escape", "enter", filter=~is_searching)
+    @keys.add("c-j", filter=~is_searching)
+    def _(event: Any) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c", filter=~is_searching)
+    def _(event: Any) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return keys
+
+
+def completer(words: Words) -> Any:
+    """Tab completion from a function."""
+    from prompt_toolkit.completion import Completer, Completion
+
+    class Table(Completer):
+        """Completes the last word before the cursor."""
+
+        def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
+            text = document.text_before_cursor
+            last = (text[len(text.rstrip()) :] and "") or text.split(" ")[-1]
+            for word, meaning in words(text):
+                if word.startswith(last):
+                    yield Completion(word, start_position=-len(last), display_meta=meaning)
+
+    return Table()
+
+
+def edit(text: str) -> str:
+    """Let the user change a text in $VISUAL or $EDITOR; DFlashError when that fails."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(prefix="dflash-", suffix=".md")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        code = subprocess.call([*shlex.split(editor), name])
+        if code:
+            raise DFlashError(
+                f"the editor '{editor}' ended with {code}.", hint="nothing was changed"
+            )
+        return Path(name).read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, ValueError) as error:
+        raise DFlashError(
+            f"the editor '{editor}' cannot be used ({getattr(error, 'strerror', None) or error}).",
+            hint="set EDITOR to the one you like",
+        ) from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """Keep what is typed during an answer off the screen; it is there for the next prompt."""
+    import termios
+
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # not a terminal
+        yield
+        return
+    now = [*before]
+    now[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, now)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,227 @@
+"""Chats on disk: saved whole or not at all, read back only when whole, exported as Markdown.
+
+Knows files, not models. A chat is one JSON file in the data folder, readable by its owner alone.
+"""
+
+import json
+import os
+import re
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+VERSION = 1
+TITLE = "# Chat with "
+NAME = re.compile(r"\w[\w .+-]{0,79}")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A prompt and what was answered; `finish_reason` is stop, length or interrupted."""
+
+    prompt: str
+    answer: str
+    thinking: str = ""
+    finish_reason: str = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation as it is kept; the first `left_out` turns are not sent any more."""
+
+    turns: tuple[Turn, ...] = ()
+    system: str | None = None
+    left_out: int = 0
+    model: str | None = None
+    draft: str | None = None
+
+
+def data_path() -> Path:
+    """The folder of the chats and of the history of prompts; it need not exist."""
+    return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "dflash"
+
+
+def data_folder() -> Path:
+    """The same folder; made, for the owner alone, when it is not there."""
+    folder = data_path()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise DFlashError(
+            f"the data folder '{folder}' cannot be made ({error.strerror}).",
+            hint="set XDG_DATA_HOME to a folder that you may write",
+        ) from None
+    return folder
+
+
+def chat_path(name: str) -> Path:
+    """The file of a chat; UsageError for a name that cannot be a file's."""
+    too_long = len(name.encode()) > 200  # bytes; file systems take 255, and a suffix follows
+    if not NAME.fullmatch(name) or name.endswith((" ", ".")) or too_long:
+        raise UsageError(
+            f"a chat cannot be named '{name}'.", hint="use letters, digits, spaces and . _ + -"
+        )
+    return data_path() / "chats" / f"{name}.json"
+
+
+def chat_names() -> list[str]:
+    """The saved chats, the latest first."""
+
+    def age(path: Path) -> float:
+        with suppress(FileNotFoundError):  # renamed by another chat just now
+            return -path.stat().st_mtime_ns
+        return 0
+
+    folder = data_path() / "chats"
+    return [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+
+
+def save(name: str, chat: Chat) -> Path:
+    """Write a chat; after a fault or a kill the file holds all of the old chat or all of the new.
+
+    DFlashError when it cannot be written; what was saved before stays.
+    """
+    path = chat_path(name)
+    text = json.dumps({"version": VERSION, **asdict(chat)}, ensure_ascii=False, indent=1)
+    try:
+        data_folder()
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        write_whole(path, text + "\n")
+    except OSError as error:
+        raise DFlashError(
+            f"the chat could not be saved to '{path}' ({error.strerror}).",
+            hint="free some space or check the folder's permissions, then /save again",
+        ) from None
+    return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file by another in one step; mode 0600."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too, outlives a power cut
+    finally:
+        os.close(folder)
+
+
+def load(name: str) -> Chat:
+    """Read a chat; DFlashError when there is none of that name or its file is damaged."""
+    path = chat_path(name)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+    except FileNotFoundError:
+        raise DFlashError(
+            f"there is no saved chat '{name}'.", hint=f"saved chats: {listing(chat_names())}"
+        ) from None
+    except OSError as error:
+        raise DFlashError(
+            f"the chat '{path}' cannot be read ({error.strerror}).", hint="check its permissions"
+        ) from None
+    except ValueError:
+        raise damaged(path) from None
+    if isinstance(found, dict) and isinstance(found.get("version"), int):
+        if found["version"] > VERSION:
+            raise DFlashError(
+                f"the chat '{path}' was saved by a newer dflash.", hint="install the newest one"
+            )
+        with suppress(KeyError, TypeError):
+            return as_chat(found)
+    raise damaged(path)
+
+
+def damaged(path: Path) -> DFlashError:
+    """The fault of a file that is no saved chat."""
+    return DFlashError(
+        f"the file '{path}' is not a saved chat.", hint="it was changed by hand: mend or delete it"
+    )
+
+
+def as_chat(found: dict[str, Any]) -> Chat:
+    """A chat from its JSON object; KeyError or TypeError when it is not one."""
+    turns = tuple(Turn(**{f.name: turn[f.name] for f in fields(Turn)}) for turn in found["turns"])
+    texts = [value for turn in turns for value in asdict(turn).values()]
+    names = [found["system"], found["model"], found["draft"]]
+    if not all(isinstance(text, str) for text in texts + [n for n in names if n is not None]):
+        raise TypeError
+    if not isinstance(found["left_out"], int):
+        raise TypeError
+    left_out = min(max(found["left_out"], 0), len(turns))
+    return Chat(turns, names[0], left_out, names[1], names[2])
+
+
+def listing(names: list[str], most: int = 8) -> str:
+    """Some names on one line."""
+    if not names:
+        return "none yet"
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def markdown(chat: Chat) -> str:
+    """The chat as a Markdown document; thinking is folded away."""
+    parts = [TITLE + (chat.model or "the bundled pair")]
+    if chat.system:
+        parts.append(f"*System prompt:* {chat.system}")
+    for turn in chat.turns:
+        parts.append("## You\n\n" + turn.prompt)
+        thinking = turn.thinking.strip()
+        if thinking:
+            parts.append(
+                f"<details><summary>Thinking</summary>\n\n{fenced(thinking)}\n\n</details>"
+            )
+        note = {"interrupted": "\n\n*(stopped)*", "length": "\n\n*(cut)*"}
+        parts.append(
+            "## Answer\n\n" + closed(turn.answer.strip()) + note.get(turn.finish_reason, "")
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def fenced(text: str) -> str:
+    """Text as a code block that no fence inside can end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def closed(text: str) -> str:
+    """Markdown whose last code fence, left open by a cut, is closed."""
+    fence = ""
+    for line in text.splitlines():
+        mark = re.match(r" {0,3}(`{3,}|~{3,})([^`]*)$", line)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence) and not mark[2].strip():
+            fence = ""
+    return f"{text}\n{fence}" if fence else text
+
+
+def export(path: Path, chat: Chat) -> None:
+    """Write the chat as Markdown over nothing, or over an earlier export.
+
+    DFlashError when the file is something else or cannot be written.
+    """
+    try:
+        if path.exists() and not path.read_bytes().startswith(TITLE.encode()):
+            raise DFlashError(
+                f"'{path}' is there already and is no exported chat.", hint="give another file name"
+            )
+        write_whole(path, markdown(chat))
+    except OSError as error:
+        raise DFlashError(
+            f"'{path}' cannot be written ({error.strerror}).", hint="give another file name"
+        ) from None

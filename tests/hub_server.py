@@ -1,0 +1,274 @@
+"""A Hub on the loopback: the endpoints that the real huggingface_hub client asks, and their faults.
+
+It keeps no state but what a test sets, and a list of what was asked.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote, urlsplit
+
+GATED = (401, "GatedRepo")
+NOT_FOUND = (404, "RepoNotFound")
+
+
+def is_large(name):
+    """Whether the Hub would keep a file in its large storage."""
+    return name.endswith(".safetensors")
+
+
+def blob_of(name, data):
+    """The name of a file's content in the Hub's cache, which is also its ETag."""
+    if is_large(name):
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+@dataclass
+class Asked:
+    """One request for a file's content."""
+
+    name: str
+    start: int
+    has_range: bool
+
+
+@dataclass
+class Hub:
+    """What the server serves, how it fails, and what it was asked."""
+
+    repos: dict = field(default_factory=dict)  # repo -> {file: bytes}
+    refuse: dict = field(default_factory=dict)  # repo -> (status, error code) for its files
+    refuse_info: dict = field(default_factory=dict)  # repo -> the same for the repo itself
+    statuses: list = field(default_factory=list)  # (status, headers) of the next contents, in turn
+    cuts: list = field(default_factory=list)  # (file, bytes): the next contents end after so many
+    piece: int = 1 << 16
+    delay: float = 0.0  # seconds between two pieces
+    ranges: bool = True  # whether Range is honoured
+    damage: set = field(default_factory=set)  # files whose content is served wrong
+    asked: list = field(default_factory=list)
+    requests: int = 0
+    endpoint: str = ""
+
+    def commit(self, repo):
+        """The newest version's id: it follows from the content."""
+        parts = [name.encode() + data for name, data in sorted(self.repos[repo].items())]
+        return hashlib.sha1(b"".join(parts)).hexdigest()
+
+    def size(self, repo):
+        """Bytes of all files."""
+        return sum(len(data) for data in self.repos[repo].values())
+
+    def starts(self, name):
+        """Where the requests for one file's content began."""
+        return [asked.start for asked in self.asked if asked.name == name]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers for `hub`, which a subclass sets."""
+
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        """Information, lists and contents."""
+        self.answer(with_body=True)
+
+    def do_HEAD(self):
+        """A file's size and hash."""
+        self.answer(with_body=False)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+    def answer(self, *, with_body):
+        """Find what is asked."""
+        self.hub.requests += 1
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        api = parts[:2] == ["api", "models"]
+        repo = "/".join(parts[2:4] if api else parts[:2])
+        if api:
+            self.info(repo, tree="tree" in parts[4:])
+        elif repo in self.hub.repos and parts[2] == "resolve":
+            self.file(repo, "/".join(parts[4:]), with_body)
+        else:
+            self.fail(*NOT_FOUND)
+
+    def info(self, repo, *, tree):
+        """A model's version with its files."""
+        if repo in self.hub.refuse_info:
+            return self.fail(*self.hub.refuse_info[repo])
+        if repo not in self.hub.repos:
+            return self.fail(*NOT_FOUND)
+        files = []
+        for name, data in self.hub.repos[repo].items():
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            item = {"size": len(data)}
+            item |= {"type": "file", "path": name, "oid": git} if tree else {"blobId": git}
+            if is_large(name):
+                sha = blob_of(name, data)
+                item["lfs"] = {"oid": sha, "sha256": sha, "size": len(data), "pointerSize": 99}
+            files.append(item if tree else {"rfilename": name, **item})
+        known = {"_id": "0", "id": repo, "modelId": repo, "sha": self.hub.commit(repo)}
+        self.say(files if tree else {**known, "private": False, "tags": [], "siblings": files})
+
+    def file(self, repo, name, with_body):
+        """A file, or its headers."""
+        if repo in self.hub.refuse:
+            return self.fail(*self.hub.refuse[repo])
+        if name not in self.hub.repos[repo]:
+            return self.fail(404, "EntryNotFound")
+        data = self.hub.repos[repo][name]
+        asked = self.headers.get("Range") if self.hub.ranges else None
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
+        headers = {
+            "X-Repo-Commit": self.hub.commit(repo),
+            "ETag": f'"{blob_of(name, data)}"',
+            "X-Linked-Size": str(len(data)),
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(len(data) - start),
+        }
+        if not with_body:
+            return self.head(200, headers)
+        wants = self.headers.get("Range") is not None
+        self.hub.asked.append(Asked(name, start, wants))
+        if self.hub.statuses:
+            status, more = self.hub.statuses.pop(0)
+            return self.fail(status, "", more)
+        if asked:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        self.head(206 if asked else 200, headers)
+        if name in self.hub.damage:
+            data = bytes(byte ^ 1 for byte in data)
+        self.send(name, data[start:])
+
+    def send(self, name, data):
+        """A content, piece by piece, to its end or to where it is cut."""
+        cut = next((cut for cut in self.hub.cuts if cut[0] == name), None)
+        if cut:
+            self.hub.cuts.remove(cut)
+            data = data[: cut[1]]
+        try:
+            for at in range(0, len(data), self.hub.piece):
+                self.wfile.write(data[at : at + self.hub.piece])
+                time.sleep(self.hub.delay)
+        except OSError:  # the client is gone
+            self.close_connection = True
+        if cut:
+            self.close_connection = True
+
+    def say(self, what):
+        """An object."""
+        body = json.dumps(what).encode()
+        self.head(200, {"Content-Type": "application/json", "Content-Length": str(len(body))})
+        self.wfile.write(body)
+
+    def fail(self, status, code="", headers=None):
+        """A refusal."""
+        named = {"X-Error-Code": code} if code else {}
+        self.head(status, {**named, "Content-Length": "0", **(headers or {})})
+
+    def head(self, status, headers):
+        """The first lines of an answer."""
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+
+
+class Server(ThreadingHTTPServer):
+    """One thread a connection; clients may die."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request, client_address):
+        """Report our own faults, not a client that was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def serve():
+    """A running server; gives its `Hub`."""
+    hub = Hub()
+    server = Server(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
+    hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def point_client(patch, endpoint, cache):
+    """Let this process's Hub client ask another server and use another cache."""
+    from huggingface_hub import constants
+
+    patch.setattr(constants, "ENDPOINT", endpoint)
+    template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    patch.setattr(constants, "HF_HUB_OFFLINE", False)
+    patch.setattr("dflash_mlx.transfer.WAITS", (0.01, 0.01))
+
+
+def environment(endpoint, cache, **more):
+    """The same for another process."""
+    own = {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    return {**kept, **own, **more}
+
+
+def start(program, *arguments, env, **options):
+    """Another Python process with a program; its text streams are pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env=env,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parent,
+        **options,
+    )
+
+
+def tiny_repo(size=20_000, parts=1):
+    """Files of a model: real safetensors containers with noise in them, and a README."""
+    config = {"model_type": "qwen3", "hidden_size": 8, "vocab_size": 9, "num_hidden_layers": 1}
+    files = {
+        "README.md": b"not wanted",
+        "original/model.safetensors": b"not wanted",
+        "config.json": json.dumps(config).encode(),
+        "tokenizer.json": b'{"version": "1.0"}' + b" " * 500,
+        "tokenizer_config.json": b"{}",
+        "chat_template.jinja": b"{{ messages }}",
+    }
+    names = ["model.safetensors"]
+    if parts > 1:
+        names = [f"model-{i + 1:05}-of-{parts:05}.safetensors" for i in range(parts)]
+        index = {"weight_map": {f"w{i}": name for i, name in enumerate(names)}}
+        files["model.safetensors.index.json"] = json.dumps(index).encode()
+    for number, name in enumerate(names):
+        files[name] = container(f"w{number}", size)
+    return files
+
+
+def container(tensor, size):
+    """A safetensors file with one tensor of `size` bytes that differ."""
+    head = {tensor: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    text = json.dumps(head).encode()
+    seeds = (f"{tensor}{number}".encode() for number in range(size // 32 + 1))
+    noise = b"".join(hashlib.sha256(seed).digest() for seed in seeds)
+    return len(text).to_bytes(8, "little") + text + noise[:size]

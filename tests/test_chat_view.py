@@ -1,0 +1,510 @@
+"""An answer streams to a terminal: everything once, nothing stray, whatever size the window has."""
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from screen import Screen
+
+from dflash_mlx.stats import Stats
+from dflash_mlx.types import Block
+
+chat_view, output, region = (
+    import_module(f"dflash_mlx.cli.{name}") for name in ("chat_view", "output", "region")
+)
+
+DOCUMENT = """# Heading 01
+
+A paragraph with **bold**, *stress*, `code`, a [link](https://example.com/page) and ![art](a.png)
+and a line of its own. It is long, so that it takes more than one row in every window there is.
+
+Heading 02 is set
+=================
+
+- a bullet
+- another one that is long enough to be broken in a narrow window, and then some more of it
+  - nested
+    - deeper
+
+      with a paragraph
+- a third
+
+""" + "\n".join(f"1. step {n:02}" for n in range(1, 13)) + """
+
+## Heading 03
+
+```python
+class Heading04:
+    \"\"\"Not a
+    heading.\"\"\"
+
+    def method(self, argument: int = 4) -> str:
+        return f"{argument} and a line of code that no window is wide enough for, by far" * argument
+
+
+print(Heading04().method())
+```
+
+### Heading 05
+
+| Name | Number | 名字 |
+|:-----|-------:|:----:|
+| tea  |      1 | 茶 |
+| `a|b` | 20,000 | 咖啡 |
+
+> quoted text that goes on until it has to be broken
+>
+> - and a list in it
+
+```sh
+for i in 1 2 3; do echo "$i"; done
+```
+
+---
+
+#### Heading 06
+
+<details>
+<summary>HTML</summary>
+</details>
+
+宽字符会占用两个单元格，所以换行的地方和英文不一样。表情符号也是这样：😀 🎉 🚀。宽字符会占用两个单元格，所以换行。
+
+\\[
+E = mc^2
+- \\frac{a_1}{b_2}
+\\]
+
+Hard\\
+breaks  
+here, and $x_1 * y_2$.
+
+##### Heading 07
+
+- item with code
+
+  ```js
+  /* a
+   * comment */
+  const a = 1
+  ```
+
+- last
+
+###### Heading 08
+
+```text
+unclosed code
+  until the end
+"""
+HEADINGS = [f"Heading {n:02}" for n in (1, 2, 3, 5, 6, 7, 8)] + ["class Heading04"]
+SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]
+STRAY = re.compile(r"tok/s|reading the prompt|[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]|^…$", re.MULTILINE)
+
+
+class Wire(io.StringIO):
+    """What stands for stdout: a terminal that shows everything on a screen."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def __init__(self, screen):
+        super().__init__()
+        self.screen = screen
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.screen.write(text)
+        return len(text)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Gives an output whose stdout is a screen; called in the test, as pytest changes streams."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(chat_view, "REDRAW", 0)  # a frame for each block
+
+    def install(screen, encoding="utf-8", **options):
+        wire = Wire(screen)
+        wire.encoding = encoding
+        monkeypatch.setattr(sys, "stdout", wire)
+        monkeypatch.setattr(output, "screen_size", screen.size)
+        monkeypatch.setattr(chat_view, "screen_size", screen.size)
+        return output.Output(**options)
+
+    return install
+
+
+def blocks_of(text, size, *, thinking=""):
+    """The text as blocks of `size` characters, the thinking first."""
+    for source, name in ((thinking, "thinking"), (text, "text")):
+        for start in range(0, len(source), size):
+            yield Block((1, 2), drafted=2, accepted=1, **{name: source[start : start + size]})
+
+
+def play(shower, blocks, between=lambda number: None):
+    """Show blocks as an answer; never let dear frames be left out."""
+    stats = Stats()
+    with shower:
+        for number, block in enumerate(blocks):
+            stats.record(block)
+            shower._next = 0
+            shower.block(block, stats)
+            between(number)
+    return shower
+
+
+def faults(screen):
+    """What is wrong on the screen and in what scrolled away."""
+    text = screen.text() if isinstance(screen, Screen) else screen
+    text = re.sub(r"\s+", " ", text)
+    counts = {heading: text.count(heading) for heading in HEADINGS}
+    return {heading: n for heading, n in counts.items() if n != 1} | {
+        found: "stray" for found in STRAY.findall(text)
+    }
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_screen_does_not_depend_on_how_the_text_came(terminal, size):
+    """Everything once, no moving line left, the same for every way to cut the text."""
+    screens = []
+    for step in (1, 3, 12, 1000):
+        screen = Screen(*size)
+        play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, step))
+        assert faults(screen) == {}
+        screens.append(screen.text())
+        assert screen.cursor[0] == 0
+        assert not screen.cursor_hidden
+    assert len(set(screens)) == 1
+    assert "\n\n\n" not in screens[0].replace("by far\" * argument\n\n\nprint", "")
+    assert not screens[0].startswith("\n")
+
+
+def test_the_screen(terminal):
+    """The whole of a small answer."""
+    screen = Screen(30, 10)
+    text = "# Title\nA `word` and\nmore\n- one\n- two\n\n```python\nx = 1\n```\nend"
+    play(chat_view.make_chat_view(terminal(screen)), blocks_of(text, 4))
+    assert screen.lines() == [
+        *["Title", "", "A word and", "more", "", " • one", " • two", "", "x = 1", "", "end"]
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_window_changes_size_in_mid_stream(terminal, seed):
+    """Narrower and wider, lower and higher: each heading stands once, no moving line stays."""
+    screen = Screen(80, 24)
+    sizes = [(60, 20), (100, 40), (40, 12), (80, 24), (50, 30), (90, 9)]
+
+    def between(number):
+        if number % 9 == 8:
+            screen.resize(*sizes[(number // 9 + seed) % len(sizes)])
+
+    play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12), between)
+    assert faults(screen) == {}
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_wrong_rows_are_seen(terminal, step):
+    """The planted fault: the region goes one row too few or too many up."""
+    right, wrong = Screen(80, 24), Screen(80, 24)
+    wrong.on_write = lambda text: re.sub(
+        r"\x1b\[(\d+)A", lambda found: f"\x1b[{int(found[1]) + step}A", text
+    )
+    for screen in (right, wrong):
+        play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12))
+    assert wrong.text() != right.text()
+
+
+def test_region_while_it_streams(terminal):
+    """At most eight rows of what is not finished, and the numbers below."""
+    screen = Screen(40, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    stats, seen = Stats(), []
+    for block in blocks_of("First.\n\n" + "word " * 120 + "\n\nLast", 30):
+        stats.record(block)
+        shower._next = 0
+        shower.block(block, stats)
+        lines = screen.lines()
+        assert lines[:1] == ["First."][: len(lines) - 1]
+        assert re.search(r"^[⠋-⠿] \d+ tok · ", lines[-1])
+        if "…" in lines:
+            seen.append(len(lines) - 1 - lines.index("…"))
+    assert set(seen) == {chat_view.TAIL}
+    shower.finish()
+    assert screen.text().split() == ["First.", *["word"] * 120, "Last"]
+
+
+def test_numbers_that_do_not_fit_are_left_out(terminal):
+    screen = Screen(30, 8)
+    shower = chat_view.make_chat_view(terminal(screen))
+    stats = Stats()
+    for block in blocks_of("some text", 3):
+        stats.record(block)
+        shower._next = 0
+        shower.block(block, stats)
+    assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s( · τ 2.00)?", screen.lines()[-1])
+    shower.finish()
+
+
+def test_thinking_moves_and_folds(terminal):
+    """Dim and eight rows at most while it runs, then one line; tokens and seconds are counted."""
+    screen = Screen(60, 24)
+    raw = []
+    screen.on_write = lambda text: raw.append(text) or text
+    thinking = "".join(f"thought {n}\n" for n in range(20)) + "so"
+    tallest = 0
+
+    def between(number):
+        nonlocal tallest
+        tallest = max(tallest, sum("thought" in line for line in screen.lines()))
+
+    blocks = blocks_of("The answer.", 5, thinking=thinking)
+    shower = play(chat_view.make_chat_view(terminal(screen)), blocks, between)
+    assert tallest == chat_view.TAIL  # the last row may be empty, the first then says "…"
+    assert "\x1b[2mthought 3\x1b[0m" in "".join(raw)
+    count = 2 * -(-len(thinking) // 5)
+    assert (shower.thought_tokens, shower.thought_seconds > 0) == (count, True)
+    first, empty, answer = screen.lines()
+    assert re.fullmatch(rf"∴ thought for \d\.\d s, {count} tokens \(/think show\)", first)
+    assert (empty, answer) == ("", "The answer.")
+
+
+def test_thinking_stays_when_it_is_to_be_shown(terminal):
+    screen = Screen(60, 24)
+    view = chat_view.make_chat_view(terminal(screen), show_thinking=True)
+    play(view, blocks_of("# Yes", 2, thinking="# well\n\n  hm, so"))
+    assert screen.lines() == ["# well", "", "  hm, so", "", "Yes"]
+    assert view.thought_tokens == 16
+
+
+def test_thinking_without_an_answer(terminal):
+    """Stopped in mid-thought."""
+    screen = Screen(60, 24)
+    play(chat_view.make_chat_view(terminal(screen)), blocks_of("", 4, thinking="well, "))
+    assert len(screen.lines()) == 1
+    assert screen.lines()[0].startswith("∴ thought for 0.0 s, 4 tokens")
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_without_markdown_the_text_stays_as_it_is(terminal, step):
+    screen = Screen(20, 12)
+    text = "# no *heading*\n\n\n  1. words that go on and on\nend"
+    view = chat_view.make_chat_view(terminal(screen), markdown=False)
+    play(view, blocks_of(text, step))
+    assert screen.lines() == [
+        *["# no *heading*", "", "", "  1. words that go", "on and on", "end"]
+    ]
+
+
+def test_slow_prompt_is_seen_and_a_quick_one_is_not(terminal, monkeypatch):
+    screen = Screen(60, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    with shower:
+        shower.prefill(0, 4096)
+        shower.prefill(4096, 4096)
+        play(shower, blocks_of("a", 1))
+    assert screen.lines() == ["a"]
+    monkeypatch.setattr(chat_view, "DELAY", 0)
+    monkeypatch.setattr(chat_view, "REDRAW", 0.01)
+    shower = chat_view.make_chat_view(terminal(screen))
+    with shower:
+        shower.prefill(1024, 4096)
+        for _ in range(500):
+            time.sleep(0.01)
+            if "1,024" in screen.text():
+                break
+        assert screen.lines()[-1][1:] == " reading the prompt 1,024/4,096 tokens"
+    assert screen.lines() == ["a"]
+
+
+def test_a_fault_in_mid_stream_leaves_the_screen_sane(terminal):
+    screen = Screen(60, 24)
+    with pytest.raises(ZeroDivisionError):
+        play(chat_view.make_chat_view(terminal(screen)), blocks_of("**a** b", 3), lambda n: 1 // n)
+    assert screen.lines() == ["**a"]
+    assert not screen.cursor_hidden
+    assert screen.cursor == (0, 1)
+
+
+def test_a_fault_of_the_renderer_leaves_the_screen_sane(terminal, monkeypatch):
+    screen = Screen(60, 24)
+    shower = chat_view.make_chat_view(terminal(screen))
+    with pytest.raises(ZeroDivisionError), shower:
+        shower.block(Block((1,), text="a"), Stats())
+        monkeypatch.setattr(shower._renderer, "lines", lambda *_: 1 // 0)
+        shower._next = 0
+        shower.block(Block((1,), text="b\n\n"), Stats())
+    assert screen.lines() == []
+    assert not screen.cursor_hidden
+
+
+def test_model_text_cannot_steer_the_terminal(terminal):
+    """Neither in the answer nor in thinking; also when a sequence comes in parts."""
+    screen = Screen(60, 24)
+    raw = []
+    screen.on_write = lambda text: raw.append(text) or text
+    evil = "a\x1b]0;title\x07 `\x1b[31mb` \x9b1m\x1b[2J\r\n\x1b[H"
+    view = chat_view.make_chat_view(terminal(screen), show_thinking=True)
+    play(view, blocks_of(evil, 2, thinking=evil))
+    ours = {"m", "J", "K", "A", "h", "l"}
+    for found in re.findall(r"\x1b(.)([\d;?]*)(.)", "".join(raw)):
+        assert found[0] == "["
+        assert found[2] in ours
+        assert found[1:] not in {("31", "m"), ("2", "J")}
+    assert screen.lines()[-1] == "[H"
+
+
+def test_ascii(terminal):
+    screen = Screen(60, 24)
+    out = terminal(screen, "latin-1")
+    shower = chat_view.make_chat_view(out)
+    stats = Stats()
+    with shower:
+        for block in blocks_of("- é 中\n\n> q", 3, thinking="x"):
+            stats.record(block)
+            shower._next = 0
+            shower.block(block, stats)
+            assert re.match(r"[-|/\\] \d+ tok \| ", screen.lines()[-1])
+    lines = screen.lines()
+    assert lines[0].startswith("* thought for")
+    assert lines[1:] == ["", " * é ?", "", "| q"]
+
+
+def test_no_color(terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen, raw = Screen(80, 24), []
+    screen.on_write = lambda text: raw.append(text) or text
+    play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12, thinking="hm"))
+    codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", "".join(raw)) for code in found.split(";")}
+    assert codes <= set("012349")
+
+
+def test_what_is_written_stays_modest(terminal, monkeypatch):
+    """400 blocks at speed: few frames, and each answer's text about once."""
+    monkeypatch.setattr(chat_view, "REDRAW", 0.1)
+    screen = Screen(80, 24)
+    shower, stats = chat_view.make_chat_view(terminal(screen)), Stats()
+    text = "".join(f"Paragraph {n} has some words to say.\n\n" for n in range(100))
+    now = [1.0]
+    monkeypatch.setattr(chat_view.time, "perf_counter", lambda: now[0])
+    with shower:
+        for block in blocks_of(text, len(text) // 400 + 1):
+            now[0] += 0.02  # 50 blocks a second
+            shower.block(block, stats)
+    assert screen.text().count("Paragraph") == 100
+    assert screen.writes < 85
+    assert screen.written < 4 * len(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment"),
+    [({"plain": True}, {}), ({"quiet": True}, {}), ({}, {"TERM": "dumb"}), ({}, {"size": "0"})],
+)
+def test_plain_view_where_lines_cannot_move(terminal, monkeypatch, options, environment):
+    screen = Screen(60, 24)
+    if "size" in environment:
+        screen.size = lambda: (0, 0)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    out = terminal(screen, **options)
+    play(chat_view.make_chat_view(out), blocks_of("# *a*\n\n> b", 2, thinking="x"))
+    assert screen.lines() == ["# *a*", "", "> b"]
+    assert "\x1b" not in screen.text()
+
+
+def test_pipe_gets_the_bytes_of_the_answer(terminal, monkeypatch):
+    terminal(Screen(60, 24))
+    pipe = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", pipe)
+    play(chat_view.make_chat_view(output.Output()), blocks_of("# *é*\n", 2, thinking="x"))
+    assert pipe.buffer.getvalue() == "# *é*\n".encode()  # type: ignore[attr-defined]
+
+
+SCRIPT = """
+import subprocess, sys, time
+from importlib import import_module
+from pathlib import Path
+from dflash_mlx.stats import Stats
+from dflash_mlx.types import Block
+chat_view, output = (import_module(f"dflash_mlx.cli.{name}") for name in ("chat_view", "output"))
+chat_view.REDRAW = 0
+socket, folder, sizes = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
+text = (folder / "document.md").read_text(encoding="utf-8")
+out, stats = output.Output(), Stats()
+for number in range(40):
+    print("before", number)
+with chat_view.make_chat_view(out) as view:
+    for number, start in enumerate(range(0, len(text), 12)):
+        block = Block((1, 2), drafted=2, accepted=1, text=text[start : start + 12])
+        stats.record(block)
+        view._next = 0
+        view.block(block, stats)
+        if number % 9 == 8 and sizes:
+            columns, rows = sizes.pop(0).split("x")
+            subprocess.run(["tmux", "-L", socket, "resize-window", "-x", columns, "-y", rows])
+            for _ in range(500):
+                if output.screen_size() == (int(columns), int(rows)):
+                    break
+                time.sleep(0.01)
+            time.sleep(0.05)
+(folder / "done").touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "80x24",
+        "80x24 40x24 80x24 60x12 100x40 50x20 40x12 120x30 60x15 30x20 80x24",
+        "40x12 80x12 40x12 24x12 48x24 80x10 20x12",
+    ],
+)
+def test_terminal_with_reflow(tmp_path, sizes):
+    """tmux breaks lines anew when the window changes, as most terminals do but pyte and xterm.
+
+    The window is full before, as it is in a chat: from an empty one tmux moves rows out at the
+    top for each row that it breaks, and what has left the screen cannot be erased.
+    """
+    first, *others = sizes.split()
+    columns, rows = first.split("x")
+    socket = f"dflash-{os.getpid()}-{tmp_path.name}"
+    tmux = ["tmux", "-L", socket, "-f", "/dev/null"]
+    (tmp_path / "document.md").write_text(DOCUMENT, encoding="utf-8")
+    (tmp_path / "play.py").write_text(SCRIPT, encoding="utf-8")
+    arguments = [sys.executable, tmp_path / "play.py", socket, tmp_path, " ".join(others)]
+    command = shlex.join(map(str, arguments)) + f" 2> {tmp_path / 'errors'}"
+    environment = os.environ | {"LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
+    subprocess.run(
+        [*tmux, "-u", "new-session", "-d", "-x", columns, "-y", rows, command],
+        check=True,
+        env=environment,
+    )
+    try:
+        for _ in range(600):
+            if (tmp_path / "done").exists():
+                break
+            time.sleep(0.1)
+        errors = tmp_path / "errors"
+        assert (tmp_path / "done").exists(), errors.read_text() if errors.exists() else "no start"
+        time.sleep(0.2)
+        captured = subprocess.run(
+            [*tmux, "capture-pane", "-p", "-J", "-S", "-"], capture_output=True, check=True
+        )
+        text = captured.stdout.decode()
+        assert faults(text) == {}
+        assert text.startswith("".join(f"before {number}\n" for number in range(40)))
+        assert len(re.findall("step [01][0-9]", text)) == 12
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)

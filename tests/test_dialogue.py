@@ -1,0 +1,253 @@
+"""A long chat with every kind of going back: each answer is that of its messages alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+import tiny
+from text import held_out
+
+import dflash_mlx
+from dflash_mlx.errors import UsageError
+from dflash_mlx.pair import Pair
+from dflash_mlx.types import SamplingParams
+
+dialogue = import_module("dflash_mlx.cli.dialogue")
+transcript = import_module("dflash_mlx.cli.transcript")
+tuning = import_module("dflash_mlx.cli.tuning")
+output = import_module("dflash_mlx.cli.output")
+
+ASK = """
+import json, sys
+import dflash_mlx
+pair = dflash_mlx.load()
+for line in sys.stdin:
+    job = json.loads(line)
+    result = dflash_mlx.generate(pair, job["messages"], max_tokens=job["most"], think=job["think"])
+    print(json.dumps([result.tokens, result.finish_reason]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Pair:
+    """The pair as users get it."""
+    return dflash_mlx.load()
+
+
+@pytest.fixture(scope="module")
+def stranger() -> Iterator[Callable[..., Any]]:
+    """Another process, in which every prompt is answered from nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+
+    def ask(messages: list[Any], most: int, think: bool | None) -> Any:
+        job = {"messages": messages, "most": most, "think": think}
+        process.stdin.write(json.dumps(job) + "\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+        return json.loads(process.stdout.readline())  # type: ignore[union-attr]
+
+    yield ask
+    process.stdin.close()
+    assert process.wait(30) == 0
+
+
+def start(pair: Pair, **changes: Any) -> Any:
+    """A dialogue whose screen is a pipe."""
+    settings = replace(tuning.Tuning(max_tokens=48), **changes)
+    looks = dialogue.Looks(quiet=True)
+    return dialogue.Dialogue(
+        pair, output.Output(quiet=True), tuning=settings, looks=looks, keeps=True
+    )
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Ctrl-C while the given block of the next answer is counted; 0: before the prompt is read."""
+    stats, left = import_module("dflash_mlx.stats").Stats, [number]
+    context = import_module("dflash_mlx.context").Context
+    record, read = stats.record, context.read
+
+    def counting(self: Any, block: Any) -> None:
+        record(self, block)
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def reading(self: Any, tokens: list[int], progress: Any, chunk: int = 16) -> Any:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return read(self, tokens, progress, chunk)
+
+    monkeypatch.setattr(stats, "record", counting)
+    monkeypatch.setattr(context, "read", reading)
+
+
+def common(a: list[int], b: list[int]) -> int:
+    """Length of the prefix that two lists share."""
+    number = 0
+    for one, other in zip(a, b, strict=False):
+        if one != other:
+            break
+        number += 1
+    return number
+
+
+class Watched:
+    """A dialogue whose every answer is held against the stranger's and against the caches."""
+
+    def __init__(self, talk: Any, stranger: Callable[..., Any]):
+        self.talk, self.stranger, self.cached = talk, stranger, 0
+
+    def expect(self, chat: Any, prompt: str) -> tuple[Any, int]:
+        """What the stranger says to these messages, and how much the caches could give."""
+        talk = self.talk
+        sent = dialogue.messages(chat, prompt)
+        wanted = self.stranger(sent, talk.tuning.max_tokens, talk.tuning.think)
+        ids = talk.session.tokens(sent, think=talk.tuning.think)
+        return wanted, common(talk.session.context.tokens, ids[:-1])
+
+    def check(self, said: Any, wanted: Any, shared: int) -> None:
+        """The answer is the stranger's, or its beginning where it was stopped."""
+        if not said.tokens:
+            return
+        tokens, reason = wanted
+        if said.finish_reason == "interrupted":
+            assert said.tokens == tokens[: len(said.tokens)]
+        else:
+            assert (said.tokens, said.finish_reason) == (tokens, reason)
+        assert said.stats.cached_tokens == shared
+        self.cached += said.stats.cached_tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [int(os.environ.get("FIFTY_TURNS", "1"))])
+def test_fifty_turns(
+    bundled: Pair, stranger: Callable[..., Any], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random turns, undos, retries, edits, system prompts, thinking, stops and saves.
+
+    FIFTY_TURNS=N runs another chat. Guards: an answer that depends on what was undone, and prompts that are read again for nothing.
+    """
+    dice = random.Random(seed)
+    prompts = [sample.prompt for sample in held_out(50 + seed)][seed:]
+    talk = start(bundled)
+    watched = Watched(talk, stranger)
+    for number, prompt in enumerate(prompts):
+        step = dice.choice(
+            ["ask", "ask", "ask", "undo", "retry", "edit", "system", "think", "save"]
+        )
+        with monkeypatch.context() as patch:
+            if dice.random() < 0.2:
+                stop_at(patch, dice.choice([0, 1, 2, 3]))
+            turns = talk.chat.turns
+            if step in ("retry", "edit") and turns:
+                turn, shorter = talk.without_last()
+                text = turn.prompt if step == "retry" else prompt
+                expected = watched.expect(shorter, text)
+                watched.check(talk.again(text)[1], *expected)
+                assert len(talk.chat.turns) == len(turns)
+                continue
+            if step == "undo" and turns:
+                talk.change(talk.without_last()[1])
+            elif step == "system":
+                words = dice.choice([None, "Be brief.", "You are a helpful assistant."])
+                talk.change(replace(talk.chat, system=words))
+            elif step == "think":
+                talk.tuning = replace(talk.tuning, think=dice.choice([True, False, None]))
+            elif step == "save":
+                talk.save(f"chat {seed} {number}")
+            before = talk.chat
+            talk.make_room(prompt)
+            expected = watched.expect(talk.chat, prompt)
+            said = talk.ask(prompt)
+            watched.check(said, *expected)
+            assert len(talk.chat.turns) == len(before.turns) + bool(said.tokens)
+            if talk.name:
+                assert transcript.load(talk.name).turns == talk.chat.turns
+    assert watched.cached > 1000
+
+
+def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None:
+    """A chat whose caches keep an undone turn is seen."""
+    talk = start(bundled)
+    watched = Watched(talk, stranger)
+    talk.ask("What is 12 plus 30?")
+    talk.change(talk.without_last()[1])
+    prompt = "Reverse the list 1, 2, 3, 4, 5."
+    tokens, shared = watched.expect(talk.chat, prompt)
+    context = talk.session.context
+
+    def stale(ids: list[int]) -> tuple[int, int]:
+        context.rewind(common(context.tokens, ids[:-1]) + 9)
+        context.tokens[:] = ids[: len(context.tokens)]
+        return len(context.tokens), 0
+
+    context.reuse = stale
+    said = talk.ask(prompt)
+    assert said.tokens != tokens[0]
+    with pytest.raises(AssertionError):
+        watched.check(said, tokens, shared)
+
+
+def test_the_oldest_turns_are_left_out(bundled: Pair, capsys: pytest.CaptureFixture) -> None:
+    """Guards a full context: it is said before and when it happens, and the chat goes on."""
+    talk = start(bundled)
+    told: list[str] = []
+    talk.out.note = lambda text, style="": told.append(text)
+    long = "Sort the numbers " + " ".join(str(n) for n in range(60)) + "."
+    for _ in range(12):
+        said = talk.ask(long)
+        assert said.stats.prompt_tokens + said.stats.generated <= talk.context_length
+    full = [text for text in told if "the context is full" in text]
+    soon = [text for text in told if "soon the oldest turns" in text]
+    assert told.index(soon[0]) < told.index(full[0])
+    assert len(talk.chat.turns) == 12
+    assert 0 < talk.chat.left_out < 12
+    kept = talk.chat.left_out
+    with pytest.raises(UsageError, match="context holds"):
+        talk.ask("word " * talk.context_length)
+    assert (talk.chat.left_out, len(talk.chat.turns)) == (kept, 12)
+
+
+def test_an_answer_ends_at_the_end_of_the_context(
+    bundled: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One turn that fills the context ends with `length`; nothing crashes."""
+    monkeypatch.setattr(bundled.target, "context_length", 50)
+    said = start(bundled, max_tokens=None).ask("What is 12 plus 30?")
+    assert said.finish_reason == "length"
+    assert said.stats.prompt_tokens + said.stats.generated == 50
+
+
+def test_low_acceptance_is_said_once() -> None:
+    """Guards silence about a drafter that costs more than it saves."""
+    target = tiny.make_target("qwen3", vocab_size=272)
+    tokens = tiny.golden_pair("qwen3_full").target.tokenizer
+    target.tokenizer = tokens
+    talk = start(Pair(target, tiny.random_drafter(target), "tiny", "random"), max_tokens=100)
+    told: list[str] = []
+    talk.out.note = lambda text, style="": told.append(text)
+    for _ in range(3):
+        talk.ask("hello")
+    low = [text for text in told if "low acceptance" in text]
+    assert len(low) == 1
+    assert "/draft off" in low[0]
+
+
+def test_draws_are_not_the_same_with_a_seed_changed(bundled: Pair) -> None:
+    """Sampling settings reach the engine."""
+    talk = start(bundled, sampling=SamplingParams(temperature=1.5, seed=3))
+    first = talk.ask("Tell me about birds.").tokens
+    assert talk.again()[1].tokens == first
+    talk.tuning = replace(talk.tuning, sampling=SamplingParams(temperature=1.5, seed=4))
+    assert talk.again()[1].tokens != first

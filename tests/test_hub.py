@@ -1,0 +1,538 @@
+"""Downloads by the real Hub client from a Hub on the loopback: progress, resuming, and every way to
+fail, each as one sentence with a hint. What is not whole is never handed out.
+"""
+
+import errno
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hub_server import (
+    GATED,
+    blob_of,
+    environment,
+    point_client,
+    serve,
+    start,
+    tiny_repo,
+)
+
+from dflash_mlx import download, hub, snapshots, transfer
+from dflash_mlx.errors import DFlashError
+
+REPO = "owner/model"
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """The Hub's cache of the test."""
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def server(cache, monkeypatch):
+    """A Hub with one model, which this process's client asks."""
+    with serve() as running:
+        point_client(monkeypatch, running.endpoint, cache)
+        running.repos[REPO] = tiny_repo()
+        yield running
+
+
+def wanted(server, repo=REPO):
+    """The files that loading needs, with their content."""
+    found = server.repos[repo].items()
+    return {name: data for name, data in found if "/" not in name and name != "README.md"}
+
+
+def content(folder):
+    """What a model's folder holds."""
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+def refused(match, call=lambda: hub.fetch(REPO)):
+    """The call fails in one sentence with one hint."""
+    with pytest.raises(DFlashError, match=match) as caught:
+        call()
+    error = caught.value
+    assert error.message.endswith(".")
+    assert error.message.count("\n") == error.hint.count("\n") == 0
+    assert error.hint
+    return error
+
+
+def parts(cache):
+    """Files that are not complete."""
+    return list(cache.rglob(f"*{snapshots.PART}"))
+
+
+def sizes(cache):
+    """The lengths of the files that are not complete, the longest last."""
+    return sorted(part.stat().st_size for part in parts(cache))
+
+
+def test_fetch_brings_what_loading_needs(server):
+    """And nothing else: no README, no second copy of the weights in a sub-folder."""
+    folder = hub.fetch(REPO)
+    assert content(folder) == wanted(server)
+    assert snapshots.cached_state(REPO) == "yes"
+    assert snapshots.cached_repos() == [REPO]
+
+
+def test_a_whole_model_is_used_without_asking(server):
+    folder = hub.fetch(REPO)
+    before = server.requests
+    assert hub.fetch(REPO) == folder
+    assert server.requests == before
+
+
+def test_progress_counts_every_byte_once(server):
+    seen = []
+    server.piece = 1000
+    hub.fetch(REPO, lambda done, total: seen.append((done, total)))
+    total = sum(map(len, wanted(server).values()))
+    assert seen[0] == (0, total)
+    assert seen[-1] == (total, total)
+    assert {t for _, t in seen} == {total}
+    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+
+
+def test_plan_says_the_size_and_fetches_nothing(server, cache):
+    found = download.plan(REPO)
+    total = sum(map(len, wanted(server).values()))
+    assert (found.total_bytes, found.missing_bytes, found.cached) == (total, total, False)
+    assert not cache.exists()
+    assert not server.asked
+    hub.fetch(REPO)
+    found = download.plan(REPO)
+    assert (found.missing_bytes, found.cached) == (0, True)
+
+
+def test_a_cut_connection_goes_on_by_itself(server):
+    """The bytes that came are not asked for again."""
+    server.piece = 1000
+    server.cuts = [(WEIGHTS, 5000), (WEIGHTS, 6000)]
+    assert content(hub.fetch(REPO)) == wanted(server)
+    assert server.starts(WEIGHTS) == [0, 5000, 11000]
+
+
+def test_a_second_download_goes_on(server, cache):
+    """Also when the first gave up, and progress begins at what is there."""
+    server.piece = 1000
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.WAITS)
+    error = refused("connection was cut")
+    assert "goes on" in error.hint
+    assert sizes(cache)[-1] == 7000
+    assert snapshots.cached_state(REPO) == "partly"
+    assert len(wanted(server)[WEIGHTS]) - 7000 <= download.plan(REPO).missing_bytes < 20_000
+    server.asked.clear()
+    seen = []
+    assert content(hub.fetch(REPO, lambda done, _: seen.append(done))) == wanted(server)
+    assert seen[0] >= 7000
+    assert server.starts(WEIGHTS) == [7000]
+    assert [asked.has_range for asked in server.asked if asked.name == WEIGHTS] == [True]
+    assert parts(cache) == []
+
+
+def test_a_server_without_ranges_sends_all_again(server):
+    """What is there is thrown away, not doubled."""
+    server.ranges = False
+    server.piece = 1000
+    server.cuts = [(WEIGHTS, 5000)]
+    seen = []
+    folder = hub.fetch(REPO, lambda done, total: seen.append((done, total)))
+    assert content(folder) == wanted(server)
+    assert seen[-1][0] == seen[-1][1]
+
+
+def test_damage_on_the_way_is_found(server, cache):
+    """The length is right, the hash is not; the bad bytes are gone afterwards."""
+    server.damage = {WEIGHTS}
+    refused(f"'{WEIGHTS}' arrived damaged")
+    blob = blob_of(WEIGHTS, wanted(server)[WEIGHTS])
+    assert not [path for path in cache.rglob("*") if path.name.startswith(blob)]
+    server.damage = set()
+    assert content(hub.fetch(REPO)) == wanted(server)
+
+
+def test_damaged_bytes_from_before_are_found(server, cache):
+    """An unfinished file that somebody wrote into."""
+    name = blob_of(WEIGHTS, wanted(server)[WEIGHTS]) + snapshots.PART
+    part = snapshots.repo_folder(REPO) / "blobs" / name
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"x" * 5000)
+    refused("arrived damaged")
+    part.write_bytes(b"x" * 50_000)  # longer than the file
+    assert content(hub.fetch(REPO)) == wanted(server)
+
+
+def test_one_download_of_a_file_at_a_time(server, monkeypatch):
+    """Two that append to one file would damage it."""
+    import fcntl
+
+    monkeypatch.setattr(transfer, "LOCK_WAIT", 0.0)
+    data = wanted(server)[WEIGHTS]
+    part = snapshots.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + snapshots.PART)
+    part.parent.mkdir(parents=True)
+    with part.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused("being downloaded by another program")
+    assert content(hub.fetch(REPO)) == wanted(server)
+
+
+def test_a_new_version_is_fetched_only_when_asked_for(server):
+    """`pull` asks; files that did not change are not fetched again."""
+    old = hub.fetch(REPO)
+    server.repos[REPO] = {
+        **server.repos[REPO],
+        "config.json": server.repos[REPO]["config.json"] + b" ",
+    }
+    assert hub.fetch(REPO) == old
+    server.asked.clear()
+    new = download.download(REPO)
+    assert new != old
+    assert content(new) == wanted(server)
+    assert [asked.name for asked in server.asked] == ["config.json"]
+    assert hub.fetch(REPO) == new
+
+
+def test_asking_for_the_size_does_not_hide_what_is_there(server):
+    """The Hub's own dry run would move `main` to a version that is not here."""
+    old = hub.fetch(REPO)
+    server.repos[REPO] = {
+        **server.repos[REPO],
+        "config.json": server.repos[REPO]["config.json"] + b" ",
+    }
+    assert download.plan(REPO).missing_bytes > 0
+    assert snapshots.local(REPO) == old
+
+
+def test_gated(server):
+    server.refuse[REPO] = GATED
+    error = refused("asks for a licence")
+    assert "hf auth login" in error.hint
+    refused("asks for a licence", lambda: download.plan(REPO))
+
+
+def test_not_there(server):
+    error = refused("there is no model 'owner/other' on the Hub", lambda: hub.fetch("owner/other"))
+    assert "spelling" in error.hint
+    refused("there is no model", lambda: hub.fetch("owner/with space"))
+
+
+@pytest.mark.parametrize(
+    ("status", "match"),
+    [(429, "too many requests"), (503, r"out of order \(503\)"), (500, r"out of order \(500\)")],
+)
+def test_an_overloaded_hub(server, status, match):
+    """A passing refusal is waited out, a lasting one is said."""
+    server.statuses = [(status, {})]
+    assert content(hub.fetch(REPO)) == wanted(server)
+    snapshots.remove(REPO)
+    server.statuses = [(status, {})] * 99
+    assert "goes on" in refused(match).hint
+    server.statuses = []
+    server.refuse_info[REPO] = (status, "")
+    refused(match)
+
+
+def test_other_refusals(server):
+    server.refuse_info[REPO] = (418, "")
+    refused(r"refuses 'owner/model' \(418\)")
+    server.refuse_info = {}
+    server.repos[REPO].pop("config.json")
+    refused(r"has no config\.json file")
+    server.repos[REPO] = {"config.json": b"{}", "model.gguf": b""}
+    refused("has no safetensors file")
+
+
+def test_not_whole_on_the_hub(server):
+    """A repository that lacks a shard is said to, after everything it has was fetched."""
+    server.repos[REPO] = tiny_repo(parts=2)
+    server.repos[REPO].pop("model-00002-of-00002.safetensors")
+    refused("model-00002-of-00002.safetensors is missing")
+    assert snapshots.cached_state(REPO) == "partly"
+
+
+def test_a_hub_that_does_not_answer(server, monkeypatch):
+    monkeypatch.setattr(transfer, "TIMEOUT", 0.1)
+    server.piece, server.delay = 10_000, 0.4
+    refused("does not answer while")
+
+
+def test_nobody_answers(cache, monkeypatch):
+    """The port is closed."""
+    with serve() as gone:
+        pass
+    point_client(monkeypatch, gone.endpoint, cache)
+    refused("not on this machine and the Hub cannot be reached")
+
+
+def test_the_disk_is_too_small(server, cache, monkeypatch):
+    """Said before anything is fetched."""
+    small = SimpleNamespace(free=download.ROOM)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
+    assert "HF_HOME" in refused("there is no room for 'owner/model'").hint
+    assert not server.asked
+    assert not cache.exists()
+
+
+def test_the_disk_gets_full(server, cache, monkeypatch):
+    """While writing; what is there by then stays, and the next try goes on."""
+    write = transfer.write
+    server.piece = 1000
+
+    def full(out, data):
+        room = max(9000 - out.tell(), 0)
+        write(out, data[:room])
+        if len(data) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(transfer, "write", full)
+    assert "goes on" in refused("the disk is full").hint
+    assert snapshots.local(REPO) is None
+    monkeypatch.setattr(transfer, "write", write)
+    server.asked.clear()
+    assert content(hub.fetch(REPO)) == wanted(server)
+    assert server.starts(WEIGHTS)[0] >= 9000
+
+
+PULL = """
+import resource, sys
+from dflash_mlx import download
+from dflash_mlx.errors import DFlashError
+limit = int(sys.argv[2])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+try:
+    print(download.download(sys.argv[1]))
+except DFlashError as error:
+    print(error.message, error.hint, sep="|")
+"""
+
+
+def test_the_system_refuses_to_write(server, cache):
+    """A real write that fails, in another process: the limit on a file's size."""
+    server.repos[REPO] = tiny_repo(300_000)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    process = start(PULL, REPO, "100000", env=environment(server.endpoint, cache))
+    out, err = process.communicate(timeout=60)
+    assert "the disk is full" in out, err
+    assert sizes(cache)[-1] == 100_000
+    assert content(hub.fetch(REPO)) == wanted(server)
+    assert server.starts(WEIGHTS) == [0, 100_000]
+
+
+def test_a_cache_that_may_not_be_written(server, cache):
+    """Any other fault of the disk names the fault."""
+    cache.write_text("a file where the folder should be")
+    assert "HF_HOME" in refused("cannot be written to the cache").hint
+
+
+def test_offline(server, cache, monkeypatch):
+    """A whole model is used; one that is not there, or half there, has a sentence of its own."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "--offline" in refused("is not on this machine and the Hub may not be asked").hint
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder = hub.fetch(REPO)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.fetch(REPO) == folder
+    refused("may not be asked for a newer version", lambda: download.download(REPO))
+    (folder / WEIGHTS).unlink()
+    assert "pull owner/model" in refused("is downloaded only in part").hint
+
+
+def test_offline_by_variable(server, cache):
+    """HF_HUB_OFFLINE is read when the client is imported; nothing is asked."""
+    program = "import sys; from dflash_mlx import hub; print(hub.fetch(sys.argv[1]))"
+    hub.fetch(REPO)
+    before = server.requests
+    for repo, answer in ((REPO, "snapshots"), ("owner/other", "not on this machine")):
+        env = environment(server.endpoint, cache, HF_HUB_OFFLINE="1")
+        out, err = start(program, repo, env=env).communicate(timeout=60)
+        assert answer in out + err
+    assert server.requests == before
+
+
+HARMS = {
+    "a missing shard": lambda folder: (folder / "model-00002-of-00002.safetensors").unlink(),
+    "a short shard": lambda folder: cut(folder / "model-00001-of-00002.safetensors"),
+    "an empty shard": lambda folder: cut(folder / "model-00001-of-00002.safetensors", 0),
+    "a damaged index": lambda folder: cut(folder / "model.safetensors.index.json"),
+    "a damaged config": lambda folder: cut(folder / "config.json"),
+    "a missing tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
+    "a missing template": lambda folder: (folder / "chat_template.jinja").unlink(),
+    "a dangling link": lambda folder: (folder / "tokenizer_config.json").resolve().unlink(),
+    "no refs": lambda folder: shutil.rmtree(folder.parents[1] / "refs"),
+}
+
+
+def cut(link, size=None):
+    """Shorten the blob behind a link, to half when no size is given."""
+    path = link.resolve()
+    os.truncate(path, path.stat().st_size // 2 if size is None else size)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_not_whole_is_never_handed_out(server, monkeypatch, harm):
+    """Whatever is missing: offline it is refused."""
+    from huggingface_hub import constants
+
+    server.repos[REPO] = tiny_repo(parts=2)
+    HARMS[harm](hub.fetch(REPO))
+    assert snapshots.local(REPO) is None
+    assert snapshots.cached_state(REPO) == "partly"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refused("only in part")
+
+
+@pytest.mark.parametrize("harm", [name for name in HARMS if "missing" in name or "link" in name])
+def test_what_is_missing_is_fetched(server, harm):
+    """Online the rest is downloaded."""
+    server.repos[REPO] = tiny_repo(parts=2)
+    HARMS[harm](hub.fetch(REPO))
+    assert content(hub.fetch(REPO)) == wanted(server)
+
+
+def test_a_drafter_needs_no_tokenizer(server):
+    server.repos[REPO]["config.json"] = b'{"architectures": ["DFlashDraftModel"]}'
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        server.repos[REPO].pop(name)
+    assert content(hub.fetch(REPO)) == wanted(server)
+    server.repos[REPO]["config.json"] = b"{}"
+    refused(r"tokenizer\.json is missing", lambda: download.download(REPO))
+
+
+def test_remove(server, cache):
+    """Everything of the model goes, unfinished files too; the rest stays."""
+    server.repos["owner/kept"] = tiny_repo()  # the same content, so the same version id
+    hub.fetch(REPO)
+    hub.fetch("owner/kept")
+    assert snapshots.remove(REPO) == sum(map(len, wanted(server).values()))
+    assert snapshots.cached_state(REPO) == "no"
+    assert snapshots.cached_repos() == ["owner/kept"]
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.WAITS)
+    refused("connection was cut")
+    assert snapshots.cached_repos() == ["owner/kept", REPO]
+    assert snapshots.remove(REPO) > 7000
+    assert parts(cache) == []
+    refused("is not in the cache", lambda: snapshots.remove(REPO))
+
+
+# One process that has everything imported forks a child for every download to be killed.
+FORKER = """
+import os, signal, sys
+from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url, snapshot_download
+from dflash_mlx import download
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            download.download(line.strip())
+            code = 0
+        finally:
+            os._exit(code)
+    print(child, flush=True)
+"""
+
+
+def kill_after(forker, seconds):
+    """Begin a download and kill -9 it, unless it is done by then; how long it lived."""
+    began = time.perf_counter()
+    forker.stdin.write(f"{REPO}\n")
+    forker.stdin.flush()
+    child = int(forker.stdout.readline())
+    try:
+        while time.perf_counter() - began < seconds:
+            os.kill(child, 0)
+            time.sleep(0.001)
+        os.kill(child, signal.SIGKILL)
+        while True:
+            os.kill(child, 0)
+            time.sleep(0.001)
+    except ProcessLookupError:
+        return time.perf_counter() - began
+
+
+def assert_sound(server):
+    """Offline the model is refused, or is right to the last byte; whether it was there."""
+    if snapshots.local(REPO) is None:
+        refused("may not be asked")
+        return False
+    assert content(hub.fetch(REPO)) == wanted(server)
+    return True
+
+
+@pytest.mark.slow
+def test_killed_downloads_leave_nothing_damaged(server, cache, monkeypatch):
+    """kill -9 at 50 random points: never a wrong byte, and the last pull completes."""
+    from huggingface_hub import constants
+
+    server.repos[REPO] = tiny_repo(30_000, parts=3)
+    server.piece, server.delay = 1000, 0.008
+    env = environment(server.endpoint, cache)
+    forker = start(FORKER, env=env)
+    moments = random.Random(0)
+    whole = resumed = 0
+    try:
+        longest = max(kill_after(forker, 60), kill_after(forker, 0.01))  # the first is not killed
+        assert snapshots.remove(REPO)
+        for _ in range(50):
+            with monkeypatch.context() as patch:
+                patch.setattr(constants, "HF_HUB_OFFLINE", True)
+                server.asked.clear()
+                kill_after(forker, moments.uniform(0, 1.2 * longest))
+                resumed += any(asked.start for asked in server.asked)
+                if assert_sound(server):
+                    whole += 1
+                    snapshots.remove(REPO)
+    finally:
+        forker.kill()
+        forker.communicate()
+    assert whole
+    assert resumed > 5, longest
+    assert content(hub.fetch(REPO)) == wanted(server)
+
+
+def test_the_check_after_a_kill_would_see_damage(server, monkeypatch):
+    """The planted fault: without the look at what is missing, a short shard is handed out."""
+    from huggingface_hub import constants
+
+    cut(hub.fetch(REPO) / WEIGHTS)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert not assert_sound(server)
+    monkeypatch.setattr(snapshots, "missing", lambda _: "")
+    with pytest.raises(AssertionError):
+        assert_sound(server)
+
+
+def test_an_interrupted_download_lets_go(server, cache):
+    """Ctrl-C ends it at once although the network is slow, and what came stays."""
+    server.repos[REPO] = tiny_repo(500_000)
+    server.piece, server.delay = 5000, 0.05
+    env = environment(server.endpoint, cache)
+    process = start(PULL, REPO, "0", env=env)
+    wait_for(lambda: any(part.stat().st_size > 20_000 for part in parts(cache)))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=5)
+    assert "KeyboardInterrupt" in err
+    assert sizes(cache)[-1] > 20_000
+
+
+def wait_for(condition):
+    """Until it is so; a minute at most."""
+    for _ in range(6000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never was so")

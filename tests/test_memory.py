@@ -1,0 +1,160 @@
+"""What a pair needs, against what a machine has."""
+
+import json
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+import tiny
+
+from dflash_mlx import memory
+from dflash_mlx.bundled import __file__ as bundled
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.memory import Need, cache_bytes, check_fits, judge, need
+from dflash_mlx.registry import find
+
+GB = 10**9
+CONFIG = {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_size": 128,
+}
+ROW = 2 * 16 * 2 * 2  # key-value heads × head size × keys and values × bytes
+
+
+def test_full_layers_grow_with_the_context():
+    assert cache_bytes(CONFIG, 1000) == 4 * 1000 * ROW
+    assert cache_bytes(CONFIG, 1000, item_bytes=4) == 2 * cache_bytes(CONFIG, 1000)
+
+
+def test_defaults_of_a_config():
+    """Without their own settings: as many K/V heads as heads, and heads that share the width."""
+    bare = {k: v for k, v in CONFIG.items() if k not in ("num_key_value_heads", "head_dim")}
+    assert cache_bytes(bare, 10) == 4 * 10 * 8 * 16 * 2 * 2
+    assert cache_bytes({"text_config": bare}, 10) == cache_bytes(bare, 10)
+
+
+def test_a_window_limits_its_layers():
+    kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    config = {**CONFIG, "layer_types": kinds, "sliding_window": 100}
+    assert cache_bytes(config, 1000) == (3 * 100 + 1000) * ROW
+    assert cache_bytes(config, 50) == 4 * 50 * ROW
+    assert cache_bytes({**CONFIG, "sliding_window": 100}, 1000) == 4 * 1000 * ROW  # not in use
+    assert cache_bytes({**config, "sliding_window": None}, 1000) == 4 * 1000 * ROW
+
+
+def test_recurrent_layers_do_not_grow():
+    config = {
+        **CONFIG,
+        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
+    assert cache_bytes(config, 1000) - cache_bytes(config, 500) == 500 * ROW
+
+
+def test_caches_are_as_big_as_the_engine_makes_them():
+    """Against the arrays of a real cache, for a family of each kind."""
+    for family in ("qwen3", "llama"):
+        target = tiny.make_target(family)
+        cache = target.make_cache()
+        tokens = 256  # mlx-lm's caches grow by that much
+        logits, _ = target.forward(mx.array([[1] * tokens]), cache)
+        mx.eval(logits)
+        real = sum(a.nbytes for layer in cache.layers for a in (layer.keys, layer.values))
+        assert cache_bytes(target.config, tokens, item_bytes=4) == real
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A target and a drafter of known sizes."""
+    for name, size in (("target", 1000), ("draft", 320)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(CONFIG))
+        (folder / "model-00001-of-00002.safetensors").write_bytes(b"x" * (size // 2))
+        (folder / "model-00002-of-00002.safetensors").write_bytes(b"x" * (size // 2))
+        (folder / "tokenizer.json").write_bytes(b"x" * 5000)
+    return tmp_path / "target", tmp_path / "draft"
+
+
+def test_need_of_folders(folders):
+    target, draft = folders
+    grown = cache_bytes(CONFIG, 100)
+    assert need(target, None, 100) == Need(1000, grown, 0)
+    assert need(target, draft, 100) == Need(1000, 2 * grown, 320)
+    assert need(target, draft, 100, draft_bits=4).draft == 90
+    assert need(target, draft, 100, draft_bits=8).draft == 170
+    assert need(target, draft, 100).total == 1000 + 2 * grown + 320
+
+
+def test_the_cpu_holds_16_bits_as_32(folders):
+    """Weights that are quantised stay as they are."""
+    target, draft = folders
+    wide = need(target, draft, 100, item_bytes=4)
+    assert wide == Need(2000, 4 * cache_bytes(CONFIG, 100), 640)
+    (target / "config.json").write_text(json.dumps({**CONFIG, "quantization": {"bits": 4}}))
+    assert need(target, draft, 100, item_bytes=4).weights == 1000
+
+
+def test_need_of_an_entry():
+    entry = find("mlx-community/Qwen3-8B-4bit")
+    assert entry
+    found = need(entry, context_tokens=4096)
+    assert found.total == entry.memory_bytes
+    assert found.weights == entry.target_bytes
+    more = need(entry, context_tokens=8192)
+    assert more.total - found.total == 4096 * entry.kv_bytes
+    assert need(entry, draft_bits=4).draft < 0.3 * found.draft
+
+
+def test_need_of_the_bundled_pair():
+    """The real one: its weights are its files."""
+    folder = memory.Path(bundled).parent
+    found = need(folder / "target", folder / "draft", 1000)
+    assert found.weights == (folder / "target" / "model.safetensors").stat().st_size
+    assert 0 < found.total < GB
+
+
+@pytest.mark.parametrize(
+    ("total", "verdict"),
+    [(0, "ok"), (75, "ok"), (76, "warn"), (100, "warn"), (101, "refuse")],
+)
+def test_judge(total, verdict):
+    assert judge(total, 100) == verdict
+    assert judge(Need(total, 0, 0), 100) == judge(Need(0, total, 0), 100) == verdict
+
+
+def test_check_fits():
+    """Silent, then a warning with both numbers, then a refusal that names what fits."""
+    assert check_fits(Need(7 * GB, 0, 0), 10 * GB, "a/b") is None
+    warning = check_fits(Need(8 * GB, GB, 0), 10 * GB, "a/b")
+    assert warning
+    assert "'a/b' needs 9.0 GB of the 10.0 GB" in warning
+    with pytest.raises(DFlashError, match=r"'a/b' needs 40\.0 GB of the 10\.0 GB") as caught:
+        check_fits(Need(30 * GB, 9 * GB, GB), 10 * GB, "a/b")
+    assert "-m mlx-community/Qwen3-8B-4bit" in caught.value.hint
+    assert "--force" in caught.value.hint
+
+
+def test_nothing_smaller_to_name():
+    """On a small machine, or where a long context is what is too much."""
+    with pytest.raises(DFlashError) as caught:
+        check_fits(Need(2 * GB, 0, 0), GB, "a/b")
+    assert "bundled pair" in caught.value.hint
+
+
+def test_working_set(monkeypatch):
+    """Metal's own limit where there is one, else a share of the memory."""
+    if not mx.metal.is_available():
+        assert GB < memory.working_set() < 10**14
+    info = {"max_recommended_working_set_size": 12 * GB, "memory_size": 16 * GB}
+    monkeypatch.setattr(mx, "device_info", lambda: info)
+    assert memory.working_set() == 12 * GB
+    monkeypatch.setattr(mx, "device_info", dict)
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
+    monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=sizes.get))
+    assert memory.working_set() == 3_072_000

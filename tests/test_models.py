@@ -1,0 +1,373 @@
+"""`dflash models`: the table, downloads and deletions, in this process and in a terminal."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hub_server import GATED, environment, point_client, serve, tiny_repo
+from typer.testing import CliRunner
+
+from dflash_mlx import registry, snapshots
+
+REPO, DRAFT = "owner/model", "owner/draft"
+KNOWN = "mlx-community/Qwen3-4B-4bit"
+KNOWN_DRAFT = "z-lab/Qwen3-4B-DFlash-b16"
+MAIN = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """The Hub's cache of the test."""
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def server(cache, monkeypatch):
+    """A Hub with some models, which this process's client asks."""
+    with serve() as running:
+        point_client(monkeypatch, running.endpoint, cache)
+        running.repos = {name: tiny_repo() for name in (REPO, KNOWN)}
+        drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
+        running.repos |= {DRAFT: drafter, KNOWN_DRAFT: drafter}
+        yield running
+
+
+@pytest.fixture
+def run(cli_app):
+    """Run `dflash models` in this process."""
+    return lambda *args, **kwargs: CliRunner().invoke(cli_app, ["models", *args], **kwargs)
+
+
+@pytest.fixture
+def pull(run):
+    """`models pull` without questions; it must work."""
+
+    def go(*args):
+        result = run("pull", "--yes", *args)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return go
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Let the command believe that somebody can be asked."""
+    module = import_module("dflash_mlx.cli.models")
+    monkeypatch.setattr(module, "check_asking", lambda yes: None)
+
+
+def rows(run):
+    """`models list --json`, by target."""
+    result = run("list", "--json")
+    assert result.exit_code == 0, result.output
+    found = {}
+    for row in json.loads(result.stdout):
+        found.setdefault(row["target"], row)
+    return found
+
+
+def test_list_in_a_pipe(server, run):
+    """Tabs, one line a pair, whatever the width; nothing is asked of the Hub."""
+    result = run("list")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    head, *lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert head == ["TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS"]
+    assert len(lines) == len(registry.entries())
+    assert {len(line) for line in lines} == {7}
+    known = next(line for line in lines if line[0] == KNOWN)
+    assert known[1:6] == [KNOWN_DRAFT, "16", "~2.3+1.1 GB", "~3.9 GB", "no"]
+    assert {line[6] for line in lines} <= {"yes", "tight", "no", "not yet"}
+    assert server.requests == 0
+
+
+def test_list_says_what_runs(run, server):
+    """Pairs that run stand first; the others say why they do not."""
+    found = list(rows(run).values())
+    flags = [row["supported"] for row in found]
+    assert flags == sorted(flags, reverse=True)
+    assert set(flags) == {True, False}
+    for row in found:
+        assert bool(row["reason"]) is not row["supported"]
+        assert "lacks" not in row
+
+
+def test_list_says_what_fits(run, server, monkeypatch):
+    """Against the working set of this machine."""
+    entry = registry.find(KNOWN)
+    for share, word in ((0.7, "yes"), (0.9, "tight"), (1.1, "no")):
+        limit = int(entry.memory_bytes / share)
+        monkeypatch.setattr("dflash_mlx.memory.working_set", lambda limit=limit: limit)
+        assert rows(run)[KNOWN]["fits"] == word
+
+
+def test_list_says_what_is_cached(run, server, pull):
+    """A pair, its target alone, a part of it; and models of no known pair."""
+    assert rows(run)[KNOWN]["cached"] == "no"
+    pull(KNOWN, "--no-draft")
+    assert rows(run)[KNOWN]["cached"] == "target only"
+    pull(KNOWN)
+    assert rows(run)[KNOWN]["cached"] == "yes"
+    folder = snapshots.local(KNOWN_DRAFT)
+    assert folder
+    (folder / "model.safetensors").unlink()
+    assert rows(run)[KNOWN]["cached"] == "partly"
+    pull(REPO, "--no-draft")
+    other = rows(run)[REPO]
+    assert (other["cached"], other["draft"], other["fits"]) == ("yes", None, "yes")
+    assert other["target_bytes"] == snapshots.cached_bytes(REPO)
+    assert KNOWN_DRAFT not in rows(run)
+
+
+@pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
+def test_the_table_fits_the_terminal(width):
+    """Columns are left out, then rows take two lines; no id is cut."""
+    shelf = import_module("dflash_mlx.cli.shelf")
+    cells = [shelf.TITLES, *(row.cells() for row in shelf.known_rows())]
+    lines = shelf.fold(cells, width)
+    longest = max(len(row[0]) for row in cells)
+    assert max(map(len, lines)) <= max(width, longest, 45 if width < 60 else 0)
+    text = "\n".join(lines)
+    for row in cells[1:]:
+        assert row[0] in text
+    assert ("MEMORY" in text) is (width >= 100)
+    if width == 160:
+        assert all(title in lines[0] for title in shelf.TITLES)
+    if width == 40:
+        assert len(lines) == 2 * (len(cells) - 1)
+
+
+def test_pull_brings_target_and_drafter(run, server, pull):
+    """Both sizes are said before anything is fetched."""
+    result = pull(KNOWN)
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"{KNOWN} · 20.7 kB to download",
+        f"{KNOWN_DRAFT} · 8.6 kB to download",
+    ]
+    assert snapshots.cached_state(KNOWN) == snapshots.cached_state(KNOWN_DRAFT) == "yes"
+    before = len(server.asked)
+    assert pull(KNOWN).stderr.count("nothing to download") == 2
+    assert len(server.asked) == before
+
+
+def test_pull_of_any_id(run, server, pull):
+    """With a drafter, without one, and without knowing of one."""
+    result = pull(REPO)
+    assert f"no drafter is known for '{REPO}'" in result.stderr
+    assert snapshots.cached_state(DRAFT) == "no"
+    pull(REPO, "--draft", DRAFT)
+    assert snapshots.cached_state(DRAFT) == "yes"
+
+
+def test_pull_of_a_pair_that_does_not_run(run, server, pull):
+    """It is fetched all the same, and said."""
+    entry = next(entry for entry in registry.entries() if not entry.supported)
+    server.repos[entry.target] = server.repos[entry.draft] = tiny_repo()
+    assert "this pair cannot run yet" in pull(entry.target).stderr
+
+
+def test_pull_asks(run, server, terminal):
+    """Anything but yes fetches nothing."""
+    result = run("pull", KNOWN, input="n\n")
+    assert result.exit_code == 1
+    assert "Download 29.3 kB?" in result.stderr
+    assert "nothing was downloaded" in result.stderr
+    assert snapshots.cached_bytes(KNOWN) == 0
+    assert run("pull", KNOWN, input="\n").exit_code == 0
+    assert snapshots.cached_state(KNOWN) == "yes"
+
+
+def test_pull_goes_on(run, server, pull, monkeypatch):
+    """What is there already is not counted as to be fetched."""
+    monkeypatch.setattr("dflash_mlx.transfer.WAITS", ())
+    server.piece, server.cuts = 1000, [("model.safetensors", 9000)]
+    result = run("pull", "--yes", REPO, "--no-draft")
+    assert result.exit_code == 1
+    assert "goes on from what is there" in result.stderr
+    result = pull(REPO, "--no-draft")
+    assert "of 20.7 kB to download" in result.stderr
+    assert server.starts("model.safetensors") == [0, 9000]
+
+
+def test_room_is_looked_at_for_both(run, server, monkeypatch):
+    """A disk that holds either of the two but not both."""
+    from types import SimpleNamespace
+
+    from dflash_mlx import download
+
+    small = SimpleNamespace(free=download.ROOM + 25_000)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: small)
+    result = run("pull", "--yes", KNOWN)
+    assert result.exit_code == 1
+    assert "there is no room" in result.stderr
+    assert not server.asked
+
+
+BAD = [
+    (["pull", KNOWN], 2, "no terminal to ask at"),
+    (["pull", "word", "--yes"], 2, "'word' is not a Hub id"),
+    (["pull", "/a/b", "--yes"], 2, "not a Hub id"),
+    (["pull", REPO, "-d", "./draft", "--yes"], 2, "'./draft' is not a Hub id"),
+    (["pull", REPO, "-d", DRAFT, "--no-draft", "--yes"], 2, "a drafter and no drafter"),
+    (["pull", "owner/none", "--yes", "--no-draft"], 1, "there is no model 'owner/none'"),
+    (["pull"], 2, "Missing argument"),
+    (["rm", "word", "--yes"], 2, "not a Hub id"),
+    (["rm", KNOWN, "--yes"], 1, f"'{KNOWN}' is not in the cache."),
+    (["rm", "owner/none", "--draft", "--yes"], 1, "is not in the cache"),
+    (["list", "x"], 2, "unexpected extra argument"),
+    ([], 2, "Missing command."),
+    (["lst"], 2, "No such command 'lst'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD)
+def test_bad_input_gets_one_sentence_and_a_hint(run, server, arguments, code, message):
+    result = run(*arguments)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    error, hint = result.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert message in error
+    assert hint.startswith("Hint:  ")
+
+
+def test_a_licence_is_said_before_the_question(run, server, terminal):
+    server.refuse[REPO] = GATED
+    result = run("pull", REPO, "--no-draft", input="y\n")
+    assert result.exit_code == 1
+    assert "asks for a licence" in result.stderr
+    assert "Download" not in result.stderr
+
+
+def test_rm(run, server, pull, terminal):
+    """It says how much, asks, and deletes only what was meant."""
+    pull(KNOWN)
+    result = run("rm", KNOWN, input="n\n")
+    assert result.exit_code == 1
+    assert "Delete 20.7 kB?" in result.stderr
+    assert snapshots.cached_state(KNOWN) == "yes"
+    assert run("rm", KNOWN, input="\n").exit_code == 1  # no is what Enter says
+    assert run("rm", KNOWN, input="y\n").exit_code == 0
+    assert snapshots.cached_state(KNOWN) == "no"
+    assert snapshots.cached_state(KNOWN_DRAFT) == "yes"
+
+
+def test_rm_with_the_drafter(run, server, pull):
+    """The drafter goes too, if it is there; without a terminal only with --yes."""
+    pull(KNOWN)
+    assert run("rm", KNOWN, "--draft").exit_code == 2
+    assert run("rm", KNOWN, "--draft", "--yes").exit_code == 0
+    assert snapshots.cached_repos() == []
+    pull(KNOWN, "--no-draft")
+    assert run("rm", KNOWN, "--draft", "--yes").exit_code == 0
+    pull(REPO, "--no-draft")
+    assert "no drafter is known" in run("rm", REPO, "--draft", "--yes").stderr
+
+
+def test_settings_do_not_get_in_the_way(run, server, pull):
+    """The config file's options are those of other commands; shared ones count here as well."""
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text('model = "a/b"\ndraft = "c/d"\ntemp = 0.5\njson = true\nplain = true\n')
+    result = run("list")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("TARGET\t")
+    assert f"{KNOWN} | 20.7 kB" in pull(KNOWN).stderr  # plain: no special characters
+    path.write_text("tmep = 1\n")
+    assert "did you mean 'temp'?" in run("list").stderr
+
+
+def test_help_loads_no_model_code():
+    program = (
+        f"import sys\ntry:\n    {MAIN}\nexcept SystemExit as left:\n    assert not left.code\n"
+        "heavy = {'mlx', 'mlx_lm', 'huggingface_hub', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    for arguments in (["models", "--help"], ["models", "pull", "-h"]):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class Terminal:
+    """A command on a pseudo-terminal of its own."""
+
+    def __init__(self, arguments, env, columns=100):
+        import fcntl
+        import struct
+        import termios
+
+        self.text = ""
+        self.pid, self.end = pty.fork()
+        if self.pid == 0:
+            os.execve(sys.executable, [sys.executable, "-c", MAIN, *arguments], env)
+        fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def until(self, wanted, seconds=60):
+        """Read until a text was shown."""
+        end = time.monotonic() + seconds
+        while wanted not in self.text:
+            assert time.monotonic() < end, self.text
+            if select.select([self.end], [], [], 0.1)[0]:
+                self.text += os.read(self.end, 65536).decode(errors="replace")
+
+    def type(self, text):
+        """Press keys."""
+        os.write(self.end, text.encode())
+
+    def code(self):
+        """Wait for the end; the exit code."""
+        while True:
+            try:
+                self.text += os.read(self.end, 65536).decode(errors="replace")
+            except OSError:  # the other end is closed
+                break
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_pull_in_a_terminal(server, cache):
+    """It asks, shows bytes, rate and time left; Ctrl-C says that a second pull goes on."""
+    server.repos[REPO] = tiny_repo(2_000_000)
+    server.piece, server.delay = 10_000, 0.02
+    env = environment(server.endpoint, cache, TERM="xterm-256color", PYTHONUTF8="1")
+    shown = Terminal(["models", "pull", REPO, "--no-draft"], env)
+    shown.until("Download 2.0 MB?")
+    assert not server.asked
+    shown.type("y\n")
+    shown.until("/s")
+    shown.until("MB")
+    os.kill(shown.pid, signal.SIGINT)
+    assert shown.code() == 130
+    assert f"a second `dflash models pull {REPO}` goes on from here" in shown.text
+    assert "Traceback" not in shown.text
+    assert snapshots.cached_state(REPO) == "partly"
+    have = max(path.stat().st_size for path in cache.rglob(f"*{snapshots.PART}"))
+    assert have > 100_000
+    server.delay = 0.0
+    again = Terminal(["models", "pull", REPO, "--no-draft", "--yes"], env)
+    assert again.code() == 0
+    assert snapshots.cached_state(REPO) == "yes"
+    assert server.starts("model.safetensors") == [0, have]
+
+
+def test_list_in_a_terminal(server, cache):
+    """The same table, in columns, no wider than the window."""
+    env = environment(server.endpoint, cache, TERM="xterm-256color", PYTHONUTF8="1")
+    env.pop("COLUMNS", None)
+    shown = Terminal(["models", "list"], env, columns=90)
+    assert shown.code() == 0
+    lines = shown.text.splitlines()
+    assert lines[0].startswith("TARGET  ")
+    assert max(map(len, lines)) <= 90
+    assert "not yet: this version" in shown.text

@@ -1,0 +1,182 @@
+"""Chats on disk: whole or not there, private, and read back as they were."""
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+transcript = import_module("dflash_mlx.cli.transcript")
+Chat, Turn = transcript.Chat, transcript.Turn
+
+CHAT = Chat(
+    (
+        Turn("What is 2 + 2?", "4", "two and two", "stop"),
+        Turn("ünï ‹\ud800›\n/x", "```\na", "", "length"),
+    ),
+    system="Be brief.",
+    left_out=1,
+    model="bundled",
+    draft="bundled",
+)
+
+
+def test_a_chat_comes_back_as_it_was() -> None:
+    """Also odd characters; nobody else can read the file."""
+    path = transcript.save("my chat", CHAT)
+    assert transcript.load("my chat") == CHAT
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_latest_comes_first() -> None:
+    """`--resume` without a name takes the first."""
+    assert transcript.chat_names() == []
+    for age, name in enumerate(("b", "a", "c")):
+        path = transcript.save(name, CHAT)
+        os.utime(path, (100 + age, 100 + age))
+    assert transcript.chat_names() == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 81, "é" * 101, "a ", "a\n"])
+def test_names_that_cannot_be(name: str) -> None:
+    """Guards files outside the folder."""
+    with pytest.raises(UsageError, match="cannot be named"):
+        transcript.save(name, CHAT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"version": 1}',
+        '{"version": "1"}',
+        "\xff",
+        '{"version": 1, "turns": 3}',
+    ],
+)
+def test_damaged_files(text: str) -> None:
+    """Each is refused in one sentence."""
+    path = transcript.save("x", CHAT)
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DFlashError, match="is not a saved chat"):
+        transcript.load("x")
+
+
+@pytest.mark.parametrize(
+    "change", [{"turns": [{}]}, {"left_out": "1"}, {"model": 3}, {"turns": "ab"}]
+)
+def test_fields_of_another_kind(change: dict) -> None:
+    """A file that was changed by hand cannot crash the chat later."""
+    path = transcript.save("x", CHAT)
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8", "surrogatepass")), **change}))
+    with pytest.raises(DFlashError, match="is not a saved chat"):
+        transcript.load("x")
+
+
+def test_newer_and_missing_files() -> None:
+    """Both say what to do."""
+    path = transcript.save("x", CHAT)
+    path.write_text('{"version": 2}')
+    with pytest.raises(DFlashError, match="newer"):
+        transcript.load("x")
+    with pytest.raises(DFlashError, match="no saved chat 'y'") as found:
+        transcript.load("y")
+    assert "x" in found.value.hint
+
+
+def test_a_fault_in_saving_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: the old chat stays, no half file is left, and one sentence says so."""
+    path = transcript.save("x", CHAT)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DFlashError, match="No space left"):
+        transcript.save("x", Chat())
+    assert transcript.load("x") == CHAT
+    assert list(path.parent.iterdir()) == [path]
+
+
+SAVER = """
+import importlib, sys
+transcript = importlib.import_module("dflash_mlx.cli.transcript")
+text = "word " * 4000
+number = int(sys.argv[1])
+while True:
+    number += 1
+    turns = tuple(transcript.Turn(str(n), text) for n in range(number % 7, number % 7 + 3))
+    transcript.save("x", transcript.Chat(turns, system=str(number)))
+    print(number, flush=True)
+"""
+
+
+def kill_savers(times: int, code: str = SAVER) -> None:
+    """Kill -9 a program that saves all the time; the file must hold a whole chat, none older than
+    the last one that was said to be saved."""
+    dice, number = random.Random(3), 0
+    for _ in range(times):
+        command = [sys.executable, "-c", code, str(number)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(dice.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        said = [
+            int(line) for line in process.stdout.read().splitlines(keepends=True) if "\n" in line
+        ]
+        process.wait()
+        chat = transcript.load("x")
+        assert int(chat.system) >= max([*said, number])
+        number = int(chat.system)
+        assert [turn.prompt for turn in chat.turns] == [str(number % 7 + n) for n in range(3)]
+
+
+@pytest.mark.slow
+def test_killed_while_saving() -> None:
+    """50 kills at random points: no damaged file, nothing lost that was saved."""
+    kill_savers(50)
+
+
+def test_the_kill_test_can_fail() -> None:
+    """A program that writes the file in place is caught."""
+    in_place = SAVER.replace(
+        "text =",
+        "transcript.write_whole = lambda path, text: path.write_text('') or path.write_text(text)\\n"
+        "text =",
+    ).replace("4000", "400000")
+    with pytest.raises((DFlashError, AssertionError)):
+        kill_savers(20, in_place)
+
+
+def test_markdown(tmp_path: Path) -> None:
+    """An export is whole Markdown, also where an answer was cut in a code block."""
+    turns = (Turn("hi", "```py\nprint(1)", "a ``` b", "interrupted"), *CHAT.turns[:1])
+    text = transcript.markdown(replace(CHAT, turns=turns))
+    assert text.startswith("# Chat with bundled\n\n*System prompt:* Be brief.\n\n## You\n\nhi\n\n")
+    assert "````text\na ``` b\n````" in text
+    assert "```py\nprint(1)\n```\n\n*(stopped)*\n\n## You" in text
+    path = tmp_path / "chat.md"
+    transcript.export(path, CHAT)
+    transcript.export(path, replace(CHAT, turns=()))  # an earlier export may be replaced
+    path.write_text("my notes")
+    with pytest.raises(DFlashError, match="is there already"):
+        transcript.export(path, CHAT)
+    assert path.read_text() == "my notes"
+    with pytest.raises(DFlashError, match="cannot be written"):
+        transcript.export(tmp_path / "no" / "chat.md", CHAT)
