@@ -3,51 +3,20 @@
 Knows the conversation, not how a command was typed.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from dflash_mlx.errors import UsageError
 
-from . import transcript
 from .answer import answer
 from .compare import Comparison, answer_plainly, show_table, warm_up
-from .dialogue import AGAIN, Dialogue, messages
-from .interrupt import Interrupt
+from .dialogue import AGAIN, messages
+from .interrupt import Interrupt, Leave
 from .loading import add_drafter, fetch_pair, load_pair
-from .options import ModelOptions
-from .output import Output
-from .prompt import KEYS, edit
+from .room import Room, first_words
 from .stats_page import stats_page
-from .transcript import Chat
 from .tuning import SETTINGS, changed, setting, shown
 from .view import JsonView
-
-
-class Leave(Exception):
-    """The user leaves the chat."""
-
-
-@dataclass(slots=True)
-class Room:
-    """Where a command is used: the conversation, the screen, and what was loaded."""
-
-    dialogue: Dialogue
-    out: Output
-    models: ModelOptions
-    edit: Callable[[str], str] = edit
-
-    def line(self, text: str, style: str = "") -> None:
-        """One line for the user."""
-        self.out.tell(text, style)
-
-    def show_keys(self) -> None:
-        """The keys and what they do."""
-        width = max(len(keys) for keys, _ in KEYS) + 2
-        for keys, does in KEYS:
-            self.line(f"  {keys:{width}}{does}")
-
 
 # What answers -------------------------------------------------------------------------------------
 
@@ -196,7 +165,7 @@ def both(room: Room, _: str) -> None:
         show_table(table, dialogue.tuning.sampling, width, room.out)
     dialogue.stopped_at = interrupt.at
     if interrupt.twice:
-        raise KeyboardInterrupt
+        raise Leave(130)
     if interrupt.asked:
         room.out.erase()
         room.line("  stopped: nothing to compare", "dim")
@@ -232,74 +201,3 @@ def edit_last(room: Room, _: str) -> None:
         return
     room.line(f"  › {text}", "dim")
     room.dialogue.again(text)
-
-
-def first_words(text: str, most: int = 50) -> str:
-    """The start of a text on one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
-# On disk ------------------------------------------------------------------------------------------
-
-
-def saved_chats(room: Room) -> list[str]:
-    """The names that `/load` knows."""
-    return transcript.chat_names()
-
-
-def save(room: Room, name: str) -> None:
-    """`/save`."""
-    room.line(f"  saved in {room.dialogue.save(name or None)}", "dim")
-
-
-def load(room: Room, name: str) -> None:
-    """`/load`: the present conversation was saved after its last answer."""
-    if not name:
-        room.line(f"  saved chats: {transcript.listing(transcript.chat_names(), 20)}")
-        return
-    chat = room.dialogue.load(name)
-    tell_loaded(room, name, chat)
-
-
-def tell_loaded(room: Room, name: str, chat: Chat) -> None:
-    """Say what a saved chat is, and when another target goes on with it."""
-    turns = f"{len(chat.turns):,} turn{'' if len(chat.turns) == 1 else 's'}"
-    room.line(f"  {name}: {turns}", "dim")
-    if chat.turns:
-        room.line(f"  last prompt: {first_words(chat.turns[-1].prompt)}", "dim")
-    now = room.dialogue.pair.target_name
-    if chat.model not in (None, now):
-        room.line(f"  saved with {chat.model}; {now} goes on. /model {chat.model} changes that")
-
-
-def export(room: Room, name: str) -> None:
-    """`/export`."""
-    if not room.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    path = Path(name).expanduser()
-    dialogue = room.dialogue
-    transcript.export(path, replace(dialogue.chat, model=dialogue.pair.target_name))
-    room.line(f"  written to {path}", "dim")
-
-
-def copy(room: Room, _: str) -> None:
-    """`/copy`."""
-    if not room.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    from .clipboard import to_clipboard
-
-    room.line(f"  copied {to_clipboard(room.dialogue.chat.turns[-1].answer)}", "dim")
-
-
-def clear(room: Room, _: str) -> None:
-    """`/clear`: the old conversation stays saved."""
-    dialogue = room.dialogue
-    old = dialogue.name
-    dialogue.chat, dialogue.name = Chat(system=dialogue.chat.system), None
-    room.line(f"  new conversation{f'; the old one is saved as {old}' if old else ''}", "dim")
-
-
-def leave(room: Room, _: str) -> None:
-    """`/exit`."""
-    raise Leave

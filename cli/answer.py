@@ -47,13 +47,15 @@ def answer(
     """Ask, show and collect; `options` are those of `Session.stream`.
 
     When Ctrl-C comes what was said so far is the answer; it is looked for between blocks and,
-    while the prompt is read, between chunks. After a second one the caller has to leave.
+    while the prompt is read, between chunks. After a second one the caller has to leave; the
+    interrupt is held by then, so that the answer can be kept first.
     """
 
     def reading(done: int, total: int) -> None:
         interrupt.check()
         view.prefill(done, total)
 
+    interrupt.hold(False)
     began = time.perf_counter()
     blocks = session.stream(prompt, on_prefill=reading, **options)
     said = Answer(session.stats)
@@ -71,5 +73,6 @@ def answer(
         except KeyboardInterrupt:
             pass  # `said` is what there is
         finally:
+            interrupt.hold()
             blocks.close()  # type: ignore[attr-defined]
     return said

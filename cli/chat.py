@@ -16,13 +16,13 @@ from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
 
 from . import transcript
-from .actions import Leave, Room, tell_loaded
 from .commands import completions, dispatch, is_command, unescaped
 from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
 from .generate import settle_draft
+from .interrupt import Leave
+from .keeping import tell_loaded
 from .loading import load_pair
-from .models import size
 from .options import (
     ModelOptions,
     PromptOptions,
@@ -32,9 +32,10 @@ from .options import (
     option,
     source,
 )
-from .output import Output, columns
+from .output import Output, columns, size
 from .prompt import Prompt, muted
 from .question import read_stdin
+from .room import Room
 from .transcript import Chat
 from .tuning import Tuning
 from .view import folded
@@ -91,6 +92,7 @@ def chat(
         asked.think,
     )
     models = pick(ctx, models, saved, out, demo=demo, asks=interactive)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn of long prompts
     pair, seconds = load_pair(models, out)
     looks = Looks(markdown, asked.show_thinking, screen.quiet)
     keeps = not no_history and (interactive or resume)
@@ -114,28 +116,28 @@ def chat(
 
 
 def talk(room: Room, *, no_history: bool) -> None:
-    """The loop; ends by typer.Exit when Ctrl-C came twice."""
+    """The loop, until the user leaves; typer.Exit when that was by Ctrl-C twice."""
     history = None if no_history else transcript.data_folder() / "history"
     prompt = Prompt(room.out, lambda text: completions(room, text), history)
-    dialogue = room.dialogue
+    dialogue, code = room.dialogue, 0
     try:
         while True:
             try:
-                text = prompt.read()
+                handle(room, prompt.read())
             except KeyboardInterrupt:
+                room.out.erase()
                 now = time.monotonic()
                 if now - dialogue.stopped_at <= AGAIN:
-                    raise
+                    raise Leave(130) from None
                 dialogue.stopped_at = now
                 room.line("  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim")
-                continue
-            handle(room, text)
-    except (EOFError, Leave):
-        farewell(room)
-    except KeyboardInterrupt:
-        room.out.erase()
-        farewell(room)
-        raise typer.Exit(130) from None
+    except EOFError:
+        pass
+    except Leave as leave:
+        code = leave.code
+    farewell(room)
+    if code:
+        raise typer.Exit(code)
 
 
 def handle(room: Room, text: str) -> None:
@@ -146,11 +148,11 @@ def handle(room: Room, text: str) -> None:
         if is_command(text):
             dispatch(room, text)
         else:
+            room.line("")
             room.dialogue.ask(unescaped(text).strip())
     except DFlashError as error:
         room.out.error(error.message, error.hint)
-    if room.out.answers:
-        room.line("")
+    room.line("")
 
 
 def answer_once(room: Room, question: str) -> None:

@@ -8,8 +8,9 @@ from collections import deque
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
-from .markdown import Lines, Piece, Stream
+from .markdown import Stream
 from .output import Output, clean, screen_size
+from .pieces import Lines, Piece
 from .region import Region
 from .view import SPINNER, PlainView, progress_line
 
@@ -134,7 +135,9 @@ class ChatView(PlainView):
         room = min(TAIL, max(rows // 2 - 1, 0))
         lines = self._renderer.preview(pieces, width)
         if len(lines) > room:
-            lines = [self.out.glyphs("…"), *lines[len(lines) - room + 1 :]] if room else []
+            lines = lines[len(lines) - room :]
+            if room > 2:
+                lines[0] = self.out.glyphs("…")
         gap = pieces[0].gap if pieces else not stream.in_code
         return [""] * (gap and self._printed and rows > 3) + lines
 

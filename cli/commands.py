@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
-from . import actions
-from .actions import Room
+from . import actions, keeping
+from .room import Room
 from .tuning import SETTINGS, setting
 
 WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -132,14 +132,14 @@ COMMANDS = (
         "save",
         "[name]",
         "keep the chat under a name",
-        actions.save,
+        keeping.save,
         detail="Chats are also saved after every answer; the name is where that goes on.",
     ),
-    Command("load", "[name]", "go on with a saved chat", actions.load, words=actions.saved_chats),
-    Command("export", "file.md", "write the chat as Markdown", actions.export, needs=True),
-    Command("copy", "", "the last answer to the clipboard", actions.copy),
-    Command("clear", "", "begin a new conversation with the same system prompt", actions.clear),
-    Command("exit", "", "leave", actions.leave, aliases=("quit", "bye")),
+    Command("load", "[name]", "go on with a saved chat", keeping.load, words=keeping.saved_chats),
+    Command("export", "file.md", "write the chat as Markdown", keeping.export, needs=True),
+    Command("copy", "", "the last answer to the clipboard", keeping.copy),
+    Command("clear", "", "begin a new conversation with the same system prompt", keeping.clear),
+    Command("exit", "", "leave", keeping.leave, aliases=("quit", "bye")),
 )
 
 

@@ -70,6 +70,11 @@ def fit_row(line: str, columns: int) -> str:
     return line
 
 
+def language_of(info: str) -> str:
+    """The language that a block of code names after its first marks."""
+    return re.split(r"[\s,:{}]", info.strip().lstrip("{."))[0]
+
+
 def math(state: "StateInline", silent: bool) -> bool:
     """A formula in a line: its stars and underscores are no emphasis."""
     if state.src[state.pos] not in "$\\":

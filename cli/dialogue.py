@@ -13,7 +13,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from . import transcript
 from .answer import Answer, answer
 from .chat_view import make_chat_view
-from .interrupt import Interrupt
+from .interrupt import Interrupt, Leave
 from .output import Output, columns
 from .transcript import Chat, Turn
 from .tuning import Tuning
@@ -136,7 +136,7 @@ class Dialogue:
         self.save_quietly()
 
     def ask(self, prompt: str) -> Answer:
-        """Answer a prompt and remember both; KeyboardInterrupt after a second Ctrl-C."""
+        """Answer a prompt and remember both; Leave after a second Ctrl-C."""
         self.make_room(prompt)
         view = make_chat_view(
             self.out,
@@ -148,20 +148,23 @@ class Dialogue:
             said = answer(
                 self.session, messages(self.chat, prompt), view, interrupt, **self.options()
             )
+            if said.tokens:
+                self._keep(prompt, said)
         self.stopped_at = interrupt.at
-        if said.tokens:
-            self.last = said
-            self.totals.add(said)
-            turn = Turn(
-                prompt, said.text.strip("\n"), said.thinking.strip("\n"), said.finish_reason
-            )
-            self.change(replace(self.chat, turns=(*self.chat.turns, turn)))
         if interrupt.twice:
-            raise KeyboardInterrupt
+            raise Leave(130)
         line = chat_line(said.stats, said.finish_reason, self.tuning.max_tokens)
         self.out.note(folded(line, columns()))
         self._hint(said)
         return said
+
+    def _keep(self, prompt: str, said: Answer) -> None:
+        """Remember a prompt and its answer, also on disk."""
+        self.last = said
+        self.totals.add(said)
+        text, thinking = said.text.strip("\n"), said.thinking.strip("\n")
+        turn = Turn(prompt, text, thinking, said.finish_reason)
+        self.change(replace(self.chat, turns=(*self.chat.turns, turn)))
 
     def again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
         """Answer the last prompt, or another in its place, anew; the old turn and the new answer.

@@ -1,4 +1,4 @@
-"""Which pair `dflash chat` begins with when none was named: one that suits this Mac, or the bundled.
+"""Which pair `dflash chat` begins with when none is named: one for this Mac, or the bundled one.
 
 Knows the registry and this machine; downloads nothing itself and asks before anything is.
 """
@@ -13,7 +13,7 @@ import typer
 from dflash_mlx.errors import DFlashError
 
 from .options import ModelOptions
-from .output import Output
+from .output import Output, size
 from .wait import Wait
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ def choose(models: ModelOptions, out: Output, *, asks: bool) -> ModelOptions:
     if not has_metal():
         return models
     from dflash_mlx.memory import working_set
-    from dflash_mlx.registry import suits
-    from dflash_mlx.snapshots import cached_state
+    from dflash_mlx.registry import entries, suits
 
     limit = working_set()
-    here = suits(limit, 1 << 62, lambda e: both(e, models, cached_state))
+    here = suits(limit, 1 << 62, (entry for entry in entries() if is_here(entry, models)))
     if here is not None:
         return named(models, here)
     if not asks or models.offline:
@@ -46,10 +45,12 @@ def choose(models: ModelOptions, out: Output, *, asks: bool) -> ModelOptions:
     return offer(models, entry, out)
 
 
-def both(entry: "Entry", models: ModelOptions, state) -> bool:
+def is_here(entry: "Entry", models: ModelOptions) -> bool:
     """Whether all that is needed of a pair is downloaded."""
-    draft = models.no_draft or state(entry.draft) == "yes"
-    return draft and state(entry.target) == "yes"
+    from dflash_mlx.snapshots import cached_state
+
+    needed = [entry.target] if models.no_draft else [entry.target, entry.draft]
+    return all(cached_state(repo) == "yes" for repo in needed)
 
 
 def offer(models: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
@@ -63,10 +64,10 @@ def offer(models: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
     except DFlashError as error:
         out.note(f"{error.message} The bundled pair answers.", "warning")
         return models
-    memory = f", {entry.memory_bytes / 1e9:.0f} GB of memory" if entry.memory_bytes else ""
-    out.tell(f"This Mac suits {entry.target} with the drafter {entry.draft}{memory}.")
+    memory = f" They need {size(entry.memory_bytes)} of memory." if entry.memory_bytes else ""
+    out.tell(f"{entry.target} with the drafter {entry.draft} suits this Mac.{memory}")
     out.tell("`dflash models list` shows the others; -m names one.", "dim")
-    question = f"Download {missing / 1e9:.1f} GB? (no: chat with the tiny bundled pair)"
+    question = f"Download {size(missing)}? (no: chat with the tiny bundled pair)"
     return named(models, entry) if typer.confirm(question, default=True, err=True) else models
 
 

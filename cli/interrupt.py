@@ -6,6 +6,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
+class Leave(Exception):
+    """The user leaves a chat; `code` is the program's exit code."""
+
+    def __init__(self, code: int = 0):
+        super().__init__()
+        self.code = code
+
+
 class Interrupt:
     """Watches for Ctrl-C while it is entered; `asked` and `twice` say whether it came.
 
@@ -16,6 +24,7 @@ class Interrupt:
         self.asked = self.twice = False
         self.at = float("-inf")  # when it came last, on the clock of time.monotonic
         self._window = window
+        self._held = False
         self._before: Any = None
 
     def __enter__(self) -> "Interrupt":
@@ -37,9 +46,14 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
 
+    def hold(self, held: bool = True) -> None:
+        """While held a second one, too, only sets `twice`: what has to be kept gets its time."""
+        self._held = held
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         before, self.at = self.at, time.monotonic()
         if self.asked and self.at - before <= self._window:
             self.twice = True
-            raise KeyboardInterrupt
+            if not self._held:
+                raise KeyboardInterrupt
         self.asked = True

@@ -7,9 +7,10 @@ neither colours nor terminals.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from .dialect import parser
+from .dialect import language_of, parser
+from .pieces import Piece
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -18,23 +19,6 @@ MARKS = re.compile(r"[ \t]*(?:[-=*+_#>|`~: \t]+|\d{1,9}[.)]?|\$\$?|\\\[?)[ \t]*"
 LISTS = ("bullet_list_open", "ordered_list_open")
 UNTIL_EMPTY = ("paragraph_open", "table_open", "blockquote_open", "math_block")
 AT_ONCE = ("heading_open", "hr")
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is shown together: a block or an item of a list in Markdown, or one line.
-
-    `gap`: an empty line stands before it, unless it comes first. `number`: of a numbered item.
-    `language` and `first` are for lines of code: the first one begins a new block.
-    """
-
-    kind: Literal["block", "code", "text"]
-    source: str
-    gap: bool = False
-    number: int | None = None
-    language: str = ""
-    first: bool = False
-    dim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +181,8 @@ def take_items(
 
 def open_fence(block: "Token", line: str) -> Fence:
     """The fence that begins with a line."""
-    language = re.match(r"[^\s,:{}]*", block.info.strip().lstrip("{."))
-    return Fence(
-        block.markup, len(line) - len(line.lstrip(" ")), language.group() if language else ""
-    )
+    indent = len(line) - len(line.lstrip(" "))
+    return Fence(block.markup, indent, language_of(block.info))
 
 
 def take_code(
@@ -222,37 +204,3 @@ def take_code(
         pieces.append(Piece("code", line, fence.fresh, language=fence.language, first=fence.fresh))
         fence = replace(fence, empty=0, fresh=False)
     return len(lines), Place(fence)
-
-
-class Lines:
-    """Text that is no Markdown: each line is a piece."""
-
-    in_code = False
-
-    def __init__(self, *, dim: bool = False):
-        self._parts: list[str] = []
-        self._dim, self._first = dim, True
-
-    def feed(self, text: str) -> list[Piece]:
-        """Take in text; the lines it finished."""
-        if "\n" not in text:
-            self._parts.append(text)
-            return []
-        *lines, rest = ("".join(self._parts) + text).split("\n")
-        self._parts = [rest]
-        return [self._piece(line) for line in lines]
-
-    def tail(self) -> list[Piece]:
-        """The line that is not finished."""
-        rest = "".join(self._parts)
-        return [Piece("text", rest, gap=self._first, dim=self._dim)] if rest else []
-
-    def finish(self) -> list[Piece]:
-        """The text is over: the line that is left."""
-        rest = "".join(self._parts)
-        self._parts = []
-        return [self._piece(rest)] if rest else []
-
-    def _piece(self, line: str) -> Piece:
-        gap, self._first = self._first, False
-        return Piece("text", line, gap=gap, dim=self._dim)

@@ -12,7 +12,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .options import ScreenOptions, grouped
-from .output import Output
+from .output import Output, size
 from .shelf import cached_rows, known_rows, show_rows
 
 if TYPE_CHECKING:
@@ -154,14 +154,6 @@ def rm(
         raise typer.Exit(1)
     freed = sum(remove(repo) for repo in repos)
     out.note(f"{size(freed)} freed")
-
-
-def size(count: int) -> str:
-    """Bytes for a person."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def check_id(name: str) -> None:

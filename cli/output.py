@@ -127,6 +127,14 @@ class Output:
             sys.stderr.flush()
 
 
+def size(count: int) -> str:
+    """Bytes for a person."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
 def columns() -> int:
     """Width of the terminal on stderr; 0 when it is not known."""
     try:

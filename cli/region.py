@@ -4,7 +4,8 @@ Knows lines and the screen's size, not what the lines say.
 
 The cursor rests at the start of the region's first line. A terminal keeps it with that place when
 the window changes, whether it breaks lines anew or cuts them, so erasing never counts rows: all
-that is ours lies from the cursor on, and nothing that is ours lies before it.
+that is ours lies from the cursor on, and nothing that is ours lies before it. Only what a terminal
+moves out at the top stays: a region should take less than half the screen.
 """
 
 import re

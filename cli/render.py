@@ -8,18 +8,17 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .dialect import parse, parser
+from .dialect import language_of, parse, parser
 from .highlight import Highlighter
-from .markdown import Piece
+from .pieces import Piece
+from .tables import alignment, table_lines
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode as Node
-    from rich.console import Console
     from rich.text import Text
 
 INLINE = {"strong": "bold", "em": "italic", "s": "strike"}
 NARROW = 8  # columns that nested text has at least
-WORD = 10  # columns a table's column should have, if it has words that long
 SIGNS = {"bullet": "•", "quote": "│", "rule": "─"}
 ASCII_SIGNS = {"bullet": "*", "quote": "|", "rule": "-"}
 
@@ -30,7 +29,7 @@ class Renderer:
     def __init__(self, *, ascii: bool = False):
         from rich.console import Console
 
-        self._console: Console = Console(
+        self._console = Console(
             file=io.StringIO(), force_terminal=True, color_system="standard", legacy_windows=False
         )
         self._signs = ASCII_SIGNS if ascii else SIGNS
@@ -114,7 +113,7 @@ class Renderer:
                 text = self._inline(node.children, style)
                 return self._wrap(text, width) if text else []
             case "fence" | "code_block":
-                code = Highlighter(node.info.split()[0] if node.info.strip() else "")
+                code = Highlighter(language_of(node.info))
                 return [code.line(line) for line in trimmed(node.content.split("\n"))]
             case "math_block":
                 return [
@@ -128,7 +127,12 @@ class Renderer:
             case "hr":
                 return [Text(self._signs["rule"] * min(width, 40), "dim")]
             case "table":
-                return self._table(node, width)
+                rows = [
+                    [(self._inline(cell.children), alignment(cell)) for cell in row.children]
+                    for part in node.children
+                    for row in part.children
+                ]
+                return table_lines(self._console, rows, width, self._signs["rule"])
         raise AssertionError(node.type)
 
     def _plain(self, line: str, width: int) -> list["Text"]:
@@ -179,50 +183,6 @@ class Renderer:
                     text.append_text(self._inline(node.children, f"{style} {INLINE[kind]}".strip()))
         return text
 
-    def _table(self, node: "Node", width: int) -> list["Text"]:
-        from rich.box import Box
-        from rich.table import Table
-        from rich.text import Text
-
-        rows = [
-            [(self._inline(cell.children), alignment(cell)) for cell in row.children]
-            for part in node.children
-            for row in part.children
-        ]
-        head, body = rows[0], rows[1:]
-        needed = sum(
-            min(longest_word(row[i][0] for row in rows), WORD) + 3 for i in range(len(head))
-        )
-        if body and needed - 3 > width:
-            return self._records(head, body, width)
-        rule = self._signs["rule"]
-        blank = "    \n"
-        box = Box(blank * 2 + f" {rule * 2} \n" + blank * 5, ascii=True)
-        table = Table(
-            box=box, show_edge=False, pad_edge=False, header_style="bold", border_style="dim"
-        )
-        for text, side in head:
-            table.add_column(text, justify=side, overflow="fold")  # type: ignore[arg-type]
-        for row in body:
-            table.add_row(*(text for text, _ in row))
-        options = self._console.options.update(width=width)
-        return [
-            Text.assemble(*((part.text, part.style or "") for part in line))
-            for line in self._console.render_lines(table, options, pad=False)
-        ]
-
-    def _records(self, head: list, body: list, width: int) -> list["Text"]:
-        """A table that is too wide, row by row: a line for each cell."""
-        from rich.text import Text
-
-        found: list[Text] = []
-        for row in body:
-            found += [Text()] if found else []
-            for (name, _), (text, _) in zip(head, row, strict=True):
-                label = (f"{name.plain}: ", "bold") if name.plain else ""
-                found += self._wrap(Text.assemble(label, text), width)
-        return found
-
 
 def prefixed(
     texts: Iterable["Text"], prefix: tuple[str, str], first: tuple[str, str] | None = None
@@ -245,15 +205,3 @@ def trimmed(lines: list[str]) -> list[str]:
     """Lines without empty ones at both ends."""
     filled = [place for place, line in enumerate(lines) if line.strip()]
     return lines[filled[0] : filled[-1] + 1] if filled else []
-
-
-def longest_word(texts: Iterable["Text"]) -> int:
-    """Columns of the longest word."""
-    from rich.cells import cell_len
-
-    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
-
-
-def alignment(cell: "Node") -> str:
-    """How a table's cell is aligned."""
-    return str(cell.attrs.get("style", "")).removeprefix("text-align:") or "left"

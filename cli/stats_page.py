@@ -1,8 +1,7 @@
 """What `/stats` shows: the last answer, where drafts were kept, time, the conversation."""
 
 from .dialogue import Dialogue
-from .models import size
-from .output import Output, columns
+from .output import Output, columns, size
 
 BAR = 8  # cells for 100 %
 EIGHTHS = " ▏▎▍▌▋▊▉█"

@@ -13,7 +13,7 @@ from typing import Any
 from .errors import DFlashError
 from .faults import explain
 from .snapshots import PART, UNWANTED, WANTED, cache_folder, missing, repo_folder
-from .transfer import File, Transfer
+from .transfer import File, Transfer, is_whole
 
 Progress = Callable[[int, int], None]
 TIMEOUT = 20.0  # seconds for an answer
@@ -85,15 +85,13 @@ def ask(repo: str) -> Plan:
 
 
 def here(folder: Path, commit: str, name: str, blob: str, size: int) -> int:
-    """Bytes of one file that the cache has."""
-    if (folder / "snapshots" / commit / name).exists():
-        return size
-    if not blob:
-        return 0
-    if (folder / "blobs" / blob).exists():
+    """Bytes of one file that the cache has; a file of another length is damaged and counts none."""
+    places = [folder / "snapshots" / commit / name]
+    places += [folder / "blobs" / blob] if blob else []
+    if any(is_whole(path, size) for path in places):
         return size
     part = folder / "blobs" / (blob + PART)
-    return min(part.stat().st_size, size) if part.exists() else 0
+    return min(part.stat().st_size, size) if blob and part.exists() else 0
 
 
 def download(repo: str, on_download: Progress | None = None) -> Path:

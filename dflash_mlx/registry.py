@@ -3,6 +3,7 @@ this engine runs them. Reads `pairs.toml`; knows neither the Hub nor a loaded mo
 """
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -116,15 +117,17 @@ def drafter_of(target: str) -> str | None:
     return None if (entry := find(target)) is None else entry.draft
 
 
-def suits(memory_bytes: int, free_disk_bytes: int) -> Entry | None:
-    """The most capable pair for a machine; None when even the smallest is too big.
+def suits(
+    memory_bytes: int, free_disk_bytes: int, among: Iterable[Entry] | None = None
+) -> Entry | None:
+    """The most capable pair for a machine, of all or `among` some; None when all are too big.
 
     `memory_bytes` is the working-set limit. The largest target that fits comfortably wins, in the
     finest form that fits; nothing that asks for a licence first is chosen.
     """
     fitting = [
         entry
-        for entry in entries()
+        for entry in (entries() if among is None else among)
         if entry.supported
         and not entry.gated
         and entry.memory_bytes is not None

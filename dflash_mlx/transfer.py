@@ -91,7 +91,7 @@ class Transfer:
         blob, part = self._folder / file.blob, self._folder / (file.blob + PART)
         with part.open("ab", buffering=0) as out:
             self._claim(out, file)
-            if blob.exists():  # another program was quicker
+            if is_whole(blob, file.size):  # another program was quicker
                 part.unlink(missing_ok=True)
                 return self._add(file.size - file.have)
             if out.tell() > file.size:
@@ -160,6 +160,11 @@ class Transfer:
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise Stopped
+
+
+def is_whole(path: Path, size: int) -> bool:
+    """Whether a file is there and as long as it should be."""
+    return path.exists() and path.stat().st_size == size
 
 
 def write(out: BinaryIO, data: bytes) -> None:

@@ -51,11 +51,12 @@ class Hub:
     statuses: list = field(default_factory=list)  # (status, headers) of the next contents, in turn
     cuts: list = field(default_factory=list)  # (file, bytes): the next contents end after so many
     piece: int = 1 << 16
-    delay: float = 0.0  # seconds between two pieces
+    delay: float = 0.0  # seconds before each piece
     ranges: bool = True  # whether Range is honoured
     damage: set = field(default_factory=set)  # files whose content is served wrong
     asked: list = field(default_factory=list)
     requests: int = 0
+    events: int = 0  # requests, and pieces of content that were sent
     endpoint: str = ""
 
     def commit(self, repo):
@@ -86,12 +87,13 @@ class Handler(BaseHTTPRequestHandler):
         """A file's size and hash."""
         self.answer(with_body=False)
 
-    def log_message(self, *_):
+    def log_message(self, format, *args):
         """Say nothing."""
 
     def answer(self, *, with_body):
         """Find what is asked."""
         self.hub.requests += 1
+        self.hub.events += 1
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         api = parts[:2] == ["api", "models"]
         repo = "/".join(parts[2:4] if api else parts[:2])
@@ -111,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         files = []
         for name, data in self.hub.repos[repo].items():
             git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-            item = {"size": len(data)}
+            item: dict = {"size": len(data)}
             item |= {"type": "file", "path": name, "oid": git} if tree else {"blobId": git}
             if is_large(name):
                 sha = blob_of(name, data)
@@ -158,8 +160,9 @@ class Handler(BaseHTTPRequestHandler):
             data = data[: cut[1]]
         try:
             for at in range(0, len(data), self.hub.piece):
-                self.wfile.write(data[at : at + self.hub.piece])
                 time.sleep(self.hub.delay)
+                self.wfile.write(data[at : at + self.hub.piece])
+                self.hub.events += 1
         except OSError:  # the client is gone
             self.close_connection = True
         if cut:

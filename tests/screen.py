@@ -1,15 +1,29 @@
 """A terminal to show things on, made of pyte: what is to be seen now, and what scrolled away."""
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pyte
+
+
+class Memory(pyte.HistoryScreen):
+    """Keeps what is erased from the upper left corner on, as tmux does."""
+
+    def erase_in_display(self, how: int = 0, *args, **kwargs) -> None:
+        """Erase, and remember."""
+        if how == 0 and (self.cursor.x, self.cursor.y) == (0, 0):
+            rows = [deepcopy(self.buffer[row]) for row in range(self.lines)]
+            while rows and not any(cell.data.strip() for cell in rows[-1].values()):
+                rows.pop()
+            self.history.top.extend(rows)
+        super().erase_in_display(how, *args, **kwargs)
 
 
 class Screen:
     """A terminal without reflow, as xterm is, with all its history."""
 
     def __init__(self, columns: int, rows: int):
-        self._screen = pyte.HistoryScreen(columns, rows, history=100_000, ratio=0.5)
+        self._screen = Memory(columns, rows, history=100_000, ratio=0.5)
         self._stream = pyte.Stream(self._screen)
         self.written = 0  # characters
         self.writes = 0

@@ -15,12 +15,13 @@ import tiny
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 
-actions = import_module("dflash_mlx.cli.actions")
 commands = import_module("dflash_mlx.cli.commands")
 dialogue = import_module("dflash_mlx.cli.dialogue")
+interrupt = import_module("dflash_mlx.cli.interrupt")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.output")
 prompt = import_module("dflash_mlx.cli.prompt")
+rooms = import_module("dflash_mlx.cli.room")
 transcript = import_module("dflash_mlx.cli.transcript")
 tuning = import_module("dflash_mlx.cli.tuning")
 
@@ -43,7 +44,7 @@ def room(golden: Pair) -> Any:
     )
     told: list[str] = []
 
-    class Told(actions.Room):
+    class Told(rooms.Room):
         def line(self, text: str, style: str = "") -> None:
             told.append(text)
 
@@ -337,8 +338,9 @@ def test_copy(room: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch:
     with pytest.raises(DFlashError, match="no clipboard"):
         use("/copy")
     tool = tmp_path / "pbcopy"
+    clip = str(tmp_path / "clip")
     tool.write_text(
-        f"#!{sys.executable}\nimport sys\nopen({str(tmp_path / 'clip')!r}, 'w').write(sys.stdin.read())"
+        f"#!{sys.executable}\nimport sys\nopen({clip!r}, 'w').write(sys.stdin.read())"
     )
     tool.chmod(0o755)
     assert use("/copy") == "  copied with pbcopy"
@@ -348,7 +350,7 @@ def test_copy(room: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch:
 def test_leave(use: Callable[[str], str]) -> None:
     """By any of its names."""
     for name in ("exit", "quit", "bye"):
-        with pytest.raises(actions.Leave):
+        with pytest.raises(interrupt.Leave):
             use(f"/{name}")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from golden_pair import EXPECTED, GOLDEN
 from hub_server import (
     GATED,
     blob_of,
@@ -23,6 +24,7 @@ from hub_server import (
     tiny_repo,
 )
 
+import dflash_mlx
 from dflash_mlx import download, hub, snapshots, transfer
 from dflash_mlx.errors import DFlashError
 
@@ -394,9 +396,9 @@ def test_what_is_not_whole_is_never_handed_out(server, monkeypatch, harm):
     refused("only in part")
 
 
-@pytest.mark.parametrize("harm", [name for name in HARMS if "missing" in name or "link" in name])
-def test_what_is_missing_is_fetched(server, harm):
-    """Online the rest is downloaded."""
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_is_not_whole_is_mended(server, harm):
+    """Online what is missing or too short is downloaded."""
     server.repos[REPO] = tiny_repo(parts=2)
     HARMS[harm](hub.fetch(REPO))
     assert content(hub.fetch(REPO)) == wanted(server)
@@ -413,18 +415,37 @@ def test_a_drafter_needs_no_tokenizer(server):
 
 def test_remove(server, cache):
     """Everything of the model goes, unfinished files too; the rest stays."""
-    server.repos["owner/kept"] = tiny_repo()  # the same content, so the same version id
-    hub.fetch(REPO)
-    hub.fetch("owner/kept")
+    kept = [f"owner/kept{number}" for number in range(4)]
+    for name in (REPO, *kept):
+        server.repos[name] = tiny_repo()  # the same content, so the same version id
+        hub.fetch(name)
     assert snapshots.remove(REPO) == sum(map(len, wanted(server).values()))
     assert snapshots.cached_state(REPO) == "no"
-    assert snapshots.cached_repos() == ["owner/kept"]
+    assert snapshots.cached_repos() == kept
     server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.WAITS)
     refused("connection was cut")
-    assert snapshots.cached_repos() == ["owner/kept", REPO]
+    assert snapshots.cached_repos() == [*kept, REPO]
     assert snapshots.remove(REPO) > 7000
     assert parts(cache) == []
     refused("is not in the cache", lambda: snapshots.remove(REPO))
+
+
+def test_a_pair_from_the_hub_answers(server, monkeypatch):
+    """The golden pair by its ids: downloaded, then offline, then refused when a part is gone."""
+    from huggingface_hub import constants
+
+    for part in ("target", "draft"):
+        files = {path.name: path.read_bytes() for path in (GOLDEN / part).iterdir()}
+        server.repos[f"owner/{part}"] = files
+    names = "owner/target", "owner/draft"
+    pair = dflash_mlx.load(*names)
+    assert (pair.target_name, pair.draft_name) == names
+    said = dflash_mlx.generate(pair, EXPECTED["prompts"][1], max_tokens=16).tokens
+    assert said == EXPECTED["greedy_tokens"][1][:16]
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert dflash_mlx.load(*names).target.path == pair.target.path
+    cut(snapshots.repo_folder(names[1]) / "snapshots" / server.commit(names[1]) / WEIGHTS)
+    refused("'owner/draft' is downloaded only in part", lambda: dflash_mlx.load(*names))
 
 
 # One process that has everything imported forks a child for every download to be killed.
@@ -446,22 +467,23 @@ for line in sys.stdin:
 """
 
 
-def kill_after(forker, seconds):
-    """Begin a download and kill -9 it, unless it is done by then; how long it lived."""
-    began = time.perf_counter()
+def kill_after(forker, server, events, pause):
+    """Begin a download and kill -9 it so many events later, unless it is done by then."""
+    end = server.events + events
     forker.stdin.write(f"{REPO}\n")
     forker.stdin.flush()
     child = int(forker.stdout.readline())
     try:
-        while time.perf_counter() - began < seconds:
+        while server.events < end:
             os.kill(child, 0)
             time.sleep(0.001)
+        time.sleep(pause)
         os.kill(child, signal.SIGKILL)
         while True:
             os.kill(child, 0)
             time.sleep(0.001)
     except ProcessLookupError:
-        return time.perf_counter() - began
+        return
 
 
 def assert_sound(server):
@@ -479,19 +501,20 @@ def test_killed_downloads_leave_nothing_damaged(server, cache, monkeypatch):
     from huggingface_hub import constants
 
     server.repos[REPO] = tiny_repo(30_000, parts=3)
-    server.piece, server.delay = 1000, 0.008
-    env = environment(server.endpoint, cache)
-    forker = start(FORKER, env=env)
+    server.piece, server.delay = 1000, 0.003
+    forker = start(FORKER, env=environment(server.endpoint, cache))
     moments = random.Random(0)
     whole = resumed = 0
     try:
-        longest = max(kill_after(forker, 60), kill_after(forker, 0.01))  # the first is not killed
-        assert snapshots.remove(REPO)
+        kill_after(forker, server, 10**9, 0)  # not killed: how much happens in one
+        every = server.events
+        assert assert_sound(server)
+        snapshots.remove(REPO)
         for _ in range(50):
             with monkeypatch.context() as patch:
                 patch.setattr(constants, "HF_HUB_OFFLINE", True)
                 server.asked.clear()
-                kill_after(forker, moments.uniform(0, 1.2 * longest))
+                kill_after(forker, server, moments.randrange(every), moments.uniform(0, 0.02))
                 resumed += any(asked.start for asked in server.asked)
                 if assert_sound(server):
                     whole += 1
@@ -500,7 +523,7 @@ def test_killed_downloads_leave_nothing_damaged(server, cache, monkeypatch):
         forker.kill()
         forker.communicate()
     assert whole
-    assert resumed > 5, longest
+    assert resumed > 5
     assert content(hub.fetch(REPO)) == wanted(server)
 
 

@@ -6,11 +6,11 @@ from importlib import import_module
 
 import pytest
 
-markdown, dialect, render, highlight = (
+markdown, dialect, render, highlight, pieces = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("markdown", "dialect", "render", "highlight")
+    for name in ("markdown", "dialect", "render", "highlight", "pieces")
 )
-Piece = markdown.Piece
+Piece = pieces.Piece
 
 # Lines that begin, go on with, end or only look like every kind of block.
 LINES = [
@@ -59,9 +59,10 @@ def kinds(tokens):
     for token in tokens:
         if token.type == "list_item_open" and token.level == 1:
             found.append("item")
-        elif token.level == 0 and token.nesting >= 0 and token.type not in markdown.LISTS:
-            if token.type != "fence" or token.content.strip():
-                found.append(token.type)
+        elif token.level or token.nesting < 0 or token.type in markdown.LISTS:
+            continue
+        elif token.type != "fence" or token.content.strip():
+            found.append(token.type)
     return found
 
 
@@ -175,7 +176,9 @@ def test_code_is_shown_as_it_is():
     assert "\x1b[35mdef\x1b[0m f():" in styled(f"```python\n{code}", 40)
 
 
-@pytest.mark.parametrize("info", ["python", "Python title=x", "{.python}", "python:a.py", "python,"])
+@pytest.mark.parametrize(
+    "info", ["python", "Python title=x", "{.python}", "python:a.py", "python,"]
+)
 def test_language_of_a_fence(info):
     assert styled(f"```{info}\nreturn 1") == ["\x1b[35mreturn\x1b[0m \x1b[36m1\x1b[0m"]
 
@@ -285,7 +288,7 @@ def test_tail_does_not_guess(rest):
 
 def test_lines_are_lines():
     text = "one\n\n  two  \n# three"
-    found = pieces_of(text, 2, stream=markdown.Lines)
-    assert found == pieces_of(text, stream=markdown.Lines)
+    found = pieces_of(text, 2, stream=pieces.Lines)
+    assert found == pieces_of(text, stream=pieces.Lines)
     assert [piece.source for piece in found] == text.split("\n")
     assert [piece.gap for piece in found] == [True, False, False, False]

@@ -104,6 +104,8 @@ def test_list_says_what_runs(run, server):
 def test_list_says_what_fits(run, server, monkeypatch):
     """Against the working set of this machine."""
     entry = registry.find(KNOWN)
+    assert entry
+    assert entry.memory_bytes
     for share, word in ((0.7, "yes"), (0.9, "tight"), (1.1, "no")):
         limit = int(entry.memory_bytes / share)
         monkeypatch.setattr("dflash_mlx.memory.working_set", lambda limit=limit: limit)

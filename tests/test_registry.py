@@ -47,6 +47,7 @@ def test_quantisations_follow_their_target():
     """With its drafter, and smaller than it; the copy in 16 bits is as big."""
     whole = find("Qwen/Qwen3-8B")
     assert whole
+    assert whole.target_bytes
     forms = {quant: find(f"mlx-community/Qwen3-8B-{quant}") for quant in ("4bit", "8bit", "bf16")}
     sizes = []
     for quant, entry in forms.items():

@@ -1,0 +1,72 @@
+"""How long a user waits: `dflash --help`, and `dflash chat` until the first prompt can be typed.
+
+    .venv/bin/python examples/startup.py [--repeat 5]
+
+The chat runs on the bundled pair in a pseudo-terminal; its clock stops when the prompt's arrow is
+on the screen. Medians, with the quickest and the slowest.
+"""
+
+import argparse
+import os
+import pty
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+DFLASH = [sys.executable, "-m", "dflash_mlx.cli"]
+CURSOR = b"\x1b[6n"  # what prompt_toolkit asks a terminal, and an answer
+
+
+def help_seconds() -> float:
+    """One run of `dflash --help`."""
+    began = time.perf_counter()
+    subprocess.run([*DFLASH, "--help"], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - began
+
+
+def chat_seconds() -> float:
+    """One start of `dflash chat --demo`, ended by Ctrl-D."""
+    began = time.perf_counter()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm-256color"
+        os.execv(DFLASH[0], [*DFLASH, "chat", "--demo", "--no-history"])
+    seen = b""
+    while "›".encode() not in seen:
+        seen += os.read(terminal, 65536)
+        if CURSOR in seen:
+            os.write(terminal, b"\x1b[1;1R")
+            seen = seen.replace(CURSOR, b"")
+    seconds = time.perf_counter() - began
+    os.write(terminal, b"\x04")
+    try:
+        while os.read(terminal, 65536):
+            pass
+    except OSError:  # Linux says so when the other side is gone
+        pass
+    os.waitpid(child, 0)
+    return seconds
+
+
+def main() -> None:
+    """Print one line each."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--repeat", type=int, default=5)
+    repeat = options.parse_args().repeat
+    measured: list[tuple[str, Callable[[], float]]] = [
+        ("dflash --help", help_seconds),
+        ("dflash chat, to the prompt", chat_seconds),
+    ]
+    for name, run in measured:
+        run()  # files come into memory
+        times = sorted(run() for _ in range(repeat))
+        print(
+            f"{name:28}{statistics.median(times):6.2f} s   ({times[0]:.2f} to {times[-1]:.2f}, "
+            f"{repeat} runs)"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""`dflash` as a test wants it: the file named by SLOWED says how slow, how long and what it says.
+
+    sleep        seconds after each block
+    chunk        tokens a prefill pass, `read` seconds each
+    says         the answer, given out in pieces of `piece` characters, one a block
+    endless      the target never ends an answer by itself
+
+The file is read when an answer begins. All else is the program as it is.
+"""
+
+import json
+import os
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.context import CHUNK, Context
+from dflash_mlx.session import Session
+from dflash_mlx.stats import Stats
+from dflash_mlx.text import Piece, Reader
+
+wanted: dict[str, Any] = {}
+record, one_pass, stream = Stats.record, Context._pass, Session.stream
+
+
+class Scripted(Reader):
+    """Reads the tokens, and gives out another text."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        text, size = wanted["says"], wanted.get("piece", 20)
+        self._parts = [text[at : at + size] for at in range(0, len(text), size)]
+
+    def read(self, tokens: Any) -> Piece:
+        """The next part of the text."""
+        return Piece(self._parts.pop(0), stopped=not self._parts)
+
+    def finish(self) -> Piece:
+        """The rest of the text."""
+        return Piece("".join(self._parts))
+
+
+def slow_record(self: Stats, block: Any) -> None:
+    """Count a block, slowly."""
+    record(self, block)
+    time.sleep(wanted.get("sleep", 0))
+
+
+def slow_pass(self: Context, tokens: list[int]) -> Any:
+    """Read a chunk, slowly."""
+    time.sleep(wanted.get("read", 0))
+    return one_pass(self, tokens)
+
+
+def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
+    """Answer as the file says by now."""
+    wanted.clear()
+    wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
+    Context.read.__defaults__ = (wanted.get("chunk", CHUNK),)
+    import_module("dflash_mlx.session").Reader = Scripted if "says" in wanted else Reader
+    target = self.pair.target
+    target.eos_ids = frozenset() if wanted.get("endless") or "says" in wanted else own_ends(target)
+    return stream(self, *arguments, **options)
+
+
+def own_ends(target: Any) -> frozenset[int]:
+    """The tokens that end an answer of this target's."""
+    return frozenset(target.tokenizer.eos_token_ids)
+
+
+if __name__ == "__main__":
+    Stats.record, Context._pass = slow_record, slow_pass
+    Session.stream = scripted_stream
+    import_module("dflash_mlx.cli.app").main()

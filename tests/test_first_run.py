@@ -1,0 +1,151 @@
+"""Which pair answers when none is named, and whether it fits the memory."""
+
+from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dflash_mlx import download, memory, registry, snapshots
+from dflash_mlx.errors import DFlashError, UsageError
+
+chat = import_module("dflash_mlx.cli.chat")
+first_run = import_module("dflash_mlx.cli.first_run")
+loading = import_module("dflash_mlx.cli.loading")
+options = import_module("dflash_mlx.cli.options")
+output = import_module("dflash_mlx.cli.output")
+transcript = import_module("dflash_mlx.cli.transcript")
+
+NOTHING = options.ModelOptions()
+SMALL, LARGE = "mlx-community/Qwen3-4B-4bit", "Qwen/Qwen3-8B"
+
+
+class Mac:
+    """A Mac with the given gigabytes, downloads, and answers to questions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch):
+        self.limit, self.disk, self.cached = 12e9, 500e9, set[str]()
+        self.says: bool | None = None
+        self.asked: list[str] = []
+        self.fault: DFlashError | None = None
+        patch.setattr(first_run, "has_metal", lambda: True)
+        patch.setattr(first_run, "free_disk", lambda: int(self.disk))
+        patch.setattr(memory, "working_set", lambda: int(self.limit))
+        patch.setattr(snapshots, "cached_state", lambda r: "yes" if r in self.cached else "no")
+        patch.setattr(download, "plan", self.plan)
+        patch.setattr(typer, "confirm", self.confirm)
+
+    def plan(self, repo: str) -> Any:
+        """What the Hub says about a model."""
+        if self.fault:
+            raise self.fault
+        return SimpleNamespace(missing_bytes=3_000_000_000)
+
+    def confirm(self, question: str, **_: Any) -> bool:
+        """A question that was not expected is a failure."""
+        assert self.says is not None, question
+        self.asked.append(question)
+        return self.says
+
+    def choice(self, models: Any = NOTHING, asks: bool = True) -> str | None:
+        """The target that `dflash chat` would take; None is the bundled pair."""
+        return first_run.choose(models, output.Output(), asks=asks).model
+
+
+@pytest.fixture
+def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
+    """A Mac."""
+    return Mac(monkeypatch)
+
+
+def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundled pair, and no question."""
+    monkeypatch.setattr(first_run, "has_metal", lambda: False)
+    assert first_run.choose(NOTHING, output.Output(), asks=True) is NOTHING
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_it_asks_before_it_downloads(mac: Mac, says: bool) -> None:
+    """The size is in the question; no means the bundled pair."""
+    mac.says = says
+    entry = registry.suits(int(mac.limit), int(mac.disk))
+    assert entry is not None
+    assert mac.choice() == (entry.target if says else None)
+    assert "6.0 GB" in mac.asked[0]
+
+
+def test_what_is_downloaded_is_taken(mac: Mac) -> None:
+    """Without a question, when both parts are there and fit."""
+    mac.cached = {SMALL}
+    mac.says = False
+    assert mac.choice() is None
+    drafter = registry.drafter_of(SMALL)
+    assert drafter is not None
+    mac.cached = {SMALL, drafter}
+    mac.says = None
+    assert mac.choice() == SMALL
+    assert mac.choice(asks=False) == SMALL
+    mac.limit = 2e9
+    assert mac.choice(asks=False) is None
+
+
+def test_no_question_without_a_terminal_or_a_network(mac: Mac, capsys: Any) -> None:
+    """The bundled pair answers; the reason is said where somebody watches."""
+    assert mac.choice(asks=False) is None
+    assert mac.choice(replace(NOTHING, offline=True)) is None
+    mac.fault = DFlashError("the Hub cannot be reached.", hint="")
+    assert mac.choice() is None
+
+
+def test_a_full_disk_and_little_memory(mac: Mac) -> None:
+    """Nothing is offered that does not fit."""
+    mac.disk = 1e9
+    assert mac.choice() is None
+    mac.disk, mac.limit = 500e9, 1e9
+    assert mac.choice() is None
+
+
+def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
+    """What chat.pick decides, no option being on the command line."""
+    command = SimpleNamespace(get_parameter_source=lambda name: SimpleNamespace(name="COMMANDLINE"))
+    return chat.pick(
+        command, options.ModelOptions(**models), saved, output.Output(), demo=demo, asks=False
+    )
+
+
+def test_a_saved_chat_brings_its_pair() -> None:
+    """Unless another one is asked for."""
+    saved = transcript.Chat(model="a/b", draft="a/d")
+    assert (pick(saved).model, pick(saved).draft) == ("a/b", "a/d")
+    assert pick(saved, model="c/d").model == "c/d"
+    assert (pick(saved, no_draft=True).model, pick(saved, no_draft=True).draft) == ("a/b", None)
+    assert pick(transcript.Chat(model="bundled", draft="bundled")).model is None
+
+
+def test_demo() -> None:
+    """The bundled pair, whatever the config file says; not together with --model."""
+    with pytest.raises(UsageError, match="--demo"):
+        pick(demo=True, model="a/b")
+
+
+def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:
+    """Too big is refused with a way out, nearly too big is warned of, --force loads it."""
+    told: list[str] = []
+    monkeypatch.setattr(memory, "working_set", lambda: 30_000_000)
+    out = output.Output()
+    out.note = lambda text, style="": told.append(text)
+    with pytest.raises(DFlashError, match="needs") as found:
+        loading.fetch_pair(NOTHING, out)
+    assert "--force" in found.value.hint
+    loading.fetch_pair(replace(NOTHING, force=True), out)
+    assert not told
+    monkeypatch.setattr(memory, "working_set", lambda: 60_000_000)
+    loading.fetch_pair(NOTHING, out)
+    assert "needs" in told[0]
+    monkeypatch.setattr(memory, "working_set", lambda: 30_000_000)
+    refused = CliRunner().invoke(cli_app, ["generate", "hi"])
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: 'bundled' needs")
