@@ -1,0 +1,107 @@
+"""Draw `examples/chat.svg`: a real chat with the bundled pair, as its terminal shows it.
+
+    .venv/bin/python examples/picture.py
+
+The chat runs in a pseudo-terminal; the picture is taken while the last answer streams, so that the
+live line is on it. Rates are those of the machine that draws it.
+"""
+
+import sys
+import tempfile
+from io import StringIO
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from screen import Memory  # noqa: E402  # pyright: ignore[reportMissingImports]
+from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+COLUMNS, ROWS = 88, 44
+TRIES = 6  # a frame is drawn ten times a second, and the answer takes little longer
+GREY = "75715e"
+ASKED = (
+    "/think on",
+    "Anna has 5 apples and buys 7 more. How many does she have?",
+    "/compare",
+    "/clear",
+    "/think off",
+)
+LAST = "Write a Python function that counts the vowels in a word."
+
+
+class Shaded(Memory):
+    """pyte knows no dim text: grey stands for it."""
+
+    def select_graphic_rendition(self, *attributes: int, **options: Any) -> None:
+        """Colours and weights of what comes next."""
+        super().select_graphic_rendition(*attributes, **options)
+        if 2 in attributes:
+            self.cursor.attrs = self.cursor.attrs._replace(fg=GREY)
+
+
+def as_text(screen: Any) -> Text:
+    """A screen as Rich text."""
+    lines = []
+    for row in range(screen.lines):
+        line = Text()
+        cells = (screen.buffer[row][column] for column in range(screen.columns))
+        for look, run in groupby(cells, lambda cell: (cell.fg, cell.bold, cell.italics)):
+            colour = {"brown": "yellow", "default": None, GREY: f"#{GREY}"}.get(look[0], look[0])
+            style = Style(color=colour, bold=look[1], italic=look[2])
+            line.append("".join(cell.data for cell in run), style)
+        line.rstrip()
+        lines.append(line)
+    while lines and not lines[-1].plain:
+        lines.pop()
+    return Text("\n").join(lines)
+
+
+def chat() -> Text:
+    """One chat; the fullest screen on which the last answer was still coming."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = environment(Path(folder))
+        del variables["OPENBLAS_NUM_THREADS"], variables["SLOWED"]
+        command = [sys.executable, "-m", "dflash_mlx.cli", "chat", "--demo"]
+        terminal = Terminal(command, variables, COLUMNS, ROWS)
+        screen = Shaded(COLUMNS, ROWS, history=1000)
+        screen.write_process_input = lambda data: terminal._replies.append(data)
+        terminal.screen._screen, terminal.screen._stream = screen, pyte.Stream(screen)
+        terminal.prompted()
+        for line in ASKED:
+            terminal.send(line + "\r")
+            terminal.settle(1.0)
+            terminal.prompted()
+        terminal.send(LAST + "\r")
+        best = Text()
+        while terminal.pump(1.0):
+            shown = as_text(screen)
+            lines = shown.plain.splitlines()
+            if lines and "tok/s" in lines[-1] and len(lines) >= len(best.plain.splitlines()):
+                best = shown
+        terminal.close()
+    return best
+
+
+def main() -> None:
+    """Chat until a picture shows a good part of an answer, and draw it."""
+    pictures = [chat() for _ in range(TRIES)]
+    picture = max(pictures, key=lambda text: len(text.plain.splitlines()))
+    console = Console(width=COLUMNS, record=True, file=StringIO())
+    console.print(picture)
+    target = HERE / "chat.svg"
+    svg = console.export_svg(title="dflash chat", theme=MONOKAI, unique_id="chat")
+    target.write_text(svg, encoding="utf-8")
+    print(f"{target}: {len(picture.plain.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    main()
