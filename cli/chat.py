@@ -108,6 +108,7 @@ def chat(
             dialogue.chat = replace(dialogue.chat, system=asked.system)
         if interactive:
             tell_loaded(room, name, saved)
+            room.line("")
     if interactive:
         with muted():
             talk(room, no_history=no_history)
@@ -123,7 +124,9 @@ def talk(room: Room, *, no_history: bool) -> None:
     try:
         while True:
             try:
-                handle(room, prompt.read())
+                text = prompt.read()
+                dialogue.stopped_at = float("-inf")
+                handle(room, text)
             except KeyboardInterrupt:
                 room.out.erase()
                 now = time.monotonic()
@@ -142,6 +145,7 @@ def talk(room: Room, *, no_history: bool) -> None:
 
 def handle(room: Room, text: str) -> None:
     """Run what was typed; what is wrong is told and ends nothing."""
+    text = text.strip("\n")  # of Enter typed during the last answer
     if not text.strip():
         return
     try:
@@ -157,7 +161,10 @@ def handle(room: Room, text: str) -> None:
 
 def answer_once(room: Room, question: str) -> None:
     """Answer what came through the pipe."""
-    said = room.dialogue.ask(question)
+    try:
+        said = room.dialogue.ask(question)
+    except Leave as leave:
+        raise typer.Exit(leave.code) from None
     if said.finish_reason == "interrupted":
         raise typer.Exit(130)
 

@@ -17,7 +17,7 @@ from .interrupt import Interrupt, Leave
 from .output import Output, columns
 from .transcript import Chat, Turn
 from .tuning import Tuning
-from .view import chat_line, folded
+from .view import chat_line, folded, hanging
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
@@ -154,7 +154,8 @@ class Dialogue:
         if interrupt.twice:
             raise Leave(130)
         line = chat_line(said.stats, said.finish_reason, self.tuning.max_tokens)
-        self.out.note(folded(line, columns()))
+        line = folded(line.replace("τ", self.out.glyphs("τ")), columns())
+        self.out.note(hanging(line, columns()))
         self._hint(said)
         return said
 
@@ -188,8 +189,9 @@ class Dialogue:
         A prompt that fits with no turn at all leaves none out; the session will refuse it.
         """
         reserve = min(self.tuning.max_tokens or self.context_length, self.context_length // 8)
-        before, count, used = self.chat.left_out, len(self.chat.turns), 0
-        for left_out in range(before, count + 1):
+        before, used = self.chat.left_out, 0
+        left_out = before
+        for left_out in range(before, len(self.chat.turns) + 1):
             sent = messages(replace(self.chat, left_out=left_out), prompt)
             used = len(self.session.tokens(sent, think=self.tuning.think))
             if used + reserve <= self.context_length:
@@ -199,33 +201,33 @@ class Dialogue:
         self.chat = replace(self.chat, left_out=left_out)
         self._hinted_full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        self.out.note(f"  the context is full: the oldest {turns} not sent any more", "warning")
+        self._warn(f"  the context is full: the oldest {turns} not sent any more")
 
     def _hint(self, said: Answer) -> None:
         """Say once what may surprise later: low acceptance, a context that fills, a lost cache."""
         stats, totals = said.stats, self.totals
         if stats.lost_tokens:
-            self.out.note(
+            self._warn(
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
                 "again",
-                "warning",
             )
         low = totals.verifies >= LOW_VERIFIES and totals.acceptance_length < LOW_TAU
         if self.drafting and low and not self._hinted_low:
             self._hinted_low = True
-            self.out.note(
+            self._warn(
                 f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
                 "blocks; drafting costs more than it saves. Try /draft off",
-                "warning",
             )
         used = stats.prompt_tokens + stats.generated
         if used >= NEARLY_FULL * self.context_length and not self._hinted_full:
             self._hinted_full = True
-            self.out.note(
+            self._warn(
                 f"  context {used:,} of {self.context_length:,}: soon the oldest turns will be "
                 "left out. /clear begins anew",
-                "warning",
             )
+
+    def _warn(self, text: str) -> None:
+        self.out.note(hanging(text, columns()), "warning")
 
     # On disk --------------------------------------------------------------------------------------
 

@@ -44,24 +44,24 @@ class Prompt:
     def __init__(self, out: Output, words: Words, history: Path | None):
         """`words(text)` are the completions of the last word with what they mean."""
         from prompt_toolkit import PromptSession
+        from prompt_toolkit.application import create_app_session
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.output import ColorDepth
 
         if history is not None:
             make_private(history)
         self._out, self._arrow = out, out.glyphs("› ")
-        self._session: PromptSession[str] = PromptSession(
-            self._arrow,
-            multiline=True,
-            prompt_continuation=lambda width, number, wraps: " " * width,
-            history=InMemoryHistory() if history is None else FileHistory(str(history)),
-            completer=completer(words),
-            complete_while_typing=False,
-            enable_open_in_editor=True,
-            key_bindings=bindings(),
-            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
-            output=own_screen(),
-        )
+        with create_app_session(output=own_screen()):  # an `output` would be no dumb terminal's
+            self._session: PromptSession[str] = PromptSession(
+                self._arrow,
+                multiline=True,
+                prompt_continuation=lambda width, number, wraps: " " * width,
+                history=InMemoryHistory() if history is None else FileHistory(str(history)),
+                completer=completer(words),
+                complete_while_typing=False,
+                key_bindings=bindings(),
+                color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
+            )
 
     def read(self) -> str:
         """What the user sends. KeyboardInterrupt for Ctrl-C on an empty line, EOFError: Ctrl-D."""
@@ -95,7 +95,7 @@ def own_screen() -> "Screen":
     from prompt_toolkit.output.vt100 import Vt100_Output
 
     stream = sys.stdout if sys.stdout.isatty() else sys.stderr
-    if os.environ.get("TERM", "") in ("dumb", "unknown"):
+    if os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
         return PlainTextOutput(stream)
     screen = create_output(stdout=stream)
     if isinstance(screen, Vt100_Output):
@@ -148,6 +148,10 @@ def bindings() -> "KeyBindings":
     @keys.add("c-j", filter=~is_searching)
     def _(event: Any) -> None:
         event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-x", "c-e", filter=~is_searching)
+    def _(event: Any) -> None:
+        event.current_buffer.open_in_editor()  # sent by Enter, when it was seen here
 
     @keys.add("c-c", filter=~is_searching)
     def _(event: Any) -> None:

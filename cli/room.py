@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from .dialogue import Dialogue
 from .options import ModelOptions
-from .output import Output
+from .output import Output, columns
 from .prompt import KEYS, edit
+from .view import hanging
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class Room:
 
     def line(self, text: str, style: str = "") -> None:
         """One line for the user."""
-        self.out.tell(text, style)
+        self.out.tell(hanging(text, columns()), style)
 
     def show_keys(self) -> None:
         """The keys and what they do."""

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import dflash_mlx.session as session
 from dflash_mlx.context import CHUNK, Context
 from dflash_mlx.session import Session
 from dflash_mlx.stats import Stats
@@ -58,7 +59,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     Context.read.__defaults__ = (wanted.get("chunk", CHUNK),)
-    import_module("dflash_mlx.session").Reader = Scripted if "says" in wanted else Reader
+    session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
     target = self.pair.target
     target.eos_ids = frozenset() if wanted.get("endless") or "says" in wanted else own_ends(target)
     return stream(self, *arguments, **options)

@@ -47,7 +47,8 @@ class Terminal:
         self.screen = Screen(columns or 80, rows or 24)
         # what a terminal answers, for example where its cursor is
         self._replies: list[str] = []
-        self.screen._screen.write_process_input = lambda text: self._replies.append(text)
+        self.screen._screen.write_process_input = lambda data: self._replies.append(data)
+        self._typing = False
         self.raw, self._from = "", 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._open = True
@@ -96,6 +97,13 @@ class Terminal:
         os.close(self._slave)
         os.close(self.master)
 
+    def forget(self) -> None:
+        """Ctrl-L, and nothing is remembered of what scrolled away."""
+        self.send("\x0c")
+        self.wait_until(lambda: self.screen.cursor[1] == 0, "cleared")
+        self.settle()
+        self.screen._screen.history.top.clear()
+
     def close(self) -> None:
         """End what still runs."""
         if self.process.poll() is None:
@@ -117,9 +125,8 @@ class Terminal:
         text = self._decoder.decode(data)
         self.raw += text
         self.screen.write(text)
-        replies, self._replies = self._replies, []
-        for reply in replies:
-            os.write(self.master, reply.encode())
+        if not self._typing:
+            self._answer()
         return True
 
     def wait_for(self, pattern: str, timeout: float = PATIENCE) -> re.Match[str]:
@@ -182,15 +189,26 @@ class Terminal:
             flags[3] & termios.ECHO and flags[3] & termios.ICANON and flags[0] & termios.ICRNL
         )
 
+    def reads_keys(self) -> bool:
+        """Whether somebody reads key by key, Enter included."""
+        return not termios.tcgetattr(self._slave)[0] & termios.ICRNL
+
     def _set_size(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _write(self, data: bytes) -> None:
+        self._typing = True  # a terminal's own answers come before or after a paste
         while data:
             _, ready, _ = select.select([], [self.master], [], 0.05)
             if ready:
                 data = data[os.write(self.master, data[:512]) :]
             self.pump(0)
+        self._typing = False
+        self._answer()
+
+    def _answer(self) -> None:
+        replies, self._replies = self._replies, []
+        os.write(self.master, "".join(replies).encode())
 
 
 class ChatTerminal(Terminal):
@@ -217,7 +235,7 @@ class ChatTerminal(Terminal):
     def ask(self, prompt: str) -> str:
         """Send a prompt, wait for the prompt after the answer; the line of numbers."""
         self.send(prompt + "\r")
-        line = self.wait_for(r"\d+ tokens?[^\n]*\n?[^\n]*prompt [\d,]+ new[^\n]*").group()
+        line = self.wait_for(r"\d+ tokens?[^,][\s\S]*?prompt [\d,]+ new[^\n]*").group()
         self.prompted()
         return line
 
