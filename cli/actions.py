@@ -53,7 +53,10 @@ def model(room: Room, name: str) -> None:
     try:
         pair, seconds = load_pair(wanted, room.out)
     except BaseException:
-        pair, _ = load_pair(room.models, room.out)
+        try:
+            pair, _ = load_pair(room.models, room.out)
+        except KeyboardInterrupt:
+            raise Leave(130) from None  # nothing is left that could answer
         room.dialogue.use(pair)
         raise
     room.models = wanted

@@ -22,6 +22,7 @@ from .first_run import choose
 from .generate import settle_draft
 from .interrupt import Leave
 from .keeping import tell_loaded
+from .layout import folded
 from .loading import load_pair
 from .options import (
     ModelOptions,
@@ -38,7 +39,6 @@ from .question import read_stdin
 from .room import Room
 from .transcript import Chat
 from .tuning import Tuning
-from .view import folded
 
 
 @grouped
@@ -92,7 +92,6 @@ def chat(
         asked.think,
     )
     models = pick(ctx, models, saved, out, demo=demo, asks=interactive)
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn of long prompts
     pair, seconds = load_pair(models, out)
     looks = Looks(markdown, asked.show_thinking, screen.quiet)
     keeps = not no_history and (interactive or resume)

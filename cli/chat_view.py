@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
 
 REDRAW = 0.1  # seconds between two frames
+SELDOM = 1.0  # seconds between two frames that take long to draw, at most
 DELAY = 0.3  # seconds; a prompt that is read quicker shows nothing
 TAIL = 8  # rows of what is not finished
 
@@ -125,7 +126,7 @@ class ChatView(PlainView):
         self._pieces.clear()
         live = [] if last else [*self._tail(width, rows), self._status_line(width)]
         self._region.draw(finished, live)
-        self._next = now + max(REDRAW, 4 * (time.perf_counter() - now))
+        self._next = now + min(max(REDRAW, 4 * (time.perf_counter() - now)), SELDOM)
 
     def _tail(self, width: int, rows: int) -> list[str]:
         """What is not finished. It leaves half the screen free, so that it still fits when the

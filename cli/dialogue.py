@@ -14,10 +14,11 @@ from . import transcript
 from .answer import Answer, answer
 from .chat_view import make_chat_view
 from .interrupt import Interrupt, Leave
+from .layout import folded, hanging
 from .output import Output, columns
 from .transcript import Chat, Turn
 from .tuning import Tuning
-from .view import chat_line, folded, hanging
+from .view import chat_line
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair

@@ -40,6 +40,7 @@ def fetch_pair(options: ModelOptions, out: Output) -> None:
     """
     if options.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn of long prompts
     label = f"looking for {options.model or 'the bundled pair'}"
     with Wait(out, label) as wait:
         import dflash_mlx.hub as hub

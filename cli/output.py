@@ -7,6 +7,7 @@ Knows terminals, not models.
 import os
 import re
 import sys
+import textwrap
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
@@ -109,8 +110,11 @@ class Output:
 
         lines = [("Error: ", "error", message)] + ([("Hint:  ", "dim", hint)] if hint else [])
         for start, style, text in lines:
-            line = Text.assemble((start, style), self.glyphs(clean(text)))
-            self.console.print(line, soft_wrap=not self.live)
+            text = self.glyphs(clean(text))
+            if self.live:
+                rows = textwrap.wrap(text, max(columns() - 8, 12), break_on_hyphens=False)
+                text = ("\n" + " " * len(start)).join(rows)
+            self.console.print(Text.assemble((start, style), text), soft_wrap=True)
 
     def status(self, text: str) -> None:
         """Show a line that the next one replaces; nothing where lines cannot move."""

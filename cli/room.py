@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .dialogue import Dialogue
+from .layout import hanging
 from .options import ModelOptions
 from .output import Output, columns
 from .prompt import KEYS, edit
-from .view import hanging
 
 
 @dataclass(slots=True)

@@ -36,7 +36,8 @@ class Context:
 
         The other one must not be used any more.
         """
-        assert self._drafter is None and other.target is self.target
+        assert self._drafter is None
+        assert other.target is self.target
         self.tokens, self.target_cache = other.tokens, other.target_cache
 
     def reuse(self, prompt: list[int]) -> tuple[int, int]:

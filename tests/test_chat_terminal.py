@@ -447,7 +447,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
 
 def test_long_lines_hang() -> None:
     """What does not fit goes on below its column, or below the line where that is too narrow."""
-    hanging = import_module("dflash_mlx.cli.view").hanging
+    hanging = import_module("dflash_mlx.cli.layout").hanging
     line = "  /set [name]  show or change all that can be set"
     assert hanging(line, 0) == hanging(line, 80) == line
     assert hanging(line, 43) == (

@@ -339,9 +339,7 @@ def test_copy(room: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch:
         use("/copy")
     tool = tmp_path / "pbcopy"
     clip = str(tmp_path / "clip")
-    tool.write_text(
-        f"#!{sys.executable}\nimport sys\nopen({clip!r}, 'w').write(sys.stdin.read())"
-    )
+    tool.write_text(f"#!{sys.executable}\nimport sys\nopen({clip!r}, 'w').write(sys.stdin.read())")
     tool.chmod(0o755)
     assert use("/copy") == "  copied with pbcopy"
     assert (tmp_path / "clip").read_text() == room.dialogue.chat.turns[-1].answer

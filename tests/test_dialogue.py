@@ -136,7 +136,8 @@ def test_fifty_turns(
 ) -> None:
     """Random turns, undos, retries, edits, system prompts, thinking, stops and saves.
 
-    FIFTY_TURNS=N runs another chat. Guards: an answer that depends on what was undone, and prompts that are read again for nothing.
+    FIFTY_TURNS=N runs another chat. Guards: an answer that depends on what was undone, and prompts
+    that are read again for nothing.
     """
     dice = random.Random(seed)
     prompts = [sample.prompt for sample in held_out(50 + seed)][seed:]

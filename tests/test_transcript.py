@@ -22,7 +22,7 @@ Chat, Turn = transcript.Chat, transcript.Turn
 CHAT = Chat(
     (
         Turn("What is 2 + 2?", "4", "two and two", "stop"),
-        Turn("ünï ‹\ud800›\n/x", "```\na", "", "length"),
+        Turn("ünï \ud800\n/x", "```\na", "", "length"),
     ),
     system="Be brief.",
     left_out=1,
@@ -157,8 +157,8 @@ def test_the_kill_test_can_fail() -> None:
     """A program that writes the file in place is caught."""
     in_place = SAVER.replace(
         "text =",
-        "transcript.write_whole = lambda path, text: path.write_text('') or path.write_text(text)\\n"
-        "text =",
+        "def in_place(path, text):\\n    path.write_text('')\\n    path.write_text(text)\\n"
+        "transcript.write_whole = in_place\\ntext =",
     ).replace("4000", "400000")
     with pytest.raises((DFlashError, AssertionError)):
         kill_savers(20, in_place)
