@@ -1,8 +1,8 @@
 """Which drafts stay: the rules that keep the output exactly the target's.
 
-A rule proposes the drafts from the drafter's logits and judges them against the target's logits of
-the same block. Everything is built lazily; one small array per block reaches the host. Does not
-know models or caches.
+A rule proposes drafts from what the drafter says of a block's slots and judges them against the
+target's logits of the same block. Everything is built lazily; one small array per block reaches the
+host. Does not know models or caches.
 
     Match              the likeliest draft; stays while it equals the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192
@@ -16,15 +16,8 @@ import numpy as np
 
 from .errors import DFlashError, UsageError
 from .sampling import Draws, Shaper
+from .slots import Draft, Slots
 from .types import SamplingParams
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Proposed tokens [γ], and what they were drawn from [γ, V] (None: not drawn)."""
-
-    tokens: mx.array
-    probabilities: mx.array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +50,9 @@ class Match:
         rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
         return to_host(self.choose(rows), logits).bonus
 
-    def propose(self, logits: mx.array, history: list[int]) -> Draft:
-        """Drafts from the drafter's logits [γ, V]."""
-        return Draft(mx.argmax(logits, axis=-1))
+    def propose(self, slots: Slots, history: list[int]) -> Draft:
+        """The likeliest drafts."""
+        return slots.likeliest()
 
     def choose(self, rows: mx.array) -> mx.array:
         """The target's own choice at each of its penalised rows [S, V] -> [S]."""
@@ -77,11 +70,9 @@ class Match:
 class TokenRejection(Match):
     """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+."""
 
-    def propose(self, logits: mx.array, history: list[int]) -> Draft:
-        """Draw each slot from the drafter's distribution, shaped as the target's."""
-        rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
-        rows = self.shaper.shape(rows)
-        return Draft(mx.random.categorical(rows, key=self.draws.next()), mx.softmax(rows, axis=-1))
+    def propose(self, slots: Slots, history: list[int]) -> Draft:
+        """Draw each slot from the drafter's distribution."""
+        return slots.drawn(self.shaper, self.draws.next(), history)
 
     def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
         """Equation 1 of the paper at every row."""

@@ -6,13 +6,15 @@ know the weights or the target.
 """
 
 import json
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import DFlashError
 
-V1 = "DFlashDraftModel"
+V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
+KINDS = (V1, V2)  # the architectures that are drafters of this engine
 # Keys of dflash_config that say nothing about the computation.
 INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
 KNOWN = INFORMATIONAL | {
@@ -27,6 +29,8 @@ KNOWN = INFORMATIONAL | {
     "use_swa",
     "swa_window_size",
 }
+# Keys of dflash_config that only DFlash 2 has, with the values of the published checkpoints.
+DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 # Keys, at either level, that name another computation, with the values under which they do not.
 REFUSED: dict[str, tuple[object, ...]] = {
     "sample_from_anchor": (None, False),
@@ -36,12 +40,22 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "partial_rotary_factor": (None, 1.0),
     "rope_is_neox_style": (None, True),
     "attention_mode": (None, "gqa", "mha"),
-    "projector_type": (None, "dflash"),
+    "projector_type": (None, "dflash", "dflash2"),
     "shift_label": (None, False),
     "draft_vocab_size": (None,),
     "speculators_model_type": (None,),
 }
-HINT = "use a DFlash v1 drafter in Z Lab's format; `dflash models list` shows the known pairs"
+HINT = "use a DFlash drafter in Z Lab's format; `dflash models list` shows the known pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class DFlash2:
+    """What a DFlash 2 drafter has beyond a v1 drafter (spec section 3)."""
+
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,7 @@ class DraftConfig:
     input_embedding_scale: float
     output_multiplier: float
     final_logit_softcapping: float | None
+    dflash2: DFlash2 | None = None
 
     def causal(self, layer: int) -> bool:
         """Whether block slots of this layer see only slots up to themselves (spec 1.5).
@@ -134,13 +149,14 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
             raise wrong(key, found)
         return found
 
-    refuse_unknown(raw, nested)
+    second = is_dflash2(raw, nested)
+    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if second else KNOWN)
+    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if second else None
     layers = whole("num_hidden_layers")
     heads = whole("num_attention_heads")
     sliding, window = sliding_layers(look, layers)
-    causal = raw.get("is_causal")
-    if causal is None:
-        causal = nested.get("is_causal", nested.get("causal"))
+    said = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
+    causal = next((word for word in said if word is not None), False if second else None)
     rope = raw.get("rope_parameters") or {}
     scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
     if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
@@ -151,6 +167,10 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         ids = default_layer_ids(whole("num_target_layers"), layers)
     if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
         raise wrong("target_layer_ids", ids)
+    if extra and whole("hidden_size") % extra.conv_group_size:
+        raise wrong("conv_group_size", extra.conv_group_size)
+    if extra and whole("vocab_size") < extra.selector_top_k:
+        raise wrong("selector_top_k", extra.selector_top_k)
     return DraftConfig(
         hidden_size=whole("hidden_size"),
         intermediate_size=whole("intermediate_size"),
@@ -174,7 +194,14 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         input_embedding_scale=look("input_embedding_scale", 1.0),
         output_multiplier=look("output_multiplier", 1.0),
         final_logit_softcapping=look("final_logit_softcapping"),
+        dflash2=extra,
     )
+
+
+def is_dflash2(raw: dict[str, Any], nested: dict[str, Any]) -> bool:
+    """Whether a config is of the second kind, by its architecture or its projector."""
+    projector = nested.get("projector_type", raw.get("projector_type"))
+    return V2 in (raw.get("architectures") or []) or projector == "dflash2"
 
 
 def wrong(key: str, value: object) -> DFlashError:
@@ -184,17 +211,17 @@ def wrong(key: str, value: object) -> DFlashError:
     )
 
 
-def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any]) -> None:
+def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
     """Raise for an architecture, an activation or a key that this engine does not compute."""
     names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
-    if names and V1 not in names:
+    if names and not set(KINDS) & set(names):
         raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
     for key, harmless in REFUSED.items():
         value = nested.get(key, raw.get(key, rope.get(key)))
         if value not in harmless:
             raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
     for key in nested:
-        if key not in KNOWN and key not in REFUSED:
+        if key not in known and key not in REFUSED:
             raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
     if raw.get("hidden_act", "silu") != "silu":
         raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)

@@ -7,8 +7,9 @@ from collections.abc import Generator
 
 import mlx.core as mx
 
-from .acceptance import Draft, Match
+from .acceptance import Match
 from .context import Context
+from .slots import Draft
 from .types import Block
 
 
@@ -45,8 +46,7 @@ def decode(
 def propose(context: Context, rule: Match, anchor: int, width: int) -> Draft:
     """Start computing the drafts of a block of `width` tokens, anchor included."""
     assert context.draft_cache is not None
-    logits = context.draft_cache.draft_logits(anchor, width)
-    draft = rule.propose(logits, context.history(anchor))
+    draft = rule.propose(context.draft_cache.slots(anchor, width), context.history(anchor))
     mx.async_eval(draft.tokens)
     return draft
 

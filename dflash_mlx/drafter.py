@@ -2,7 +2,7 @@
 
 Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
 rejected, so the cache only grows, or is cut back when a conversation is. Does not know how drafts
-are chosen from the logits, or what becomes of them.
+are chosen, or what becomes of them.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from mlx_lm.models.cache import KVCache
 
 from .config import DraftConfig
 from .model import DraftModel, KeysValues, block_mask, context_mask
+from .slots import Independent, Slots
 
 
 class Drafter:
@@ -42,6 +43,11 @@ class Drafter:
             logits = logits * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * mx.tanh(logits / cap)
+
+    def slots(self, hidden: mx.array, anchor: int) -> Slots:
+        """What is said of the slots after the anchor, from their hidden states [γ, H]."""
+        logits, select = self.head(hidden), self.model.selector
+        return Independent(logits) if select is None else select(logits, hidden, anchor)
 
     def make_cache(self) -> "DraftCache":
         """An empty context cache."""
@@ -78,16 +84,23 @@ class DraftCache:
         """Keep the rows of the first `length` tokens."""
         self._rows.trim(self.offset - length)
 
-    def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """Logits [width - 1, V] for the slots after the anchor; slot j is position offset + j.
+    def slots(self, anchor: int, width: int) -> Slots:
+        """The width - 1 slots after the anchor, at positions offset + 1, ...; evaluates nothing."""
+        return self.drafter.slots(self.hidden(anchor, width), anchor)
 
-        One forward pass over [anchor, mask, ...] (paper section 3.2). Evaluates nothing.
+    def draft_logits(self, anchor: int, width: int) -> mx.array:
+        """The slots' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more than them."""
+        return self.drafter.head(self.hidden(anchor, width))
+
+    def hidden(self, anchor: int, width: int) -> mx.array:
+        """Hidden states [width - 1, H] of the slots after the anchor.
+
+        One forward pass over [anchor, mask, ...] (paper section 3.2).
         """
         config, start = self.drafter.config, self.offset
         ids = mx.array([[anchor] + [config.mask_token_id] * (width - 1)])
         context, masks = self._visible(start, width)
-        hidden = self.drafter.model(self.drafter.embed(ids), context, start, masks)
-        return self.drafter.head(hidden[0, 1:])
+        return self.drafter.model(self.drafter.embed(ids), context, start, masks)[0, 1:]
 
     def _visible(self, start: int, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
         """Each layer's context rows and mask; no mask where every row sees everything."""

@@ -13,7 +13,9 @@ from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.rope_utils import initialize_rope
 
-from .config import DraftConfig
+from .config import DFlash2, DraftConfig
+from .convolution import DynamicConv, convolve
+from .selector import CandidateSelector
 
 KeysValues = tuple[mx.array, mx.array]
 
@@ -109,6 +111,27 @@ class DraftLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class ConvolvedLayer(DraftLayer):
+    """A DFlash 2 layer: a convolution before and after each sublayer; residuals go around both."""
+
+    def __init__(self, config: DraftConfig, extra: DFlash2):
+        super().__init__(config)
+        self.attention_conv = DynamicConv(extra, config.hidden_size)
+        self.mlp_conv = DynamicConv(extra, config.hidden_size)
+
+    def __call__(
+        self, x: mx.array, context: KeysValues, offset: int | mx.array, mask: mx.array | None
+    ) -> mx.array:
+        """[B, T, H] -> [B, T, H]; context rows are not convolved."""
+        normed = self.input_layernorm(x)
+        before, after = self.attention_conv(normed)
+        mixed = self.self_attn(convolve(normed, before), context, offset, mask)
+        x = x + convolve(mixed, after)
+        normed = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv(normed)
+        return x + convolve(self.mlp(convolve(normed, before)), after)
+
+
 class DraftModel(nn.Module):
     """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
 
@@ -118,8 +141,18 @@ class DraftModel(nn.Module):
         taps = len(config.target_layer_ids)
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = [DraftLayer(config) for _ in range(config.num_layers)]
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        count, extra = config.num_layers, config.dflash2
+        if extra is None:
+            self.layers = [DraftLayer(config) for _ in range(count)]
+            return
+        self.layers = [ConvolvedLayer(config, extra) for _ in range(count)]
+        self.candidate_selector = CandidateSelector(extra, config.vocab_size, config.hidden_size)
+
+    @property
+    def selector(self) -> CandidateSelector | None:
+        """What picks among each slot's likeliest tokens; None for DFlash v1."""
+        return self.get("candidate_selector")
 
     def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
         """Keys and values of the positions from `offset` on, all layers' heads one after another.

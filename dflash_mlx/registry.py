@@ -9,12 +9,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from .config import V1
+from .config import KINDS, V1
 
-# What the engine runs: target.FAMILIES and the kinds that config.parse takes. They are named again
-# here because those modules load MLX, for which a list of names should not wait.
+# What the engine runs. The keys of target.FAMILIES are named again here because that module loads
+# MLX, for which a list of names should not wait.
 FAMILIES = frozenset({"llama", "qwen3", "qwen3_moe"})
-DRAFTERS = frozenset({V1})
+DRAFTERS = frozenset(KINDS)
 
 BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6}
 CONTEXT = 4096  # tokens that an entry's memory has room for

@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 import tiny
 
-from dflash_mlx import api
+from dflash_mlx import api, model
+from dflash_mlx.config import DraftConfig
 from dflash_mlx.context import Context
+from dflash_mlx.convolution import DynamicConv
 from dflash_mlx.pair import Pair
+from dflash_mlx.selector import CandidateSelector
 from dflash_mlx.session import Session
+from dflash_mlx.slots import Lattice
 
 
 @pytest.fixture(scope="module", params=tiny.CASES)
@@ -54,7 +58,8 @@ def test_first_two_blocks(case: Any) -> None:
         assert set(ids[1:].tolist()) == {pair.drafter.config.mask_token_id}
         logits = context.draft_cache.draft_logits(int(ids[0]), len(ids))
         near(logits, vectors[f"{block}_logits"])
-        drafts = np.array(mx.argmax(logits, axis=-1)).tolist()
+        slots = context.draft_cache.slots(int(ids[0]), len(ids))
+        drafts = np.array(slots.likeliest().tokens).tolist()
         assert drafts == vectors[f"{block}_draft_tokens"].tolist()
         verified, taps = context.verify(int(ids[0]), mx.array(drafts))
         near(verified, vectors[f"{block}_verify_logits"])
@@ -62,6 +67,101 @@ def test_first_two_blocks(case: Any) -> None:
         accepted = int(vectors[f"{block}_accepted"])
         bonus = int(np.array(verified[accepted]).argmax())
         context.commit(int(ids[0]), (*drafts[:accepted], bonus), taps)
+
+
+def read_to_block(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Context:
+    """A context that has read what stands before a block of the vectors, in one pass."""
+    context = Context(pair.target, pair.drafter)
+    prompt = vectors["prompt_ids"].tolist()
+    if block == "block2":
+        accepted = int(vectors["block1_accepted"])
+        prompt += [vectors["block1_ids"][0], *vectors["block1_draft_tokens"][:accepted]]
+    context.read([int(token) for token in prompt], tiny.silent)
+    return context
+
+
+@pytest.fixture(scope="module")
+def second() -> tuple[Pair, dict[str, np.ndarray]]:
+    """The DFlash 2 pair and its vectors."""
+    vectors = dict(np.load(tiny.GOLDEN / "qwen3_dflash2" / "vectors.npz"))
+    return tiny.golden_pair("qwen3_dflash2"), vectors
+
+
+def lattice(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Lattice:
+    """What the DFlash 2 drafter says of a block's slots."""
+    context = read_to_block(pair, vectors, block)
+    assert context.draft_cache is not None
+    ids = vectors[f"{block}_ids"]
+    slots = context.draft_cache.slots(int(ids[0]), len(ids))
+    assert isinstance(slots, Lattice)
+    return slots
+
+
+def walked(slots: Lattice) -> tuple[mx.array, mx.array]:
+    """The drafts, and the scores that the walk to them has passed."""
+    drafts = slots.likeliest().tokens
+    return drafts, slots.passed(mx.argmax(slots.candidates == drafts[:, None], axis=-1))
+
+
+@pytest.mark.parametrize("block", ["block1", "block2"])
+def test_selector_walk(second: Any, block: str) -> None:
+    """DFlash 2: the candidates, the scores along the walk and the drafts are the reference's."""
+    pair, vectors = second
+    slots = lattice(pair, vectors, block)
+    assert slots.candidates.tolist() == vectors[f"{block}_candidates"].tolist()
+    drafts, scores = walked(slots)
+    near(scores, vectors[f"{block}_scores"])
+    assert drafts.tolist() == vectors[f"{block}_draft_tokens"].tolist()
+
+
+def no_convolution(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the convolutions are left out."""
+    patch.setattr(model, "convolve", lambda x, kernel: x)
+
+
+def swapped_taps(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the kernel's taps are read backwards."""
+    honest = model.convolve
+    patch.setattr(model, "convolve", lambda x, kernel: honest(x, kernel[:, :, ::-1]))
+
+
+def swapped_sides(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the kernel for after the sublayer is used before it."""
+    honest = DynamicConv.__call__
+    patch.setattr(DynamicConv, "__call__", lambda self, normed: honest(self, normed)[::-1])
+
+
+def causal_block(patch: pytest.MonkeyPatch) -> None:
+    """A fault: slots of a sliding layer do not see those after them."""
+    patch.setattr(DraftConfig, "causal", lambda self, layer: self.sliding[layer])
+
+
+def no_predecessor(patch: pytest.MonkeyPatch) -> None:
+    """A fault: every slot is scored as if the anchor stood before it."""
+    honest = CandidateSelector.__call__
+
+    def call(self: CandidateSelector, logits: mx.array, hidden: mx.array, anchor: int) -> Lattice:
+        rows = [honest(self, logits[i : i + 1], hidden[i : i + 1], anchor) for i in range(7)]
+        parts = [
+            mx.concatenate(part)
+            for part in zip(*((r.candidates, r.scores) for r in rows), strict=True)
+        ]
+        return Lattice(parts[0], parts[1], logits.shape[-1])
+
+    patch.setattr(CandidateSelector, "__call__", call)
+
+
+@pytest.mark.parametrize(
+    "fault", [no_convolution, swapped_taps, swapped_sides, causal_block, no_predecessor]
+)
+def test_dflash2_faults_are_noticed(
+    second: Any, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison above can fail: each part of DFlash 2 done wrongly gives other scores."""
+    pair, vectors = second
+    fault(monkeypatch)
+    _, scores = walked(lattice(pair, vectors, "block1"))
+    assert np.abs(np.array(scores) - vectors["block1_scores"]).max() > 0.1
 
 
 def test_taps_in_chunks(case: Any) -> None:

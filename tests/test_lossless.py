@@ -1,7 +1,8 @@
 """At temperature 0 the answer is stock mlx-lm's, token for token, whatever the drafter says.
 
-The drafters: never trained; always right (every block is kept whole); always wrong (every block is
-rejected whole). The prompts: shorter than the sliding window, and longer, so that it wraps.
+The drafters: never trained, of DFlash and of DFlash 2; always right (every block is kept whole);
+always wrong (every block is rejected whole). The prompts: shorter than the sliding window, and
+longer, so that it wraps.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from dflash_mlx.target import Target
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
 LENGTH = 16
-KINDS = ("random", "right", "wrong")
+KINDS = ("random", "random2", "right", "wrong")
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 
 
@@ -37,9 +38,12 @@ def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[in
 
 
 def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> Drafter:
-    """One of the three drafters, for this prompt."""
+    """One of the drafters, for this prompt."""
+    target = target_of(family)
     if kind == "random":
-        return tiny.random_drafter(target_of(family))
+        return tiny.random_drafter(target)
+    if kind == "random2":
+        return tiny.random_drafter(target, **tiny.dflash2_settings(target))
     text = prompt + stock(family, tuple(prompt), length)
     return tiny.scripted_drafter(text, wrong=kind == "wrong")
 

@@ -25,15 +25,7 @@ Edit = Callable[[Path], None]
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """A tiny target and its drafter on disk."""
-    target = tiny.make_target("qwen3")
-    tiny.save_model(tmp_path / "target", target.model, target.config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        data = (tiny.GOLDEN / "qwen3_full" / "target" / name).read_bytes()
-        (tmp_path / "target" / name).write_bytes(data)
-    settings = tiny.draft_settings(target)
-    drafter = tiny.random_drafter(target)
-    tiny.save_model(tmp_path / "draft", drafter.model, settings)
-    return tmp_path / "target", tmp_path / "draft"
+    return tiny.save_pair(tmp_path, tiny.draft_settings)
 
 
 def refused(match: str, *args: Any, **options: Any) -> DFlashError:
@@ -228,7 +220,12 @@ def test_drafters_of_another_target(folders: Any, changes: dict, message: str) -
         ({"speculators_model_type": "dflash"}, "speculators_model_type"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"architectures": ["DFlash2DraftModel"]}, "'DFlash2DraftModel' are not supported"),
+        ({"dflash_config": {"projector_type": "domino"}}, "projector_type: domino"),
+        ({"architectures": ["DominoDraftModel"]}, "'DominoDraftModel' are not supported"),
+        ({"architectures": ["Qwen3DSparkModel"]}, "'Qwen3DSparkModel' are not supported"),
+        ({"architectures": ["DFlash2BeamDraftModel"]}, "'DFlash2BeamDraftModel' are not"),
+        ({"dflash_config": {"conv_kernel_size": 2}}, "unknown 'conv_kernel_size'"),
+        ({"dflash_config": {"selector_top_k": 16}}, "unknown 'selector_top_k'"),
         ({"hidden_act": "gelu"}, "'gelu' is not supported"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
         ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),

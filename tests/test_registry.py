@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dflash_mlx import hub, registry
+from dflash_mlx.config import parse
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.registry import Entry, entries, find
 from dflash_mlx.target import FAMILIES
@@ -14,6 +15,14 @@ from dflash_mlx.target import FAMILIES
 ROOT = Path(__file__).parents[1]
 GB = 10**9
 EVER = 1 << 60
+DRAFTER = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 100,
+    "dflash_config": {"mask_token_id": 1, "target_layer_ids": [0]},
+}
 
 
 def test_the_data_file_is_installed():
@@ -25,6 +34,19 @@ def test_the_data_file_is_installed():
 def test_what_runs_is_what_the_engine_runs():
     """A family that the engine learns is to be named in the registry too."""
     assert set(FAMILIES) == registry.FAMILIES
+
+
+def test_what_drafts_is_what_the_loader_takes():
+    """Of all kinds that are listed, config.parse takes those that the registry says run."""
+    kinds = {entry.drafter for entry in entries()} | registry.DRAFTERS
+    assert kinds > registry.DRAFTERS
+    for kind in kinds:
+        raw = {**DRAFTER, "architectures": [kind]}
+        if kind in registry.DRAFTERS:
+            assert parse(raw).mask_token_id == 1
+            continue
+        with pytest.raises(DFlashError, match=f"'{kind}'"):
+            parse(raw)
 
 
 def test_every_entry_is_well_formed():

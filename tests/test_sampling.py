@@ -19,10 +19,11 @@ import tiny
 from mlx_lm import sample_utils
 
 from dflash_mlx import acceptance, api
-from dflash_mlx.acceptance import RULES, BlockVerification, Draft, Match, TokenRejection, make_rule
+from dflash_mlx.acceptance import RULES, BlockVerification, Match, TokenRejection, make_rule
 from dflash_mlx.context import Context
-from dflash_mlx.pair import Pair
+from dflash_mlx.pair import Pair, load
 from dflash_mlx.sampling import Shaper
+from dflash_mlx.slots import Draft, Independent, Lattice, Slots
 from dflash_mlx.types import SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)
@@ -42,13 +43,14 @@ COUNT = 60_000
 LIMIT = 5.0  # standard deviations: one honest run in three million is beyond
 EOS = 9
 every_rule = pytest.mark.parametrize("rule", RULES)
+every_drafter = pytest.mark.parametrize("drafter", ["dflash", "dflash2"])
 
 
 class Tables:
     """A made-up target and drafter: logits of row j for every way to fill the j slots before it."""
 
-    def __init__(self, drafts: mx.array, rows: list[mx.array], history: list[int]):
-        self.drafts, self.rows, self.history = drafts, rows, history
+    def __init__(self, slots: Slots, rows: list[mx.array], history: list[int]):
+        self.slots, self.rows, self.history = slots, rows, history
         self.width, self.vocab = len(rows), rows[0].shape[-1]
 
 
@@ -59,7 +61,24 @@ def random_tables(seed: int = 3, vocab: int = 5, width: int = 4) -> Tables:
     rows = [1.5 * mx.random.normal((vocab,) * (j + 1), key=next(keys)) for j in range(width)]
     means = mx.stack([row.reshape(-1, vocab).mean(axis=0) for row in rows[:-1]])
     drafts = 0.7 * means + mx.random.normal(means.shape, key=next(keys))
-    return Tables(drafts, rows, [3, 1, 1, 4])
+    return Tables(Independent(drafts), rows, [3, 1, 1, 4])
+
+
+@cache
+def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) -> Tables:
+    """The same target with a DFlash 2 drafter: k candidates a slot, scored near its own logits."""
+    rows = random_tables(seed, vocab, width).rows
+    keys = iter(mx.random.split(mx.random.key(seed + 1), 2 * width))
+    candidates, scores = [], []
+    for number, row in enumerate(rows[:-1]):
+        near = row.reshape(-1, vocab, vocab).mean(axis=0) if number else row[None]
+        top = mx.sort(mx.random.permutation(vocab, key=next(keys))[:k])
+        near = near[candidates[-1]] if number else mx.broadcast_to(near, (k, vocab))
+        noise = mx.random.normal((k if number else 1, k), key=next(keys))
+        candidates.append(top)
+        scores.append(0.7 * near[:, top] + noise)
+    lattice = Lattice(mx.stack(candidates).astype(mx.uint32), mx.stack(scores), vocab)
+    return Tables(lattice, rows, [3, 1, 1, 4])
 
 
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
@@ -131,7 +150,7 @@ def outputs(
     def run(key: mx.array) -> mx.array:
         judge = rule(params, tables.vocab)
         judge.draws = OneKey(key)  # type: ignore[assignment]
-        draft = judge.propose(tables.drafts, tables.history)
+        draft = judge.propose(tables.slots, tables.history)
         slots = [draft.tokens[j] for j in range(tables.width - 1)]
         rows = [row[tuple(slots[:j])] if j else row for j, row in enumerate(tables.rows)]
         verdict: Any = judge.judge(draft, mx.stack(rows), tables.history)
@@ -190,25 +209,38 @@ def block_surprise(
     return surprise(counts, joint(stock_law(tables, params)))
 
 
+def tables_of(drafter: str) -> Tables:
+    """The made-up target with a drafter of this kind."""
+    return random_tables() if drafter == "dflash" else lattice_tables()
+
+
 @every_rule
+@every_drafter
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_block_law(rule: str, setting: str) -> None:
+def test_block_law(rule: str, setting: str, drafter: str) -> None:
     """One block of three drafts: each rule keeps the law under every setting."""
-    assert block_surprise(RULES[rule], SETTINGS[setting], random_tables()) < LIMIT
+    assert block_surprise(RULES[rule], SETTINGS[setting], tables_of(drafter)) < LIMIT
 
 
 @every_rule
 def test_law_with_a_bad_drafter(rule: str) -> None:
     """A drafter that knows nothing costs speed, never the law."""
-    tables = random_tables()
-    bad = Tables(-3 * tables.drafts, tables.rows, tables.history)
-    assert block_surprise(RULES[rule], PLAIN, bad) < LIMIT
+    for tables in (random_tables(), lattice_tables()):
+        slots: Any = tables.slots
+        if isinstance(slots, Lattice):
+            worse: Slots = replace(slots, scores=-3 * slots.scores)
+        else:
+            worse = Independent(-3 * slots.logits)
+        bad = Tables(worse, tables.rows, tables.history)
+        assert block_surprise(RULES[rule], PLAIN, bad) < LIMIT
 
 
-def test_block_verification_keeps_more() -> None:
+@pytest.mark.parametrize(("drafter", "gain"), [("dflash", 0.01), ("dflash2", 0.005)])
+def test_block_verification_keeps_more(drafter: str, gain: float) -> None:
     """Block verification keeps at least as many drafts as token by token; both keep some."""
-    means = {rule: outputs(RULES[rule], PLAIN, random_tables())[1].mean() for rule in RULES}
-    assert means["block"] > means["token"] + 0.01
+    tables = tables_of(drafter)
+    means = {rule: outputs(RULES[rule], PLAIN, tables, 8 * COUNT)[1].mean() for rule in RULES}
+    assert means["block"] > means["token"] + gain
     assert min(means.values()) > 0.2
 
 
@@ -254,6 +286,70 @@ class BlockNoWeight(BlockVerification):
 def test_broken_rules_are_noticed(fault: type[Match]) -> None:
     """The test above can fail: it sees each of these faults at once."""
     assert block_surprise(fault, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
+
+
+class OtherQ(Lattice):
+    """A fault: q is that of a walk that ignores the token before, the drafts are not."""
+
+    def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
+        """The rows after each slot's first candidate."""
+        return super().passed(mx.zeros_like(path), rows)
+
+
+class OtherWalk(Lattice):
+    """A fault: the drafts ignore the token before, q does not."""
+
+    def _walk(self, choices: mx.array) -> mx.array:
+        return choices[:, 0]
+
+
+class ColderQ(Lattice):
+    """A fault: q at temperature 1, whatever the drafts were drawn at."""
+
+    def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
+        """The scores themselves."""
+        return super().passed(path)
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("fault", [OtherQ, OtherWalk, ColderQ])
+def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice]) -> None:
+    """Drafts and their q must come from one walk: each fault breaks the law of both rules."""
+    honest = lattice_tables()
+    slots: Any = honest.slots
+    faulty = fault(slots.candidates, slots.scores, slots.vocab_size)
+    tables = Tables(faulty, honest.rows, honest.history)
+    params = SETTINGS["hot"]
+    assert block_surprise(RULES[rule], params, tables, 8 * COUNT) > 3 * LIMIT
+
+
+@pytest.mark.parametrize("params", [PLAIN, SETTINGS["everything"]])
+def test_walks_are_drawn_slot_by_slot(params: SamplingParams) -> None:
+    """Drawing every row at once is drawing after each draft: the walks' law, and each walk's q."""
+    tables = lattice_tables()
+    slots: Any = tables.slots
+
+    def run(key: mx.array) -> tuple[mx.array, mx.array]:
+        draft = slots.drawn(Shaper(params, tables.vocab), key, tables.history)
+        assert draft.probabilities is not None
+        return draft.tokens, draft.probabilities
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mx.random, "categorical", gumbel_categorical)
+        tokens, q = map(np.array, mx.vmap(run)(mx.random.split(mx.random.key(5), COUNT)))
+    ids, rows = np.array(slots.candidates), np.array(slots.scores / params.temperature)
+    chances = np.exp(rows) / np.exp(rows).sum(axis=-1, keepdims=True)
+    law = np.zeros((tables.vocab,) * len(ids))
+    for i, j, k in np.ndindex(rows.shape[1:] + rows.shape[2:]):
+        walk = chances[0, 0, i] * chances[1, i, j] * chances[2, j, k]
+        law[ids[0, i], ids[1, j], ids[2, k]] = walk
+    counts = np.zeros(law.shape)
+    np.add.at(counts, tuple(tokens.T), 1)
+    assert surprise(counts, law) < LIMIT
+    drawn = np.take_along_axis(q, tokens[..., None], axis=-1)[..., 0].prod(axis=1)
+    assert np.abs(drawn - law[tuple(tokens.T)]).max() < 1e-5
+    assert ((q > 0).sum(axis=-1) == ids.shape[1]).all()
+    assert np.abs(q.sum(axis=-1) - 1).max() < 1e-5
 
 
 @every_rule
@@ -318,9 +414,11 @@ def test_penalties_are_mlx_lm() -> None:
 
 
 @cache
-def golden() -> Pair:
-    """The pair of twelve tokens."""
-    return tiny.golden_pair("sampling")
+def golden(drafter: str = "dflash") -> Pair:
+    """The pair of twelve tokens, with a drafter of either kind."""
+    folder = tiny.GOLDEN / "sampling"
+    draft = folder / ("draft" if drafter == "dflash" else "draft_dflash2")
+    return load(folder / "target", draft)
 
 
 @cache
@@ -333,7 +431,7 @@ def golden_law(prompt: tuple[int, ...], params: SamplingParams) -> dict[tuple[in
         filled = [list(i) for i in np.ndindex((vocab,) * length)]
         logits = target.model(mx.array([[*prompt, *tokens] for tokens in filled]))[:, -1]
         rows.append(logits.reshape((vocab,) * (length + 1)))
-    whole = joint(stock_law(Tables(mx.zeros((2, vocab)), rows, list(prompt)), params))
+    whole = joint(stock_law(Tables(Independent(mx.zeros((2, vocab))), rows, list(prompt)), params))
     law: defaultdict[tuple[int, ...], float] = defaultdict(float)
     for tokens, probability in np.ndenumerate(whole):
         law[cut(tokens)] += float(probability)
@@ -346,10 +444,15 @@ def cut(tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def answer_surprise(
-    rule: str, prompt: list[int], params: SamplingParams, count: int, mode: str = "dflash"
+    rule: str,
+    prompt: list[int],
+    params: SamplingParams,
+    count: int,
+    mode: str = "dflash",
+    drafter: str = "dflash",
 ) -> float:
     """How far whole answers are off the law."""
-    pair = golden()
+    pair = golden(drafter)
     law = golden_law(tuple(prompt), params)
     counts: Counter[tuple[int, ...]] = Counter()
     if mode == "baseline":
@@ -403,19 +506,21 @@ def test_golden_distributions() -> None:
 
 @pytest.mark.slow
 @every_rule
+@every_drafter
 @pytest.mark.parametrize("number", [0, 3])
-def test_golden_answers(rule: str, number: int) -> None:
+def test_golden_answers(rule: str, drafter: str, number: int) -> None:
     """Whole answers with a real drafter: plain, and top-k with top-p."""
     prompt, params, _ = golden_settings()[number]
-    assert answer_surprise(rule, prompt, params, 200) < LIMIT
+    assert answer_surprise(rule, prompt, params, 200, drafter=drafter) < LIMIT
 
 
 @pytest.mark.slow
 @every_rule
-def test_penalised_answers(rule: str) -> None:
+@every_drafter
+def test_penalised_answers(rule: str, drafter: str) -> None:
     """Whole answers with every filter and penalty on."""
     prompt, _, _ = golden_settings()[4]
-    assert answer_surprise(rule, prompt, SETTINGS["everything"], 200) < LIMIT
+    assert answer_surprise(rule, prompt, SETTINGS["everything"], 200, drafter=drafter) < LIMIT
 
 
 @pytest.mark.slow
@@ -433,13 +538,14 @@ def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_rule
-def test_seeds(rule: str) -> None:
+@every_drafter
+def test_seeds(rule: str, drafter: str) -> None:
     """The same seed gives the same tokens; other seeds, and none, give others."""
 
     def answer(seed: int | None) -> list[int]:
         sampling = SamplingParams(temperature=1.5, seed=seed)
         return api.generate(
-            golden(), [1, 5, 6, 0], sampling=sampling, max_tokens=24, accept=rule
+            golden(drafter), [1, 5, 6, 0], sampling=sampling, max_tokens=24, accept=rule
         ).tokens
 
     first = [answer(seed) for seed in range(6)]

@@ -63,6 +63,14 @@ def start(target, prompts, out, *, resume=False, warm_start=None, shape=SHAPE, *
     return Run(target, job, numbers, AnswerSettings(max_tokens=20), events.append), events
 
 
+def test_a_dflash2_drafter_is_not_trained(target, prompts, tmp_path):
+    """Its selector would get no gradient; nothing is trained that way in silence."""
+    case = tiny.GOLDEN / "qwen3_dflash2"
+    with pytest.raises(DFlashError, match="DFlash 2") as caught:
+        start(Target.load(case / "target"), prompts, tmp_path / "out", warm_start=case / "draft")
+    assert caught.value.hint
+
+
 def losses(events):
     """(step, loss) of each step."""
     return [(e.step, e.loss) for e in events if isinstance(e, StepDone)]

@@ -25,11 +25,12 @@ from dflash_mlx.decode import decode
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.model import DraftModel
 from dflash_mlx.pair import Pair
+from dflash_mlx.slots import Independent, Slots
 from dflash_mlx.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES = ("qwen3_full", "qwen3_sliding_causal", "llama_full")
+CASES = ("qwen3_full", "qwen3_sliding_causal", "llama_full", "qwen3_dflash2")
 VOCAB = 104
 WINDOW = 12
 MASK = 99
@@ -132,6 +133,21 @@ def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
     }
 
 
+def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
+    """The config.json of a DFlash 2 drafter for this target."""
+    base = draft_settings(target)
+    extra = {"conv_group_size": 8, "selector_rank": 8, "selector_top_k": 6}
+    return {
+        **base,
+        "architectures": ["DFlash2DraftModel"],
+        "layer_types": ["sliding_attention"] * base["num_hidden_layers"],
+        "sliding_window": WINDOW,
+        "is_causal": False,
+        "dflash_config": {**base["dflash_config"], **extra},
+        **changes,
+    }
+
+
 def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
     """A drafter that was never trained, bound to the target."""
     config = parse(draft_settings(target, **changes))
@@ -147,6 +163,20 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+def save_pair(
+    folder: Path, settings_of: Callable[[Target], dict[str, Any]]
+) -> tuple[Path, Path]:
+    """Write a random target with the golden tokenizer, and a random drafter: their folders."""
+    target = make_target("qwen3")
+    save_model(folder / "target", target.model, target.config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        data = (GOLDEN / "qwen3_full" / "target" / name).read_bytes()
+        (folder / "target" / name).write_bytes(data)
+    settings = settings_of(target)
+    save_model(folder / "draft", random_drafter(target, **settings).model, settings)
+    return folder / "target", folder / "draft"
 
 
 class ScriptedCache:
@@ -175,6 +205,10 @@ class ScriptedCache:
         """Go back."""
         assert 0 <= length <= self.offset
         self.offset = length
+
+    def slots(self, anchor: int, width: int) -> Slots:
+        """What a DraftCache of a v1 drafter says."""
+        return Independent(self.draft_logits(anchor, width))
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """One-hot logits for positions offset + 1 to offset + width - 1."""

@@ -139,6 +139,11 @@ class Run:
         if self.job.warm_start:
             self.raw = load_config(self.job.warm_start)
             config, name = parse(self.raw), self.job.warm_start.name
+            if config.dflash2:
+                raise DFlashError(
+                    f"'{name}' is a DFlash 2 drafter, which cannot be trained yet.",
+                    hint="start from a DFlash v1 drafter, or from nothing",
+                )
             check_fit(config, target.config, name, target.path.name)
             check_tensors(self.job.warm_start, config, target.hidden_size)
             self.drafter = load_drafter(self.job.warm_start, config, target)

@@ -1,0 +1,40 @@
+"""The grouped dynamic causal convolution of DFlash 2: each block slot mixes in the slots before it.
+
+It works inside one block: nothing comes from before slot 0, and nothing is kept from call to call.
+"""
+
+import mlx.core as mx
+from mlx import nn
+
+from .config import DFlash2
+
+
+class DynamicConv(nn.Module):
+    """The kernels for the two sides of a sublayer, before it and after it (spec 3.2)."""
+
+    def __init__(self, config: DFlash2, hidden_size: int):
+        super().__init__()
+        self._taps, self._groups = config.conv_kernel_size, hidden_size // config.conv_group_size
+        # A new convolution changes nothing: only the slot itself, with weight 1.
+        self.base_kernel = mx.zeros((2, self._taps, hidden_size))
+        self.base_kernel[:, 0] = 1
+        self.kernel_projection = nn.Linear(hidden_size, 2 * self._taps * self._groups, bias=False)
+        self.kernel_projection.weight = mx.zeros_like(self.kernel_projection.weight)
+
+    def __call__(self, normed: mx.array) -> tuple[mx.array, mx.array]:
+        """The sublayer's normed input [B, T, H] -> kernels before and after it [B, T, taps, H]."""
+        batch, length, hidden = normed.shape
+        change = self.kernel_projection(normed)
+        change = change.reshape(batch, length, 2, self._taps, self._groups, 1)
+        base = self.base_kernel.reshape(2, self._taps, self._groups, -1)
+        kernels = (base + change).reshape(batch, length, 2, self._taps, hidden)
+        return kernels[:, :, 0], kernels[:, :, 1]
+
+
+def convolve(x: mx.array, kernel: mx.array) -> mx.array:
+    """x [B, T, H] with kernels [B, T, taps, H]; tap r reads r slots back, zeros before slot 0."""
+    length, mixed = x.shape[1], x * kernel[:, :, 0]
+    for back in range(1, kernel.shape[2]):
+        earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]
+        mixed = mixed + earlier * kernel[:, :, back]
+    return mixed

@@ -1,0 +1,302 @@
+"""DFlash 2 drafters: their configs, what is loaded and refused, quantised, and cut back."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from mlx import nn
+from mlx.utils import tree_flatten
+from test_pair import assert_lossless, edit_config, edit_weights, refused
+
+from dflash_mlx import api
+from dflash_mlx.config import DFlash2, parse
+from dflash_mlx.context import Context
+from dflash_mlx.convolution import DynamicConv, convolve
+from dflash_mlx.model import DraftModel
+from dflash_mlx.pair import load
+from dflash_mlx.slots import Lattice
+from dflash_mlx.types import SamplingParams
+
+CASE = tiny.GOLDEN / "qwen3_dflash2"
+PUBLISHED = DFlash2(2, 16, 256, 16)
+CONV, CODEBOOK = "layers.0.mlp_conv.base_kernel", "candidate_selector.predecessor_codebook"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A tiny target and its DFlash 2 drafter on disk."""
+    return tiny.save_pair(tmp_path, tiny.dflash2_settings)
+
+
+def published(**changes: Any) -> dict[str, Any]:
+    """The config.json of Qwen3.8-27B-DFlash2."""
+    return {
+        "architectures": ["DFlash2DraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": 5120,
+        "intermediate_size": 17408,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 248320,
+        "layer_types": ["sliding_attention"] * 5,
+        "sliding_window": 2048,
+        "is_causal": False,
+        "dflash_config": {
+            "mask_token_id": 248070,
+            "target_layer_ids": [5, 19, 33, 47, 61],
+            "block_size": 8,
+            "conv_kernel_size": 2,
+            "conv_group_size": 16,
+            "selector_rank": 256,
+            "selector_top_k": 16,
+        },
+        **changes,
+    }
+
+
+def without(raw: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A config without these keys of dflash_config."""
+    nested = {k: v for k, v in raw["dflash_config"].items() if k not in keys}
+    return {**raw, "dflash_config": nested}
+
+
+def test_config() -> None:
+    """The kind is the architecture's or the projector's; its numbers stand at either level."""
+    raw = published()
+    config = parse(raw)
+    assert config.dflash2 == PUBLISHED
+    assert [config.causal(i) for i in range(5)] == [False] * 5
+    bare = without(raw, "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    assert parse(bare).dflash2 == PUBLISHED
+    assert parse({**bare, "selector_rank": 64, "selector_top_k": 8}).dflash2 == DFlash2(
+        2, 16, 64, 8
+    )
+    nested = {**raw["dflash_config"], "projector_type": "dflash2"}
+    named = {**raw, "architectures": ["DFlashDraftModel"], "dflash_config": nested}
+    assert parse(named) == config
+    assert parse({**bare, "architectures": ["DFlashDraftModel"]}).dflash2 is None
+
+
+def test_causality() -> None:
+    """Without a word about it a DFlash 2 block is seen whole; the config's own word wins."""
+    raw = published()
+    del raw["is_causal"]
+    assert not parse(raw).causal(0)
+    assert not parse({**raw, "is_causal": None}).causal(0)
+    assert parse({**raw, "is_causal": True}).causal(0)
+    assert parse({**raw, "dflash_config": {**raw["dflash_config"], "causal": True}}).causal(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "tensors"),
+    [
+        ({}, 1_924_404_480, 81),
+        (  # Muse-Glimmer-30B-DFlash2
+            {"hidden_size": 6656, "intermediate_size": 19968, "vocab_size": 202048},
+            2_772_159_744,
+            81,
+        ),
+    ],
+)
+def test_published_shapes(changes: dict[str, Any], count: int, tensors: int) -> None:
+    """Parameters and tensors of the published checkpoints, to the last one; nothing is computed."""
+    config = parse(published(**changes))
+    shapes = [value.shape for _, value in parameters(DraftModel(config, config.hidden_size))]
+    assert (sum(int(np.prod(shape)) for shape in shapes), len(shapes)) == (count, tensors)
+
+
+def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
+    """A model's tensors by name."""
+    return tree_flatten(model.parameters())  # type: ignore[return-value]
+
+
+def test_a_pair_from_folders(folders: Any) -> None:
+    """It loads, is lossless, and answers at every rule."""
+    loaded = load(*folders)
+    assert loaded.drafter is not None
+    assert loaded.drafter.config.dflash2 == DFlash2(2, 8, 8, 6)
+    assert_lossless(loaded)
+    for rule in ("match", "token", "block"):
+        sampling = SamplingParams(temperature=1.0, seed=1)
+        result = api.generate(loaded, [1, 2], sampling=sampling, max_tokens=12, accept=rule)
+        assert len(result.tokens) == 12 or result.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"conv_kernel_size": 3}, r"attention_conv\.base_kernel' is \[2, 2, 32\]"),
+        ({"conv_group_size": 16}, r"kernel_projection\.weight' is \[16, 32\]"),
+        ({"selector_rank": 9}, r"candidate_selector\.[\w.]+' is \[8, 32\]"),
+        ({"conv_group_size": 5}, "wrong 'conv_group_size: 5'"),
+        ({"selector_top_k": 105}, "wrong 'selector_top_k: 105'"),
+        ({"selector_top_k": 0}, "wrong 'selector_top_k: 0'"),
+        ({"selector_rank": "8"}, "wrong 'selector_rank: 8'"),
+        ({"gru_hidden_dim": 8}, "unknown 'gru_hidden_dim'"),
+        ({"sample_from_anchor": True}, "sample_from_anchor: True"),
+    ],
+)
+def test_configs_that_do_not_fit(folders: Any, changes: dict[str, Any], message: str) -> None:
+    """Numbers that are not those of the tensors, or cannot be, are refused by name."""
+    edit_config(folders[1], dflash_config=changes)
+    refused(message, *folders)
+
+
+def drop(name: str) -> Callable[[dict[str, mx.array]], None]:
+    """Take a tensor out."""
+    return lambda weights: weights.__delitem__(name)
+
+
+def rename(name: str, other: str) -> Callable[[dict[str, mx.array]], None]:
+    """Give a tensor another name."""
+    return lambda weights: weights.update({other: weights.pop(name)})
+
+
+def turn(name: str) -> Callable[[dict[str, mx.array]], None]:
+    """Swap the ends of a tensor's shape."""
+    return lambda weights: weights.update({name: weights[name].swapaxes(0, -1)})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop(CODEBOOK), f"no tensor '{CODEBOOK}'"),
+        (drop(CONV), f"no tensor '{CONV}'"),
+        (drop("layers.1.attention_conv.kernel_projection.weight"), "no tensor 'layers.1.attention"),
+        (rename(CODEBOOK, f"{CODEBOOK}.weight"), f"no tensor '{CODEBOOK}'"),
+        (rename(CODEBOOK, "candidate_selector.codebook"), "unknown 'candidate_selector.codebook'"),
+        (turn(CODEBOOK), r"predecessor_codebook' is \[8, 104\], its config says \[104, 8\]"),
+        (turn(CONV), r"base_kernel' is \[32, 2, 2\], its config says \[2, 2, 32\]"),
+    ],
+)
+def test_tensors_that_do_not_fit(folders: Any, change: Any, message: str) -> None:
+    """A tensor that is missing, misnamed or turned is named before anything is loaded."""
+    edit_weights(folders[1], change)
+    refused(message, *folders)
+
+
+def test_kinds_are_not_mixed_up(folders: Any) -> None:
+    """Weights of one kind under a config of the other are refused by the tensors that differ."""
+    nested = json.loads((folders[1] / "config.json").read_text())["dflash_config"]
+    plain = {k: None for k in nested if k.startswith(("conv_", "selector_"))}
+    edit_config(folders[1], architectures=["DFlashDraftModel"], dflash_config=plain)
+    refused("unknown 'candidate_selector", *folders)
+    with_v1 = tiny.save_pair(folders[0].parent / "v1", tiny.draft_settings)
+    edit_config(with_v1[1], architectures=["DFlash2DraftModel"])
+    refused("no tensor 'candidate_selector", *with_v1)
+
+
+def test_nan_drafter_is_only_slow(folders: Any) -> None:
+    """A selector of NaN cannot change what the target says."""
+    edit_weights(folders[1], lambda weights: weights.update({CODEBOOK: weights[CODEBOOK] * mx.nan}))
+    assert_lossless(load(*folders))
+
+
+@pytest.mark.parametrize(("bits", "least"), [(8, 3.7), (4, 3.2)])
+def test_quantised(bits: int, least: float) -> None:
+    """Linear layers are quantised, codebooks and base kernels stay; answers do not change."""
+    loaded = load(CASE / "target", CASE / "draft", draft_bits=bits)
+    assert loaded.drafter is not None
+    model = loaded.drafter.model
+    names = {name for name, _ in parameters(model)}
+    for name in (
+        "layers.0.attention_conv.kernel_projection",
+        "candidate_selector.hidden_projection",
+    ):
+        assert f"{name}.scales" in names
+    plain = [name for name in names if "codebook" in name or "base_kernel" in name]
+    assert sorted(plain) == sorted(
+        ["candidate_selector.predecessor_codebook", "candidate_selector.successor_codebook"]
+        + [f"layers.{i}.{part}_conv.base_kernel" for i in (0, 1) for part in ("attention", "mlp")]
+    )
+    expected = tiny.expected("qwen3_dflash2")
+    lengths = []
+    for prompt, tokens in zip(expected["prompts"], expected["greedy_tokens"], strict=True):
+        result = api.generate(loaded, prompt, max_tokens=expected["max_new_tokens"])
+        assert result.tokens == tokens
+        lengths.append(result.stats.acceptance_length)
+    assert np.mean(lengths) > least
+
+
+def test_cut_back_and_read_again() -> None:
+    """After a rewind the same tokens give the same slots, in the window's reach and beyond it."""
+    loaded = load(CASE / "target", CASE / "draft")
+    prompt = tiny.expected("qwen3_dflash2")["prompts"][3]
+    context = Context(loaded.target, loaded.drafter)
+    context.read(prompt, tiny.silent)
+    first = lattice(context)
+    for length in (100, 30, 1):
+        context.rewind(length)
+        context.read(prompt[length:], tiny.silent)
+        again = lattice(context)
+        assert again.candidates.tolist() == first.candidates.tolist()
+        assert tiny.apart(again.scores, first.scores) < 1e-4
+
+
+def lattice(context: Context) -> Lattice:
+    """What the drafter says of the next block."""
+    assert context.draft_cache is not None
+    slots = context.draft_cache.slots(5, 8)
+    assert isinstance(slots, Lattice)
+    return slots
+
+
+def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block is drafted and judged with one copy to the host, at temperature 0 and above."""
+    loaded = load(CASE / "target", CASE / "draft")
+    prompt = tiny.expected("qwen3_dflash2")["prompts"][0]
+    looks: list[int] = []
+    honest = np.array
+    steps = {"block_size": 8, "max_tokens": 20, "stops": frozenset()}
+    for rule, temperature in (("match", 0.0), ("token", 1.0), ("block", 1.0)):
+        looks.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "array", lambda *a, **k: looks.append(1) or honest(*a, **k))
+            for name in ("item", "tolist", "__bool__", "__int__", "__float__"):
+                patch.setattr(mx.array, name, forbidden, raising=False)
+            context = Context(loaded.target, loaded.drafter)
+            sampling = SamplingParams(temperature=temperature, seed=3)
+            blocks = list(tiny.start(context, prompt, sampling, rule, **steps))
+            assert len(looks) == len(blocks)
+            with pytest.raises(AssertionError, match="looked at"):
+                int(mx.array(1))
+            with pytest.raises(AssertionError, match="looked at"):
+                bool(mx.array(1))
+
+
+def forbidden(self: mx.array, *args: Any) -> Any:
+    """Stands in for what copies an array to the host."""
+    raise AssertionError("an array was looked at")
+
+
+def test_a_new_convolution_changes_nothing() -> None:
+    """As it is initialised: so a v1 drafter can become a DFlash 2 drafter."""
+    x = mx.random.normal((2, 5, 32), key=mx.random.key(1))
+    for kernel in DynamicConv(DFlash2(3, 8, 8, 4), 32)(x):
+        assert (convolve(x, kernel) == x).all()
+
+
+def test_convolution_by_hand() -> None:
+    """Tap r reads r slots back, zeros before the block, and channels share their group's kernel."""
+    taps, group, hidden, length = 3, 4, 8, 5
+    conv = DynamicConv(DFlash2(taps, group, 8, 4), hidden)
+    tiny.randomise(conv, 4, 1.0)
+    x = mx.random.normal((2, length, hidden), key=mx.random.key(2))
+    base, weight = np.array(conv.base_kernel), np.array(conv.kernel_projection.weight)
+    inputs = np.array(x)
+    change = (inputs @ weight.T).reshape(2, length, 2, taps, hidden // group)
+    for side, kernel in enumerate(conv(x)):
+        ours = np.array(convolve(x, kernel))
+        for b, t, c in np.ndindex(ours.shape):
+            terms = [
+                (base[side, r, c] + change[b, t, side, r, c // group]) * inputs[b, t - r, c]
+                for r in range(min(taps, t + 1))
+            ]
+            assert abs(sum(terms) - ours[b, t, c]) < 1e-5
