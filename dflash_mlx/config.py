@@ -1,8 +1,8 @@
 """A DFlash drafter's `config.json`, checked and flattened.
 
 Knows the keys that Z Lab's checkpoints use, in every place where they have stood, and their
-defaults; a key that changes the computation and is not known here is refused by name. Does not
-know the weights or the target.
+defaults; another layout is first put into this one. A key that changes the computation and is not
+known here is refused by name. Does not know the weights or the target.
 """
 
 import json
@@ -12,23 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DFlashError
+from .speculators import in_speculators, in_zlab_layout
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
 KINDS = (V1, V2)  # the architectures that are drafters of this engine
 # Keys of dflash_config that say nothing about the computation.
 INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
-KNOWN = INFORMATIONAL | {
-    "mask_token_id",
-    "target_layer_ids",
-    "block_size",
-    "input_embedding_scale",
-    "output_multiplier",
-    "final_logit_softcapping",
-    "causal",
-    "is_causal",
-    "use_swa",
-    "swa_window_size",
-}
+KNOWN = INFORMATIONAL | set(
+    "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
+    "final_logit_softcapping causal is_causal use_swa swa_window_size".split()
+)
 # Keys of dflash_config that only DFlash 2 has, with the values of the published checkpoints.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
 # Keys, at either level, that name another computation, with the values under which they do not.
@@ -42,10 +35,9 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "attention_mode": (None, "gqa", "mha"),
     "projector_type": (None, "dflash", "dflash2"),
     "shift_label": (None, False),
-    "draft_vocab_size": (None,),
-    "speculators_model_type": (None,),
+    "draft_ffn_type": (None, "dense"),
 }
-HINT = "use a DFlash drafter in Z Lab's format; `dflash models list` shows the known pairs"
+HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known pairs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +77,7 @@ class DraftConfig:
     output_multiplier: float
     final_logit_softcapping: float | None
     dflash2: DFlash2 | None = None
+    draft_vocab_size: int | None = None  # None: the target's vocabulary and head
 
     def causal(self, layer: int) -> bool:
         """Whether block slots of this layer see only slots up to themselves (spec 1.5).
@@ -123,11 +116,17 @@ def load_config(folder: Path) -> dict[str, Any]:
 def is_drafter(raw: dict[str, Any]) -> bool:
     """Whether a config.json is a drafter's and not a model's that can answer by itself."""
     architectures = raw.get("architectures") or []
-    return "dflash_config" in raw or any("Draft" in name for name in architectures)
+    return (
+        "dflash_config" in raw
+        or in_speculators(raw)
+        or any("Draft" in name for name in architectures)
+    )
 
 
 def parse(raw: dict[str, Any]) -> DraftConfig:
     """Check a drafter's config and flatten it; DFlashError names what is wrong or not known."""
+    if in_speculators(raw):
+        raw = in_zlab_layout(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
         raise wrong("dflash_config", nested)
@@ -149,7 +148,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
             raise wrong(key, found)
         return found
 
-    second = is_dflash2(raw, nested)
+    second = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
     refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if second else KNOWN)
     extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if second else None
     layers = whole("num_hidden_layers")
@@ -158,6 +157,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     said = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
     causal = next((word for word in said if word is not None), False if second else None)
     rope = raw.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope.values()):  # one for each type of layer
+        raise wrong("rope_parameters", rope)
     scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
     if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
         scaling = None
@@ -167,9 +168,13 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         ids = default_layer_ids(whole("num_target_layers"), layers)
     if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
         raise wrong("target_layer_ids", ids)
+    vocab = whole("vocab_size")
+    own = whole("draft_vocab_size", vocab)
+    if own > vocab or (extra and own < vocab):
+        raise wrong("draft_vocab_size", own)
     if extra and whole("hidden_size") % extra.conv_group_size:
         raise wrong("conv_group_size", extra.conv_group_size)
-    if extra and whole("vocab_size") < extra.selector_top_k:
+    if extra and vocab < extra.selector_top_k:
         raise wrong("selector_top_k", extra.selector_top_k)
     return DraftConfig(
         hidden_size=whole("hidden_size"),
@@ -178,7 +183,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         num_heads=heads,
         num_kv_heads=whole("num_key_value_heads", heads),
         head_dim=whole("head_dim", whole("hidden_size") // heads),
-        vocab_size=whole("vocab_size"),
+        vocab_size=vocab,
         rms_norm_eps=look("rms_norm_eps", 1e-6),
         block_size=whole("block_size", 16, least=2),
         mask_token_id=whole("mask_token_id", least=0),
@@ -195,13 +200,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         output_multiplier=look("output_multiplier", 1.0),
         final_logit_softcapping=look("final_logit_softcapping"),
         dflash2=extra,
+        draft_vocab_size=own if own < vocab else None,
     )
-
-
-def is_dflash2(raw: dict[str, Any], nested: dict[str, Any]) -> bool:
-    """Whether a config is of the second kind, by its architecture or its projector."""
-    projector = nested.get("projector_type", raw.get("projector_type"))
-    return V2 in (raw.get("architectures") or []) or projector == "dflash2"
 
 
 def wrong(key: str, value: object) -> DFlashError:

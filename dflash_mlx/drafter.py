@@ -32,17 +32,30 @@ class Drafter:
 
     def embed(self, ids: mx.array) -> mx.array:
         """Token ids [..., T] -> block embeddings [..., T, H]."""
-        x = self._embed(ids)
+        own = self.model.get("embed_tokens")
+        x = self._embed(ids) if own is None else own(ids)
+        if (row := self.model.get("mask_embedding")) is not None:
+            x = mx.where((ids == self.config.mask_token_id)[..., None], row.astype(x.dtype), x)
         scale = self.config.input_embedding_scale
         return x if scale == 1.0 else x * scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Hidden states [..., H] -> logits [..., V]: the target's head, scale, one softcap."""
-        logits = self._head(hidden)
+        """Hidden states [..., H] -> logits [..., V]: the head, scale, one softcap.
+
+        Tokens that are not in the drafter's own vocabulary get -inf.
+        """
+        own = self.model.get("lm_head")
+        logits = self._head(hidden) if own is None else own(hidden)
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
-        return logits if cap is None else cap * mx.tanh(logits / cap)
+        logits = logits if cap is None else cap * mx.tanh(logits / cap)
+        if (distances := self.model.get("d2t")) is None:
+            return logits
+        shape = (*logits.shape[:-1], self.config.vocab_size)
+        places = mx.broadcast_to(mx.arange(distances.size) + distances, logits.shape)
+        everywhere = mx.full(shape, -mx.inf, dtype=logits.dtype)
+        return mx.put_along_axis(everywhere, places, logits, axis=-1)
 
     def slots(self, hidden: mx.array, anchor: int) -> Slots:
         """What is said of the slots after the anchor, from their hidden states [γ, H]."""

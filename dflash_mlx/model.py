@@ -18,6 +18,8 @@ from .convolution import DynamicConv, convolve
 from .selector import CandidateSelector
 
 KeysValues = tuple[mx.array, mx.array]
+# What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
+OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
 
 class Attention(nn.Module):
@@ -135,9 +137,21 @@ class ConvolvedLayer(DraftLayer):
 class DraftModel(nn.Module):
     """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
 
-    def __init__(self, config: DraftConfig, target_hidden_size: int):
+    def __init__(
+        self, config: DraftConfig, target_hidden_size: int, own: frozenset[str] = frozenset()
+    ):
+        """`own` are those of OWN that the checkpoint brings instead of sharing the target's."""
         super().__init__()
         self.config = config
+        hidden, vocab = config.hidden_size, config.draft_vocab_size
+        if "embed_tokens" in own:
+            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        if "mask_embedding" in own:
+            self.mask_embedding = mx.zeros((hidden,))
+        if "lm_head" in own or vocab:
+            self.lm_head = nn.Linear(hidden, vocab or config.vocab_size, bias=False)
+        if vocab:
+            self.d2t = mx.zeros((vocab,), dtype=mx.int32)
         taps = len(config.target_layer_ids)
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)

@@ -3,11 +3,13 @@
 Both configs and all tensor shapes are looked at before any weight is read.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten
 
@@ -17,8 +19,12 @@ from .config import DraftConfig, load_config, parse
 from .cpu import settle
 from .drafter import Drafter
 from .errors import DFlashError, UsageError
-from .model import DraftModel
+from .mask_embedding import read_mask_embedding
+from .model import OWN, DraftModel
 from .target import Target, first_line, target_config
+
+# Tensors of some exports that drafting does not read: the map back, and copies of the target's.
+UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,15 @@ def load_drafter(
     path: Path, config: DraftConfig, target: Target, draft_bits: int | None = None
 ) -> Drafter:
     """Load a checked drafter and bind it to its target, whose layers are tapped for it."""
-    model = DraftModel(config, target.hidden_size)
     weights: dict[str, mx.array] = {}
     for file in check_weights(path, "*.safetensors"):
         weights.update({plain_name(k): v for k, v in mx.load(str(file)).items()})  # type: ignore
-    model.load_weights(list(weights.items()))
+    if (row := read_mask_embedding(path, config.mask_token_id)) is not None:
+        weights["mask_embedding"] = row
+    model = DraftModel(config, target.hidden_size, own_parts(weights))
+    if config.draft_vocab_size:
+        weights["d2t"] = checked_distances(weights["d2t"], config, path)
+    model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
     if draft_bits:
         nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
     settle(model)
@@ -110,6 +120,22 @@ def load_drafter(
 def quantisable(path: str, module: nn.Module) -> bool:
     """Linear layers whose rows divide into groups of 64."""
     return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
+
+
+def own_parts(names: Iterable[str]) -> frozenset[str]:
+    """Which parts a drafter with these tensors does not share with its target."""
+    return OWN & {name.split(".")[0] for name in names}
+
+
+def checked_distances(d2t: mx.array, config: DraftConfig, path: Path) -> mx.array:
+    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
+    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
+    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= config.vocab_size:
+        raise DFlashError(
+            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
+            hint="download the drafter again",
+        )
+    return d2t.astype(mx.int32)
 
 
 def plain_name(name: str) -> str:
@@ -153,8 +179,11 @@ def check_tensors(path: Path, config: DraftConfig, target_hidden_size: int) -> N
     found: dict[str, list[int]] = {}
     for file in check_weights(path, "*.safetensors"):
         found.update({plain_name(name): shape for name, shape in header(file).items()})
+    found = {name: shape for name, shape in found.items() if name not in UNUSED}
+    if (row := read_mask_embedding(path, config.mask_token_id)) is not None:
+        found["mask_embedding"] = list(row.shape)
     try:
-        model = DraftModel(config, target_hidden_size)
+        model = DraftModel(config, target_hidden_size, own_parts(found))
     except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
         raise DFlashError(
             f"the drafter's config cannot be used ({first_line(error)}).",

@@ -15,7 +15,8 @@ from .config import is_drafter, load_config
 from .errors import DFlashError
 
 # The files that are fetched, all from a repository's top folder.
-WANTED = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
+TEXTS = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
+WANTED = ["*.safetensors", "mask_embedding.pt", *TEXTS]
 UNWANTED = ["*/*"]
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
 PART = ".dflash.incomplete"  # ends the name of a blob that is being fetched

@@ -276,6 +276,19 @@ def forbidden(self: mx.array, *args: Any) -> Any:
     raise AssertionError("an array was looked at")
 
 
+def test_sixteen_bits_stay() -> None:
+    """Nothing on the way to the hidden states widens them; scores are float32."""
+    target = tiny.make_target("qwen3")
+    drafter = tiny.random_drafter(target, **tiny.dflash2_settings(target))
+    drafter.model.set_dtype(mx.bfloat16)
+    target.model.set_dtype(mx.bfloat16)
+    context = Context(target, drafter)
+    context.read([1, 2, 3], tiny.silent)
+    assert context.draft_cache is not None
+    assert context.draft_cache.hidden(4, 8).dtype == mx.bfloat16
+    assert lattice(context).scores.dtype == mx.float32
+
+
 def test_a_new_convolution_changes_nothing() -> None:
     """As it is initialised: so a v1 drafter can become a DFlash 2 drafter."""
     x = mx.random.normal((2, 5, 32), key=mx.random.key(1))

@@ -142,11 +142,9 @@ def no_predecessor(patch: pytest.MonkeyPatch) -> None:
 
     def call(self: CandidateSelector, logits: mx.array, hidden: mx.array, anchor: int) -> Lattice:
         rows = [honest(self, logits[i : i + 1], hidden[i : i + 1], anchor) for i in range(7)]
-        parts = [
-            mx.concatenate(part)
-            for part in zip(*((r.candidates, r.scores) for r in rows), strict=True)
-        ]
-        return Lattice(parts[0], parts[1], logits.shape[-1])
+        candidates = mx.concatenate([row.candidates for row in rows])
+        scores = mx.concatenate([row.scores for row in rows])
+        return Lattice(candidates, scores, logits.shape[-1])
 
     patch.setattr(CandidateSelector, "__call__", call)
 

@@ -165,9 +165,7 @@ def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
     mx.save_safetensors(str(folder / "model.safetensors"), weights)
 
 
-def save_pair(
-    folder: Path, settings_of: Callable[[Target], dict[str, Any]]
-) -> tuple[Path, Path]:
+def save_pair(folder: Path, settings_of: Callable[[Target], dict[str, Any]]) -> tuple[Path, Path]:
     """Write a random target with the golden tokenizer, and a random drafter: their folders."""
     target = make_target("qwen3")
     save_model(folder / "target", target.model, target.config)

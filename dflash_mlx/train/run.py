@@ -139,9 +139,10 @@ class Run:
         if self.job.warm_start:
             self.raw = load_config(self.job.warm_start)
             config, name = parse(self.raw), self.job.warm_start.name
-            if config.dflash2:
+            if config.dflash2 or config.draft_vocab_size:
+                kind = "DFlash 2 drafter" if config.dflash2 else "drafter with its own vocabulary"
                 raise DFlashError(
-                    f"'{name}' is a DFlash 2 drafter, which cannot be trained yet.",
+                    f"'{name}' is a {kind}, which cannot be trained yet.",
                     hint="start from a DFlash v1 drafter, or from nothing",
                 )
             check_fit(config, target.config, name, target.path.name)
