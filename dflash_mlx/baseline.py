@@ -21,19 +21,29 @@ def decode_plain(
     max_tokens: int,
     stops: frozenset[int],
     progress: Progress,
+    turn: int = 0,
 ) -> Generator[Block]:
     """Answer `prompt`, the first tokens of which `context` has read already, a token a block.
 
-    A seed goes to MLX's global generator, because that is the one that mlx-lm draws from.
+    A seed goes to MLX's global generator, because that is the one that mlx-lm draws from. After
+    `turn` tokens of the prompt is a place that the caches can go back to later.
     """
     if params.seed is not None:
         mx.random.seed(params.seed)
-    cached = len(context.tokens)
+    cached, cache = len(context.tokens), context.target_cache
+    total = len(prompt) - cached
+    progress(0, total)
+    if cache.needs_snapshots and cached <= turn < len(prompt):
+        context.fill(prompt[cached:turn], lambda done: progress(done, total))
+        cache.snapshot()
+    cache.tape(False)
+    filled = len(context.tokens)
 
-    def report(done: int, total: int) -> None:
+    def report(done: int, _: int) -> None:
         """Count what is read, so that stopping in the prefill keeps it."""
-        context.tokens[cached:] = prompt[cached : cached + done]
-        progress(done, total)
+        context.tokens[filled:] = prompt[filled : filled + done]
+        if done:
+            progress(filled - cached + done, total)
 
     # mlx-lm's penalties would not see the tokens that are read already.
     before = mx.array(context.tokens[-HISTORY:], dtype=mx.int32)
@@ -42,7 +52,7 @@ def decode_plain(
         for process in penalties(params)
     ]
     steps = generate_step(
-        mx.array(prompt[cached:]),
+        mx.array(prompt[filled:]),
         context.target.model,
         max_tokens=max_tokens,
         sampler=make_sampler(

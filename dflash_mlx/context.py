@@ -8,7 +8,6 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from .drafter import Drafter
-from .errors import RewindError
 from .sampling import HISTORY
 from .target import Target
 
@@ -43,19 +42,22 @@ class Context:
     def reuse(self, prompt: list[int]) -> tuple[int, int]:
         """Keep what the prompt shares with the tokens read: how many were kept, how many lost.
 
-        At least the prompt's last token is left to read. Where a cache cannot go back that far
-        everything is forgotten, and what was shared is lost.
+        At least the prompt's last token is left to read. Where the caches cannot go back to just
+        there, they go back further, and what was shared from there on is lost.
         """
         common = 0
         for old, new in zip(self.tokens, prompt[:-1], strict=False):
             if old != new:
                 break
             common += 1
-        try:
-            self.rewind(common)
-        except RewindError:
+        goes_on = common == len(self.tokens)
+        if kept := self.target_cache.reachable(common):
+            self.rewind(kept)
+        else:
             self.clear()
-        return len(self.tokens), common - len(self.tokens)
+        if goes_on and kept == common:
+            self.target_cache.snapshot()  # the end of an answer
+        return kept, common - kept
 
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
@@ -64,26 +66,38 @@ class Context:
             self.draft_cache.rewind(length)
         del self.tokens[length:]
 
-    def read(self, tokens: list[int], progress: Progress, chunk: int = CHUNK) -> mx.array:
+    def read(
+        self, tokens: list[int], progress: Progress, chunk: int = CHUNK, turn: int | None = None
+    ) -> mx.array:
         """Prefill: read tokens and return the logits [1, V] after the last one.
 
         As in mlx-lm the last token is read alone. `progress(done, total)` is called between passes
         and may raise to stop there; what was read stays. Taps go to the drafter's keys and values
-        at once, so none outlives its chunk.
+        at once, so none outlives its chunk. After `turn` of the tokens (all but the last, if not
+        given) is a place that the caches can go back to later.
         """
-        total, done = len(tokens), 0
+        total = len(tokens)
+        turn = total - 1 if turn is None else turn
         progress(0, total)
-        while True:
-            step = min(chunk, total - done - 1) or 1
-            logits = self._pass(tokens[done : done + step])
-            done += step
-            if done == total:
-                progress(done, total)
-                return logits[-1:]
-            progress(done, total)
+        self.fill(tokens[: max(0, turn)], lambda done: progress(done, total), chunk)
+        if turn >= 0:
+            self.target_cache.snapshot()
+        start = max(0, turn)
+        self.fill(tokens[start:-1], lambda done: progress(start + done, total), chunk)
+        logits = self._pass(tokens[-1:])
+        progress(total, total)
+        return logits[-1:]
+
+    def fill(self, tokens: list[int], progress: Callable[[int], None], chunk: int = CHUNK) -> None:
+        """Read tokens, a chunk a pass; `progress(done)` is called after each."""
+        for first in range(0, len(tokens), chunk):
+            part = tokens[first : first + chunk]
+            self._pass(part)
+            progress(first + len(part))
             mx.clear_cache()
 
     def _pass(self, tokens: list[int]) -> mx.array:
+        self.target_cache.tape(False)
         logits, taps = self.target.forward(mx.array([tokens]), self.target_cache)
         if self.draft_cache is not None:
             self.draft_cache.absorb(taps)
@@ -102,6 +116,7 @@ class Context:
         Follow it with `commit`.
         """
         block = mx.concatenate([mx.array([anchor]), drafts.astype(mx.int32)])[None]
+        self.target_cache.tape(True)
         logits, taps = self.target.forward(block, self.target_cache)
         return logits[0], taps
 

@@ -15,6 +15,7 @@ from .errors import DFlashError
 from .registry import COMFORT, CONTEXT, Entry
 
 CPU_SHARE = 0.75  # of physical memory, about the share that Metal recommends on a Mac
+SNAPSHOTS, SNAPSHOT_BYTES = 6, 1 << 30  # places in a conversation to go back to, at most
 SCALES = 0.5  # bits that a quantised weight's scale and bias add
 
 

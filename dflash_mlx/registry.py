@@ -11,9 +11,12 @@ from typing import Any
 
 from .config import KINDS, V1
 
-# What the engine runs. The keys of target.FAMILIES are named again here because that module loads
+# What the engine runs. The keys of families.FAMILIES are named again here because that module loads
 # MLX, for which a list of names should not wait.
-FAMILIES = frozenset({"llama", "qwen3", "qwen3_moe"})
+FAMILIES = frozenset(
+    "deepseek_v3 gemma4 gemma4_text gemma4_unified glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 "
+    "llama minimax minimax_m2 muse_glimmer qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next".split()
+)
 DRAFTERS = frozenset(KINDS)
 
 BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6}

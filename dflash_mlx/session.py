@@ -83,6 +83,7 @@ class Session:
         rule = make_rule(accept, sampling, target.vocab_size)
         limit, stops = min(max_tokens, room), target.eos_ids
         cached, lost = self.context.reuse(ids)
+        turn = self._turn(prompt, ids, think, raw)
         self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
 
         def blocks() -> Generator[Block]:
@@ -94,8 +95,9 @@ class Session:
                     max_tokens=limit,
                     stops=stops,
                     progress=on_prefill,
+                    turn=turn,
                 )
-            logits = self.context.read(ids[stats.cached_tokens :], on_prefill)
+            logits = self.context.read(ids[cached:], on_prefill, turn=turn - cached)
             return decode(
                 self.context, logits, rule, block_size=width, max_tokens=limit, stops=stops
             )
@@ -133,6 +135,22 @@ class Session:
                 ahead = self.context.target_cache.offset > len(self.context.tokens)
                 if ahead and self.stats is stats:
                     self.context.reuse([*self.context.tokens, 0])
+
+    def _turn(self, prompt: Prompt, ids: list[int], think: bool | None, raw: bool) -> int:
+        """How many of a prompt's tokens the next one will surely begin with.
+
+        The opening of the answer is not among them: a template may write past answers otherwise.
+        """
+        last = len(ids) - 1
+        if not self.context.target_cache.needs_snapshots or raw:
+            return last
+        if isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}]
+        if isinstance(prompt[0], int):
+            return last
+        target = self.pair.target
+        closed = target.encode(target.chat_text(prompt, think, opening=False))  # type: ignore[arg-type]
+        return next((n for n in range(last) if closed[n : n + 1] != ids[n : n + 1]), last)
 
     def _width(self, block_size: int | None) -> int:
         drafter = self.pair.drafter

@@ -5,7 +5,6 @@ of this module; stock mlx-lm code runs on the same instance unchanged. Knows not
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -21,18 +20,10 @@ from .checkpoint import check_weights
 from .config import is_drafter, load_config
 from .cpu import lighten, settle
 from .errors import DFlashError
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Where an mlx-lm model class keeps its parts, as dotted attribute paths."""
-
-    body: str = "model"
-    outer: str = ""
-
+from .families import FAMILIES, flat
+from .recurrent import recurrent_caches, tape_layers
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
-FAMILIES = {"qwen3": Family(), "qwen3_moe": Family(), "llama": Family()}
 
 
 class Tap(nn.Module):
@@ -63,10 +54,14 @@ class Target:
     def __init__(
         self, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any], path: Path
     ):
+        config = flat(config)
         family = FAMILIES[config["model_type"]]
         self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
+        self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
+        if family.project:
+            tape_layers(self._body.layers, family.project)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self.layers = len(self._body.layers)
@@ -114,17 +109,21 @@ class Target:
 
     def embed(self, ids: mx.array) -> mx.array:
         """Token ids [...] -> the embeddings the drafter's block starts from, [..., Ht]."""
-        return self._body.embed_tokens(ids)
+        x = self._body.embed_tokens(ids)
+        return x if self._embed_scale == 1.0 else x * self._embed_scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Hidden states [..., Ht] after a final norm -> logits [..., V]."""
+        """Hidden states [..., Ht] after a final norm -> logits [..., V], without a softcap.
+
+        A drafter has its own factor and softcap in its config.json.
+        """
         if "lm_head" in self._outer:
             return self._outer.lm_head(hidden)
         return self._body.embed_tokens.as_linear(hidden)
 
     def make_cache(self) -> TargetCache:
         """Empty caches, as mlx-lm makes them for this model."""
-        return TargetCache(lighten(make_prompt_cache(self.model)))
+        return TargetCache(recurrent_caches(lighten(make_prompt_cache(self.model))))
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
@@ -152,8 +151,13 @@ class Target:
         """
         return self.encode(self.chat_text(messages, think))
 
-    def chat_text(self, messages: list[dict[str, Any]], think: bool | None = None) -> str:
-        """The chat as its template writes it; DFlashError when there is no template."""
+    def chat_text(
+        self, messages: list[dict[str, Any]], think: bool | None = None, *, opening: bool = True
+    ) -> str:
+        """The chat as its template writes it, with the opening of the next answer.
+
+        DFlashError when there is no template.
+        """
         if not self.tokenizer.has_chat_template:
             raise DFlashError(
                 f"the tokenizer of '{self.path.name}' has no chat template.",
@@ -164,7 +168,7 @@ class Target:
         switch = {} if think is None else {"enable_thinking": think}
         try:
             return own.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **switch
+                messages, tokenize=False, add_generation_prompt=opening, **switch
             )
         except Exception as error:  # jinja raises what the template's author chose
             raise DFlashError(
@@ -184,8 +188,11 @@ class Target:
 
 
 def target_config(path: Path) -> dict[str, Any]:
-    """The target's config.json; DFlashError for a drafter and for a type that is not known."""
-    config = load_config(path)
+    """The target's config.json, its language model's part on top.
+
+    Raises DFlashError for a drafter and for a type that is not known.
+    """
+    config = flat(load_config(path))
     if is_drafter(config):
         raise DFlashError(
             f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",

@@ -5,7 +5,7 @@ always wrong (every block is rejected whole). The prompts: shorter than the slid
 longer, so that it wraps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -18,10 +18,12 @@ from dflash_mlx.cache import TargetCache
 from dflash_mlx.context import Context
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.target import Target
+from dflash_mlx.types import SamplingParams
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
 LENGTH = 16
 KINDS = ("random", "random2", "right", "wrong")
+NUMBERS = {family: number for number, family in enumerate(tiny.FAMILIES)}
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 
 
@@ -64,17 +66,30 @@ def check(family: str, kind: str, prompt: list[int], block_size: int, **options:
     return [len(block.tokens) for block in blocks[1:]]
 
 
-@every_family
-@pytest.mark.parametrize("kind", KINDS)
-def test_block_sizes(family: str, kind: str) -> None:
-    """Blocks of 2 to 16 tokens; the right drafter fills each, the wrong one never gets a draft."""
-    for block_size in range(2, 17):
+def check_sizes(family: str, kind: str, sizes: Iterable[int]) -> None:
+    """Blocks of these sizes; the right drafter fills each, the wrong one never gets a draft."""
+    for block_size in sizes:
         prompt = (SHORT, LONG)[block_size % 2]
         committed = check(family, kind, prompt, block_size)
         if kind == "right":
             assert set(committed[:-1]) <= {block_size}
         if kind == "wrong":
             assert set(committed) == {1}
+
+
+@every_family
+@pytest.mark.parametrize("kind", KINDS)
+def test_block_sizes(family: str, kind: str) -> None:
+    """Some of the blocks from 2 to 16 tokens, in turn over the families and drafters."""
+    check_sizes(family, kind, range(2 + (NUMBERS[family] + KINDS.index(kind)) % 5, 17, 5))
+
+
+@pytest.mark.slow
+@every_family
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_block_sizes(family: str, kind: str) -> None:
+    """All of them."""
+    check_sizes(family, kind, range(2, 17))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,17 +104,49 @@ def test_rotating_window(kind: str, prompt: list[int]) -> None:
         assert tiny.joined(blocks) == wanted
 
 
+@pytest.mark.parametrize("family", ["qwen3_5", "gpt_oss", "gemma4_unified", "glm_moe_dsa"])
+def test_long_answers(family: str) -> None:
+    """Answers longer than every window and than the indexer's reach, some drafts right."""
+    length = 45
+    wanted = stock(family, tuple(SHORT), length)
+    for kind, block_size in (("right", 2 * tiny.WINDOW + 3), ("half", 7), ("wrong", 16)):
+        text = SHORT + wanted
+        if kind == "half":
+            text = [t if n < 5 or n % 4 else (t + 1) % tiny.VOCAB for n, t in enumerate(text)]
+        drafter = tiny.scripted_drafter(text, wrong=kind == "wrong", strict=kind != "half")
+        blocks = tiny.speculate(
+            target_of(family), drafter, SHORT, block_size=block_size, max_tokens=length
+        )
+        assert tiny.joined(blocks) == wanted
+
+
+def test_two_families_in_turn() -> None:
+    """Pairs of different families, block by block in turn, answer as each does alone."""
+    families = ("qwen3_5", "gemma4", "gpt_oss")
+    streams = []
+    for family in families:
+        context = Context(target_of(family), drafter_of("random", family, LONG))
+        options: dict[str, Any] = {"block_size": 6, "max_tokens": LENGTH, "stops": frozenset()}
+        streams.append(tiny.start(context, LONG, SamplingParams(), "match", **options))
+    said: list[list[int]] = [[] for _ in families]
+    while any(len(tokens) < LENGTH for tokens in said):
+        for tokens, stream in zip(said, streams, strict=True):
+            block = next(stream, None)
+            tokens += block.tokens if block else ()
+    assert said == [stock(family, tuple(LONG)) for family in families]
+
+
 @every_family
 def test_chunked_prefill(family: str) -> None:
     """The prefill's chunks do not matter: of one token, odd ones, of window size, one for all."""
     for chunk in (1, 7, tiny.WINDOW, 39, 2048):
-        check(family, "random", LONG, 6, chunk=chunk)
+        check(family, "right", LONG, 6, chunk=chunk)
 
 
 @every_family
 def test_max_tokens(family: str) -> None:
-    """Every length from 1 to 20 is met exactly, also in the middle of a block."""
-    for max_tokens in range(1, 21):
+    """A length is met exactly, also inside a block: 1 to 20, in turn over the families."""
+    for max_tokens in range(1 + NUMBERS[family] % 3, 21, 3):
         prompt = (SHORT, LONG)[max_tokens % 2]
         check(family, "right", prompt, 6, max_tokens=max_tokens)
     for max_tokens in (1, 2, 3, 7):

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.generate import generate_step
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
-from mlx_lm.utils import load_tokenizer
+from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -30,7 +30,14 @@ from dflash_mlx.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES = ("qwen3_full", "qwen3_sliding_causal", "llama_full", "qwen3_dflash2")
+CASES = (
+    "qwen3_full",
+    "qwen3_sliding_causal",
+    "llama_full",
+    "qwen3_dflash2",
+    "qwen35_hybrid",
+    "gemma4",
+)
 VOCAB = 104
 WINDOW = 12
 MASK = 99
@@ -60,12 +67,127 @@ SLIDING = {
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     "sliding_window": WINDOW,
 }
+# Every second layer of three is a full one.
+DELTA = {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "partial_rotary_factor": 0.5,
+}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+SHARED = {**MOE, "shared_expert_intermediate_size": 24}
+LATENT = {
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "attention_bias": False,
+}
+# Sixteen heads, or the indexer would be level over many tokens.
+INDEXED = {
+    **LATENT,
+    "index_head_dim": 16,
+    "index_n_heads": 16,
+    "index_topk": WINDOW,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+GEMMA = {
+    **SLIDING,
+    "global_head_dim": 32,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": VOCAB,
+    "use_double_wide_mlp": False,
+}
+# Six layers: two of the first four lend their keys and values to the last two.
+GEMMA_SMALL = {
+    **GEMMA,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 3,
+    "hidden_size_per_layer_input": 8,
+    "use_double_wide_mlp": True,
+}
+GEMMA_MOE = {
+    **GEMMA,
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 24,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3"},
     "qwen3_untied": {"model_type": "qwen3", "tie_word_embeddings": False},
     "qwen3_moe": {"model_type": "qwen3_moe", **MOE},
     "llama": {"model_type": "llama", "tie_word_embeddings": False},
     "llama_sliding": {"model_type": "llama", **SLIDING},
+    "qwen3_5": {"model_type": "qwen3_5", "text_config": {**DELTA, "rope_parameters": ROPE}},
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe",
+        "text_config": {**DELTA, **SHARED, "rope_parameters": ROPE, "tie_word_embeddings": False},
+    },
+    "qwen3_next": {"model_type": "qwen3_next", **DELTA, **SHARED},
+    "gemma4": {"model_type": "gemma4", "text_config": GEMMA_MOE},
+    "gemma4_text": {"model_type": "gemma4_text", **GEMMA},
+    "gemma4_unified": {"model_type": "gemma4_unified", "text_config": GEMMA_SMALL},
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **SLIDING,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    },
+    "minimax": {
+        "model_type": "minimax",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 0,
+        "rotary_dim": 8,
+        "tie_word_embeddings": False,
+    },
+    "deepseek_v3": {"model_type": "deepseek_v3", **LATENT, "tie_word_embeddings": False},
+    "kimi_k25": {"model_type": "kimi_k25", "text_config": {**LATENT, "tie_word_embeddings": False}},
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        **LATENT,
+        "rope_scaling": None,
+        "use_qk_norm": True,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": False,
+    },
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **INDEXED, "tie_word_embeddings": False},
+    "muse_glimmer": {"model_type": "muse_glimmer", **SLIDING, "tie_word_embeddings": False},
+}
+# Seeds with which no two of the likeliest tokens are level in the answers that the tests look at.
+SEEDS = {
+    "qwen3_5": 5,
+    "qwen3_5_moe": 6,
+    "qwen3_next": 5,
+    "gemma4": 8,
+    "gemma4_text": 6,
+    "gpt_oss": 2,
+    "minimax": 5,
+    "glm4_moe": 3,
+    "glm_moe_dsa": 5,
+    "muse_glimmer": 7,
 }
 
 
@@ -107,12 +229,21 @@ def randomise(model: nn.Module, seed: int, scale: float) -> None:
     mx.eval(model.parameters())
 
 
-def make_target(family: str, seed: int = 1, **changes: Any) -> Target:
+def config_of(family: str, **changes: Any) -> dict[str, Any]:
+    """A tiny config.json; the language model's part is apart where it is in real ones."""
+    own = FAMILIES[family]
+    if "text_config" not in own:
+        return {**BASE, **own, **changes}
+    inner = {**BASE, **own["text_config"], **changes}
+    return {"model_type": own["model_type"], "vocab_size": VOCAB, "text_config": inner}
+
+
+def make_target(family: str, seed: int | None = None, scale: float = 1.6, **changes: Any) -> Target:
     """A random target in memory; a fresh one each time, so that taps do not meet."""
-    config = {**BASE, **FAMILIES[family], **changes}
-    module = import_module(f"mlx_lm.models.{config['model_type']}")
-    model = module.Model(module.ModelArgs.from_dict(config))
-    randomise(model, seed, 1.6)
+    config = config_of(family, **changes)
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(deepcopy(config)))
+    randomise(model, seed or SEEDS.get(family, 1), scale)
     model.eval()
     return Target(model, tokenizer(), config, Path(f"tiny-{family}"))
 
@@ -184,8 +315,8 @@ class ScriptedCache:
     row too few or too many gives other drafts.
     """
 
-    def __init__(self, text: Sequence[int], wrong: bool, vocab: int):
-        self.text, self.wrong, self.vocab = list(text), wrong, vocab
+    def __init__(self, text: Sequence[int], wrong: bool, vocab: int, strict: bool):
+        self.text, self.wrong, self.vocab, self.strict = list(text), wrong, vocab, strict
         self.offset = 0
         self.absorbed = 0
 
@@ -210,7 +341,8 @@ class ScriptedCache:
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """One-hot logits for positions offset + 1 to offset + width - 1."""
-        assert self.offset >= len(self.text) or anchor == self.text[self.offset]
+        known = self.offset < len(self.text) and self.strict
+        assert not known or anchor == self.text[self.offset]
         known = self.text[self.offset + 1 : self.offset + width]
         drafts = [*known, *[0] * (width - 1 - len(known))]
         drafts = [(token + self.wrong) % self.vocab for token in drafts]
@@ -218,12 +350,20 @@ class ScriptedCache:
 
 
 def scripted_drafter(
-    text: Sequence[int], *, wrong: bool = False, block_size: int = 8, vocab: int = VOCAB
+    text: Sequence[int],
+    *,
+    wrong: bool = False,
+    block_size: int = 8,
+    vocab: int = VOCAB,
+    strict: bool = True,
 ) -> Drafter:
-    """A drafter that is always right about `text` (prompt included), or always wrong."""
+    """A drafter that is always right about `text` (prompt included), or always wrong.
+
+    If not `strict`, `text` need not be what the target says.
+    """
     fake = SimpleNamespace(
         config=SimpleNamespace(block_size=block_size),
-        make_cache=lambda: ScriptedCache(text, wrong, vocab),
+        make_cache=lambda: ScriptedCache(text, wrong, vocab, strict),
     )
     return cast(Drafter, fake)
 

@@ -1,0 +1,223 @@
+"""Recurrent layers that can go back: Gated DeltaNet with a tape of its last pass.
+
+A recurrent state has no rows that could be dropped. A verify therefore notes what each row fed the
+recurrence, which is small, and going back runs mlx-lm's own update again over the rows that stay.
+Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
+
+from .cpu import on_cpu
+
+Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array]]
+State = list[mx.array | None]
+# On the CPU mlx-lm takes row after row. Noting the state before every fourth row costs little there
+# and leaves at most three rows to run again.
+STRIDE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What the S rows of one pass fed a layer.
+
+    `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
+    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] the recurrence's; `states` [1, Hv, Dv, Dk] those before
+    every `stride`-th row.
+    """
+
+    net: Any
+    inputs: mx.array
+    keys: mx.array
+    values: mx.array
+    a: mx.array
+    b: mx.array
+    states: tuple[mx.array | None, ...]
+    stride: int
+
+    def after(self, rows: int) -> State:
+        """The states of convolution and recurrence after the first `rows` rows."""
+        number = min(rows // self.stride, len(self.states) - 1)
+        state, first = self.states[number], number * self.stride
+        if first < rows:
+            part = slice(first, rows)
+            keys, values = self.keys[:, part], self.values[:, part]
+            # Queries only read the state: any will do.
+            _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
+        return [self.inputs[:, rows : rows + self.net.conv_kernel_size - 1], state]
+
+
+class RecurrentCache(ArraysCache):
+    """mlx-lm's cache of one recurrent layer, which counts tokens and can go back into a pass.
+
+    The state before the last pass is always kept, its tape only if `taping` was set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.offset = 0
+        self.taping = True
+        self._start = 0
+        self._before: State = [None, None]
+        self._tape: Tape | None = None
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._start, self._before, self._tape = self.offset, list(self.cache), None
+
+    def keep(self, tape: Tape) -> None:
+        """Remember what the pass that runs now fed its layer."""
+        self._tape = tape
+
+    def advance(self, N: int) -> None:
+        """Count N tokens, as mlx-lm's layers say when they have read them."""
+        super().advance(N)
+        self.offset += N
+
+    def can_rewind(self, length: int) -> bool:
+        """Whether the state after `length` tokens can be had."""
+        if length in (0, self._start, self.offset):
+            return length <= self.offset
+        return self._tape is not None and self._start < length <= self.offset
+
+    def rewind(self, length: int) -> None:
+        """Go back to the state after `length` tokens, which `can_rewind` has allowed."""
+        if length == self._start:  # also when the pass was broken off in this layer
+            self.cache = list(self._before)
+        elif length == 0:
+            self.load([None, None], 0)
+        elif length < self.offset:
+            assert self._tape is not None
+            self.cache = self._tape.after(length - self._start)
+        self.offset = length
+
+    def save(self) -> tuple[mx.array, ...]:
+        """The state of a layer that has read something; nothing else is kept alive by it."""
+        conv, state = self.cache
+        assert conv is not None
+        assert state is not None
+        return mx.take(conv, mx.arange(conv.shape[1]), axis=1), state
+
+    def load(self, state: Sequence[mx.array | None], length: int) -> None:
+        """Take over the state after `length` tokens."""
+        self.cache, self.offset = list(state), length
+        self.begin()
+
+    @property
+    def state(self) -> Any:
+        """The arrays, and the count."""
+        return self.cache, self.offset
+
+    @state.setter
+    def state(self, v: Any) -> None:
+        self.__init__()
+        self.load(*v)
+
+
+class TapedDelta(nn.Module):
+    """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted."""
+
+    def __init__(self, net: nn.Module, project: Project):
+        super().__init__()
+        self.net = net
+        self._project = project
+
+    def __call__(
+        self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
+    ) -> mx.array:
+        """Rows [1, S, H] -> [1, S, H]; stock mlx-lm wherever no tape is wanted."""
+        if isinstance(cache, RecurrentCache):
+            cache.begin()
+            if cache.taping and inputs.shape[1] > 1:
+                return self._taped(inputs, cache)
+        return self.net(inputs, mask, cache)
+
+    def _taped(self, inputs: mx.array, cache: RecurrentCache) -> mx.array:
+        net: Any = self.net
+        count, window = inputs.shape[1], net.conv_kernel_size - 1
+        mixed, gate, a, b = self._project(net, inputs)
+        before = cache[0]
+        if before is None:
+            before = mx.zeros((1, window, net.conv_dim), dtype=inputs.dtype)
+        rows = mx.concatenate([before, mixed], axis=1)
+        queries, keys, values = split_heads(net, nn.silu(net.conv1d(rows)))
+        queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
+        stride = STRIDE if on_cpu() else count
+        state, states, outs = cache[1], [], []
+        for first in range(0, count, stride):
+            states.append(state)
+            part = slice(first, first + stride)
+            fed = (array[:, part] for array in (queries, keys, values, a, b))
+            out, state = update(net, *fed, state)
+            outs.append(out)
+        cache[0], cache[1] = mx.contiguous(rows[:, -window:]), state
+        cache.keep(Tape(net, rows, keys, values, a, b, tuple(states), stride))
+        cache.advance(count)
+        out = net.norm(mx.concatenate(outs, axis=1), gate)
+        return net.out_proj(out.reshape(1, count, -1))
+
+
+def update(
+    net: Any,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
+    return gated_delta_update(
+        queries,
+        keys,
+        values,
+        a,
+        b,
+        net.A_log,
+        net.dt_bias,
+        state,
+        None,
+        use_kernel=not net.training,
+    )
+
+
+def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:
+    """Queries, keys and values [1, S, heads, d] of the convolution's output [1, S, C]."""
+    parts = mx.split(mixed, [net.key_dim, 2 * net.key_dim], axis=-1)
+    wide = (net.head_k_dim, net.head_k_dim, net.head_v_dim)
+    return [
+        part.reshape(1, mixed.shape[1], -1, width) for part, width in zip(parts, wide, strict=True)
+    ]
+
+
+def project_separate(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Qwen3.5: input x -> convolution input [1, S, C], gate [1, S, Hv, Dv], a and b [1, S, Hv]."""
+    gate = net.in_proj_z(x).reshape(1, x.shape[1], net.num_v_heads, net.head_v_dim)
+    return net.in_proj_qkv(x), gate, net.in_proj_a(x), net.in_proj_b(x)
+
+
+def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Qwen3-Next: the same from two joined projections, which mlx-lm takes apart."""
+    queries, keys, values, gate, b, a = net.fix_query_key_value_ordering(
+        net.in_proj_qkvz(x), net.in_proj_ba(x)
+    )
+    flat = [part.reshape(1, x.shape[1], -1) for part in (queries, keys, values)]
+    return mx.concatenate(flat, axis=-1), gate, a, b
+
+
+def tape_layers(layers: list[Any], project: Project) -> None:
+    """Put a `TapedDelta` in place of every Gated DeltaNet module of one model's layers."""
+    for layer in layers:
+        if layer.is_linear and not isinstance(layer.linear_attn, TapedDelta):
+            layer.linear_attn = TapedDelta(layer.linear_attn, project)
+
+
+def recurrent_caches(layers: list[Any]) -> list[Any]:
+    """Empty caches of one model; the recurrent ones can go back."""
+    return [RecurrentCache() if type(layer) is ArraysCache else layer for layer in layers]
