@@ -66,7 +66,8 @@ class Target:
         self._seen: dict[int, mx.array] | None = None
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
-        self.vocab_size: int = config["vocab_size"]
+        # Gemma's class makes a table of its own size where config.json says none on top.
+        self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
         self.eos_ids = frozenset(tokenizer.eos_token_ids)
 

@@ -32,7 +32,7 @@ COMPARE_EVERY = 20
 RESTART_AT = 200  # tokens; keeps the fresh prefills short
 EXACT = 1e-5  # of 1, or of the largest number where that is more
 # Stock mlx-lm's own rows differ that much when it reads the same tokens in other pieces.
-ROUNDING = {"quantised": 2e-1, "gemma4_unified": 1e-4}
+ROUNDING = {"quantised": 2e-1, "gemma4": 5e-5, "gemma4_text": 5e-5, "gemma4_unified": 2e-4}
 Rewind = Callable[[TargetCache, int], None]
 RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 KINDS = ("quantised", *tiny.FAMILIES)

@@ -4,6 +4,7 @@ Each test says where we use it: when one fails after an upgrade, look there.
 """
 
 import inspect
+from importlib.util import find_spec
 from typing import Any
 
 import mlx.core as mx
@@ -11,12 +12,22 @@ import pytest
 import tiny
 from mlx_lm import generate, sample_utils
 from mlx_lm.generate import generate_step
-from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    ArraysCache,
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    QuantizedKVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
+from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
 from dflash_mlx.context import CHUNK
 from dflash_mlx.sampling import HISTORY
+from dflash_mlx.target import FAMILIES
 
 
 def rows(count: int, first: int = 0) -> mx.array:
@@ -32,7 +43,7 @@ def feed(cache: Any, *sizes: int) -> None:
 
 
 def test_rotating_cache_keeps_enough_rows() -> None:
-    """cache.rewind_rotating: S rows at once leave max_size - 1 + S, in order, `_idx` at the end."""
+    """rotating.load: S rows at once leave max_size - 1 + S, in order, `_idx` at the end."""
     cache = RotatingKVCache(4)
     feed(cache, 9, 3)
     assert cache.keys is not None
@@ -41,7 +52,7 @@ def test_rotating_cache_keeps_enough_rows() -> None:
 
 
 def test_rotating_cache_turns_at_one_row() -> None:
-    """cache.rotating_rows: one-row steps write in a ring; `_idx` is behind the newest, never 0."""
+    """rotating.held_rows: one-row steps write in a ring; `_idx` is behind the newest, never 0."""
     cache = RotatingKVCache(4)
     feed(cache, 1)
     seen = set()
@@ -57,7 +68,7 @@ def test_rotating_cache_turns_at_one_row() -> None:
 
 
 def test_rotating_cache_with_a_filler() -> None:
-    """cache.rewind_rotating: with `_idx` 0 the next row replaces row 0, several rows drop it."""
+    """rotating.load: with `_idx` 0 the next row replaces row 0, several rows drop it."""
     for count, wanted in ((1, [7, 8, 9, 10]), (2, [7, 8, 9, 10, 11])):
         cache: Any = RotatingKVCache(4)
         cache.keys = cache.values = mx.concatenate([rows(1, 99), rows(3, 7)], axis=2)
@@ -99,6 +110,133 @@ def test_llama_makes_rotating_caches() -> None:
     target.tap((0, 1, 2))
     kinds = [type(layer) for layer in make_prompt_cache(target.model)]
     assert kinds == [RotatingKVCache, KVCache, RotatingKVCache]
+
+
+def test_recurrent_layers_are_what_the_tape_expects() -> None:
+    """recurrent: the parts of a Gated DeltaNet module, where the layers have it, their caches."""
+    for family in ("qwen3_5", "qwen3_5_moe", "qwen3_next"):
+        target = tiny.make_target(family)
+        layers: Any = target._body.layers
+        assert [layer.is_linear for layer in layers] == [True, False, True]
+        caches = make_prompt_cache(target.model)
+        assert [type(cache) for cache in caches] == [ArraysCache, KVCache, ArraysCache]
+        assert caches[0].cache == [None, None]
+        net: Any = layers[0].linear_attn.net
+        assert (net.conv_kernel_size, net.key_dim, net.conv_dim) == (4, 16, 64)
+        assert (net.num_v_heads, net.head_k_dim, net.head_v_dim) == (4, 8, 8)
+        assert net.A_log.shape == net.dt_bias.shape == (4,)
+        for count in (5, 1):
+            target.model(mx.zeros((1, count), dtype=mx.int32), cache=caches)
+            conv, state = caches[0].cache
+            assert (conv.shape, state.shape) == ((1, 3, 64), (1, 4, 8, 8))
+            assert state.dtype == mx.float32
+
+
+def test_arrays_cache_counts_through_advance() -> None:
+    """recurrent.RecurrentCache: `advance` is called once a pass, with the number of tokens."""
+    calls: list[int] = []
+
+    class Counted(ArraysCache):
+        def advance(self, N: int) -> None:
+            calls.append(N)
+            super().advance(N)
+
+    target = tiny.make_target("qwen3_next")
+    caches = [Counted(2), KVCache(), Counted(2)]
+    assert caches[0].make_mask(7) is None
+    target.model(mx.array([[1, 2, 3]]), cache=caches)
+    target.model(mx.array([[1]]), cache=caches)
+    assert calls == [3, 3, 1, 1]
+    assert ArraysCache(2).empty()
+
+
+def test_gated_delta_update() -> None:
+    """recurrent.update: argument order, results, and rows in pieces are the rows at once."""
+    names = list(inspect.signature(gated_delta_update).parameters)
+    assert names[:10] == [
+        "q",
+        "k",
+        "v",
+        "a",
+        "b",
+        "A_log",
+        "dt_bias",
+        "state",
+        "mask",
+        "use_kernel",
+    ]
+    key = mx.random.key(0)
+    q, k = (mx.random.normal((1, 9, 2, 8), key=mx.random.key(n)) for n in (1, 2))
+    v = mx.random.normal((1, 9, 4, 8), key=mx.random.key(3))
+    a, b = (mx.random.normal((1, 9, 4), key=mx.random.key(n)) for n in (4, 5))
+    own = mx.random.normal((4,), key=key), mx.ones(4)
+    out, state = gated_delta_update(q, k, v, a, b, *own, None, None, use_kernel=True)
+    assert (out.shape, state.shape, state.dtype) == ((1, 9, 4, 8), (1, 4, 8, 8), mx.float32)
+    outs, pieces = [], None
+    for part in (slice(0, 4), slice(4, 8), slice(8, 9)):
+        fed = (array[:, part] for array in (q, k, v, a, b))
+        some, pieces = gated_delta_update(*fed, *own, pieces, None, use_kernel=True)
+        outs.append(some)
+    assert pieces is not None
+    assert mx.array_equal(mx.concatenate(outs, axis=1), out)
+    assert mx.array_equal(pieces, state)
+    other = gated_delta_update(k, k, v, a, b, *own, None, None, use_kernel=True)[1]
+    assert mx.array_equal(other, state)  # queries do not matter to the state
+
+
+def test_normalize_qk() -> None:
+    """recurrent.TapedDelta: names of the arguments; both come back in order, scaled apart."""
+    assert list(inspect.signature(normalize_qk).parameters) == ["q", "k", "inv_scale", "eps"]
+    x = mx.random.normal((1, 3, 2, 16), key=mx.random.key(0))
+    q, k = normalize_qk(x, x, inv_scale=0.25, eps=1e-6)
+    assert tiny.apart((k * k).sum(axis=-1), mx.ones((1, 3, 2))) < 1e-4
+    assert tiny.apart(q, 0.25 * k) < 1e-6
+
+
+def test_chunked_cache_cuts_its_front_before_a_pass() -> None:
+    """cache.can_cut: after a pass at least `chunk_size` rows before it are still there."""
+    cache = ChunkedKVCache(4)
+    feed(cache, 9)
+    assert (cache.start_position, cache.offset) == (0, 9)
+    cache.maybe_trim_front()
+    assert (cache.start_position, cache.offset) == (5, 9)
+    assert cache.keys_and_values()[0].flatten().tolist() == [5, 6, 7, 8]
+    feed(cache, 2)
+    assert cache.trim(1) == 1
+    assert cache.keys_and_values()[0].flatten().tolist() == [5, 6, 7, 8, 9]
+
+
+def test_cache_list() -> None:
+    """cache.members: the members of mlx-lm's list of caches, and what DeepSeek's indexer keeps."""
+    target = tiny.make_target("glm_moe_dsa")
+    caches = make_prompt_cache(target.model)
+    assert [type(cache) for cache in caches] == [CacheList] * 3
+    assert [type(member) for member in caches[0].caches] == [KVCache] * 2
+    target.model(mx.array([tiny.prompt_of(20)]), cache=caches)
+    assert [member.offset for member in caches[0].caches] == [20, 20]
+    assert not caches[0].empty()
+
+
+def test_families_arguments() -> None:
+    """families: attributes that mlx-lm's classes scale embeddings and logits by."""
+    gemma = tiny.make_target("gemma4")
+    assert gemma._body.embed_scale == 32**0.5
+    assert gemma._outer.args.final_logit_softcapping == 30.0
+    muse = tiny.make_target("muse_glimmer")
+    assert muse._outer.args.output_multiplier == pytest.approx(0.19611613513818404)
+    assert muse._outer.args.final_logit_softcapping == 20.0
+    assert MODEL_REMAPPING["minimax_m2"] == "minimax"
+    assert MODEL_REMAPPING["kimi_k2"] == "deepseek_v3"
+    assert MODEL_REMAPPING["gemma4_unified"] == "gemma4"
+    for family in FAMILIES:
+        assert find_spec(f"mlx_lm.models.{MODEL_REMAPPING.get(family, family)}")
+
+
+def test_gemma_lends_keys_and_values() -> None:
+    """target.make_cache: layers that read another's rows have no cache; the others come first."""
+    target = tiny.make_target("gemma4_unified")
+    assert target.layers == 6
+    assert len(make_prompt_cache(target.model)) == 3
 
 
 def test_penalties_look_at_twenty_tokens() -> None:

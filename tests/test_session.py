@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError, UsageError
@@ -18,7 +18,14 @@ from dflash_mlx.types import Block, SamplingParams
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")
 every_mode = pytest.mark.parametrize("mode", MODES)
-every_family = pytest.mark.parametrize("family", ["qwen3", "llama_sliding"])
+every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+# One family for each kind of cache.
+every_kind = pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5", "glm_moe_dsa"])
+# History is written without its thinking, the next answer opens with some.
+REWRITES = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}[a]<think>{% endif %}"
+)
 QUESTIONS = "river stone, lantern, paper boat, amber, north, harbor wind, meter, light, engine, tea"
 
 
@@ -109,6 +116,70 @@ def test_turns_are_those_of_a_fresh_session(mode: Mode, family: str) -> None:
         ids = [*ids, *answer, *tiny.prompt_of(4, turn + 1)]
 
 
+def thinking_pair(family: str) -> Pair:
+    """A random pair whose template writes past answers without their thinking."""
+    wrapper = tiny.byte_tokenizer()
+    wrapper._tokenizer.chat_template = REWRITES
+    tokenizer = TokenizerWrapper(wrapper._tokenizer, BPEStreamingDetokenizer)  # type: ignore[arg-type]
+    target = tiny.make_target(family, vocab_size=272)
+    target = Target(target.model, tokenizer, target.config, target.path)
+    return Pair(target, tiny.random_drafter(target), family, "random")
+
+
+@every_mode
+@every_family
+def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:
+    """Each turn keeps all that is the same; undo, edit and retry too; answers are a fresh one's."""
+    pair = thinking_pair(family)
+    target, session = pair.target, Session(pair, mode=mode)
+    messages: list[dict[str, Any]] = []
+    closed = 0
+
+    def ask(question: str, least: int) -> None:
+        messages.append({"role": "user", "content": question})
+        answer = tiny.joined(list(session.stream(messages, max_tokens=9)))
+        stats = session.stats
+        assert least <= stats.cached_tokens < stats.prompt_tokens
+        ids = target.chat_tokens(messages)
+        assert answer == tiny.plain(target, ids, 9, target.eos_ids, margin=0)
+        text = target.tokenizer.decode(answer[:9]) + "</think>said"
+        messages.append({"role": "assistant", "content": text})
+
+    for number in range(3):
+        ask(f"more than a window {number}", closed)
+        closed = len(target.encode(target.chat_text(messages[:-1], opening=False)))
+    del messages[-2:]
+    ask("another one", len(target.encode(target.chat_text(messages[:-1], opening=False))))
+    del messages[-1]
+    question = messages.pop()["content"]
+    ask(question, len(target.encode(target.chat_text([*messages], opening=False))))
+    del messages[-4:]
+    ask("far back", len(target.encode(target.chat_text(messages[:-1], opening=False))))
+
+
+@every_mode
+def test_retry_and_undo_with_plain_history(mode: Mode) -> None:
+    """Where history stays, a hybrid goes back to the ends of prompts and of answers."""
+    pair = tiny_pair("qwen3_5")
+    session = Session(pair, mode=mode)
+    prompts, answers, ids = [], [], tiny.prompt_of(20)
+    for turn in range(3):
+        prompts.append(ids)
+        answers.append(tiny.joined(list(session.stream(ids, max_tokens=11))))
+        ids = [*ids, *answers[-1], *tiny.prompt_of(20, turn + 1)]
+    for turn in (2, 2, 1):  # the same prompt again; then one that was answered before it
+        answer = tiny.joined(list(session.stream(prompts[turn], max_tokens=11)))
+        assert answer == answers[turn]
+        assert session.stats.cached_tokens == len(prompts[turn]) - 1
+        assert session.stats.lost_tokens == 0
+    edited = [*prompts[0], *answers[0], 7, 8, 9]
+    list(session.stream(edited, max_tokens=11))
+    assert session.stats.cached_tokens == len(prompts[0]) + 10
+    assert session.context.target_cache.snapshot_bytes > 0
+    list(session.stream(prompts[0][:5], max_tokens=11))
+    assert (session.stats.cached_tokens, session.stats.lost_tokens) == (0, 4)
+
+
 @every_mode
 def test_penalties_see_the_whole_conversation(mode: Mode) -> None:
     """Penalties look at tokens that an earlier turn has read, as they would in a fresh session."""
@@ -126,7 +197,7 @@ def test_penalties_see_the_whole_conversation(mode: Mode) -> None:
 
 
 @every_mode
-@every_family
+@every_kind
 def test_interrupted_answers(mode: Mode, family: str) -> None:
     """An answer closed after any number of blocks leaves no trace in the next one."""
     pair = tiny_pair(family)
@@ -144,7 +215,7 @@ def test_interrupted_answers(mode: Mode, family: str) -> None:
 
 
 @every_mode
-@every_family
+@every_kind
 def test_interrupted_prefill(mode: Mode, family: str) -> None:
     """Progress may raise to stop; what was read stays, and the next answer is right."""
     pair = tiny_pair(family)
@@ -168,7 +239,7 @@ def test_interrupted_prefill(mode: Mode, family: str) -> None:
         assert session.stats.cached_tokens in ((0,) if at == 0 else (0, 29))
 
 
-@every_family
+@every_kind
 def test_a_fault_in_a_verify(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception between verify and commit leaves the caches as they were before the verify."""
     pair = tiny_pair(family)

@@ -112,7 +112,7 @@ GEMMA = {
     "global_head_dim": 32,
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": VOCAB,
+    "vocab_size_per_layer_input": 272,  # for the byte tokenizer too
     "use_double_wide_mlp": False,
 }
 # Six layers: two of the first four lend their keys and values to the last two.
@@ -181,8 +181,9 @@ SEEDS = {
     "qwen3_5": 5,
     "qwen3_5_moe": 6,
     "qwen3_next": 5,
-    "gemma4": 8,
-    "gemma4_text": 6,
+    "gemma4": 2,
+    "gemma4_text": 3,
+    "gemma4_unified": 3,
     "gpt_oss": 2,
     "minimax": 5,
     "glm4_moe": 3,
@@ -223,6 +224,8 @@ def randomise(model: nn.Module, seed: int, scale: float) -> None:
         key, mine = mx.random.split(key)
         if "norm" in name:
             return 1 + 0.1 * mx.random.normal(value.shape, key=mine)
+        if "layer_scalar" in name:  # Gemma's; with 1 its wide embeddings would outweigh the layers
+            return 0.4 + 0.1 * mx.random.normal(value.shape, key=mine)
         return mx.random.normal(value.shape, key=mine) * (scale / value.shape[-1] ** 0.5)
 
     model.update(tree_map_with_path(draw, model.parameters()))
@@ -235,7 +238,8 @@ def config_of(family: str, **changes: Any) -> dict[str, Any]:
     if "text_config" not in own:
         return {**BASE, **own, **changes}
     inner = {**BASE, **own["text_config"], **changes}
-    return {"model_type": own["model_type"], "vocab_size": VOCAB, "text_config": inner}
+    outer = {"model_type": own["model_type"], "vocab_size": inner["vocab_size"]}
+    return {**outer, "text_config": inner}
 
 
 def make_target(family: str, seed: int | None = None, scale: float = 1.6, **changes: Any) -> Target:
