@@ -67,6 +67,7 @@ def need(
         weights = weight_bytes(target, "model*.safetensors")
         weights *= 1 if "quantization" in config else wide
         caches, own = cache_bytes(config, context_tokens, item_bytes), 0
+        caches += snapshot_bytes(config, item_bytes)
         if draft is not None:
             own = weight_bytes(draft, "*.safetensors")
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
@@ -80,29 +81,75 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 
 
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
-    """Bytes of the K/V caches that a config.json asks for after `tokens` tokens.
+    """Bytes of the caches that a config.json asks for after `tokens` tokens.
 
     Sliding layers hold no more than their window, recurrent layers a state that does not grow.
     """
-    config = config.get("text_config") or config
-    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    config = text_part(config)
+    window = config.get("sliding_window") or tokens
+    bytes_ = 0
+    for kind in layer_kinds(config):
+        if kind == "linear_attention":
+            bytes_ += state_bytes(config, item_bytes)
+        else:
+            rows = min(window, tokens) if kind == "sliding_attention" else tokens
+            bytes_ += rows * row_width(config, kind) * item_bytes
+    return bytes_
+
+
+def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
+    """At most what a conversation's snapshots take: states and windows at the ends of turns."""
+    config = text_part(config)
+    kinds, window = layer_kinds(config), config.get("sliding_window")
+    one = kinds.count("linear_attention") * state_bytes(config, item_bytes)
+    if window:
+        width = row_width(config, "sliding_attention") * item_bytes
+        one += kinds.count("sliding_attention") * window * width
+    return max(one, min(SNAPSHOTS * one, SNAPSHOT_BYTES))
+
+
+def text_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The language model's settings, on top of those around them."""
+    return {**config, **(config.get("text_config") or {})}
+
+
+def layer_kinds(config: dict[str, Any]) -> list[str]:
+    """The kind of every layer that has a cache of its own."""
+    layers = config["num_hidden_layers"]
+    kinds = config.get("layer_types")
+    if not kinds:
+        every = config.get("full_attention_interval") or 1
+        kinds = [
+            "linear_attention" if number % every else "full_attention"
+            for number in range(1, layers + 1)
+        ]
+    return list(kinds[: layers - (config.get("num_kv_shared_layers") or 0)])
+
+
+def row_width(config: dict[str, Any], kind: str) -> int:
+    """How many numbers a layer with rows keeps of each token."""
+    if rank := config.get("kv_lora_rank"):  # keys and values in one
+        return rank + config["qk_rope_head_dim"] + 2 * (config.get("index_head_dim") or 0)
+    heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    window = config.get("sliding_window") or tokens
-    kinds = config.get("layer_types") or ["full_attention"] * layers
-    rows = 0
-    for kind in kinds[:layers]:
-        if kind == "sliding_attention":
-            rows += min(window, tokens)
-        elif kind == "full_attention":
-            rows += tokens
-    recurrent = sum(kind == "linear_attention" for kind in kinds[:layers])
-    state = (
-        (config.get("linear_num_value_heads") or 0)
-        * (config.get("linear_key_head_dim") or 0)
-        * (config.get("linear_value_head_dim") or 0)
+    if kind == "full_attention":  # Gemma 4 has wider heads there, and fewer
+        head_dim = config.get("global_head_dim") or head_dim
+        if config.get("attention_k_eq_v"):
+            kv_heads = config.get("num_global_key_value_heads") or kv_heads
+    return 2 * kv_heads * head_dim
+
+
+def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
+    """A recurrent layer's state, which is always float32, and its convolution's last rows."""
+    values = config.get("linear_num_value_heads") or 0
+    keys = config.get("linear_num_key_heads") or values
+    key_dim = config.get("linear_key_head_dim") or 0
+    value_dim = config.get("linear_value_head_dim") or 0
+    rows = (config.get("linear_conv_kernel_dim") or 4) - 1
+    return 4 * values * key_dim * value_dim + rows * item_bytes * (
+        2 * keys * key_dim + values * value_dim
     )
-    return (rows * kv_heads * head_dim * 2 + recurrent * state) * item_bytes
 
 
 def judge(total: Need | int, limit: int) -> Literal["ok", "warn", "refuse"]:

@@ -10,7 +10,7 @@ import tiny
 from dflash_mlx import memory
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.memory import Need, cache_bytes, check_fits, judge, need
+from dflash_mlx.memory import Need, cache_bytes, check_fits, judge, need, snapshot_bytes
 from dflash_mlx.registry import find
 
 GB = 10**9
@@ -56,16 +56,42 @@ def test_recurrent_layers_do_not_grow():
     assert cache_bytes(config, 1000) - cache_bytes(config, 500) == 500 * ROW
 
 
-def test_caches_are_as_big_as_the_engine_makes_them():
-    """Against the arrays of a real cache, for a family of each kind."""
-    for family in ("qwen3", "llama"):
-        target = tiny.make_target(family)
-        cache = target.make_cache()
-        tokens = 256  # mlx-lm's caches grow by that much
-        logits, _ = target.forward(mx.array([[1] * tokens]), cache)
-        mx.eval(logits)
-        real = sum(a.nbytes for layer in cache.layers for a in (layer.keys, layer.values))
-        assert cache_bytes(target.config, tokens, item_bytes=4) == real
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_caches_are_as_big_as_the_engine_makes_them(family):
+    """Against the arrays of a real cache, and of a snapshot, for every family; nested configs too.
+
+    A snapshot of a window has one row less than the window.
+    """
+    target = tiny.make_target(family)
+    cache = target.make_cache()
+    tokens = 256  # mlx-lm's caches grow by that much
+    for count in (255, 1):
+        logits, _ = target.forward(mx.array([[1] * count]), cache)
+        mx.eval(logits, cache.state)
+    cache.snapshot()
+    real = sum(layer.nbytes for layer in cache.layers)
+    config = tiny.config_of(family)
+    assert cache_bytes(config, tokens, item_bytes=4) == real
+    one = cache.snapshot_bytes
+    assert (one == 0) is (snapshot_bytes(config, 4) == 0)
+    assert one <= snapshot_bytes(config, 4) / memory.SNAPSHOTS <= 1.1 * one
+
+
+def test_snapshots_are_counted():
+    """Up to their limit, but one at least; windows count where layers have one."""
+    recurrent = {
+        **CONFIG,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": 32,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    }
+    one = 3 * (4 * 32 * 128 * 128 + 3 * 2 * (2 * 16 + 32) * 128)
+    assert snapshot_bytes(recurrent) == memory.SNAPSHOTS * one
+    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == memory.SNAPSHOT_BYTES
+    assert snapshot_bytes({**recurrent, "num_hidden_layers": 4000}) == 1000 * one
+    assert snapshot_bytes(CONFIG) == 0
 
 
 @pytest.fixture

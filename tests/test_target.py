@@ -140,7 +140,7 @@ def mixed(path: str, module: nn.Module) -> Any:
     "settings", [*QUANTISED, None], ids=lambda s: f"{s.get('mode', s['bits'])}" if s else "mixed"
 )
 def test_quantised_targets(settings: dict[str, Any] | None, tied: bool, tmp_path: Path) -> None:
-    """As mlx-lm saves and loads them: embedding and head are the quantised ones, and answers too."""
+    """As mlx-lm saves and loads them: embedding, head and answers are the quantised model's."""
     config = tiny.config_of("qwen3", **GROUP, tie_word_embeddings=tied)
     target = tiny.make_target("qwen3", **GROUP, tie_word_embeddings=tied)
     recipe = {} if settings else {"quant_predicate": mixed}

@@ -79,12 +79,7 @@ DELTA = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 SHARED = {**MOE, "shared_expert_intermediate_size": 24}
-LATENT = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
+ROUTED = {
     "n_routed_experts": 4,
     "n_shared_experts": 1,
     "num_experts_per_tok": 2,
@@ -98,6 +93,14 @@ LATENT = {
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
     "attention_bias": False,
+}
+LATENT = {
+    **ROUTED,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
 }
 # Sixteen heads, or the indexer would be level over many tokens.
 INDEXED = {
@@ -167,7 +170,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "kimi_k25": {"model_type": "kimi_k25", "text_config": {**LATENT, "tie_word_embeddings": False}},
     "glm4_moe": {
         "model_type": "glm4_moe",
-        **LATENT,
+        **ROUTED,
         "rope_scaling": None,
         "use_qk_norm": True,
         "partial_rotary_factor": 0.5,
