@@ -12,15 +12,20 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache
-from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
+from mlx_lm.models.gated_delta import (
+    compute_g,
+    gated_delta_ops,
+    gated_delta_update,
+    normalize_qk,
+)
 
 from .cpu import on_cpu
 
 Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array]]
 State = list[mx.array | None]
-# On the CPU mlx-lm takes row after row. Noting the state before every fourth row costs little there
-# and leaves at most three rows to run again.
-STRIDE = 4
+# On the CPU mlx-lm takes row after row, and keeping the states on the way costs only their memory:
+# that many bytes a layer. On a GPU they stay inside a kernel.
+HELD = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +153,16 @@ class TapedDelta(nn.Module):
         rows = mx.concatenate([before, mixed], axis=1)
         queries, keys, values = split_heads(net, nn.silu(net.conv1d(rows)))
         queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
-        stride = STRIDE if on_cpu() else count
-        state, states, outs = cache[1], [], []
-        for first in range(0, count, stride):
+        stride, states = stride_of(net, count), [cache[1]]
+        if stride < count:
+            out, states[1:] = walk(net, queries, keys, values, a, b, states[0], stride)
+        else:
+            out, state = update(net, queries, keys, values, a, b, states[0])
             states.append(state)
-            part = slice(first, first + stride)
-            fed = (array[:, part] for array in (queries, keys, values, a, b))
-            out, state = update(net, *fed, state)
-            outs.append(out)
-        cache[0], cache[1] = mx.contiguous(rows[:, -window:]), state
+        cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
         cache.keep(Tape(net, rows, keys, values, a, b, tuple(states), stride))
         cache.advance(count)
-        out = net.norm(mx.concatenate(outs, axis=1), gate)
-        return net.out_proj(out.reshape(1, count, -1))
+        return net.out_proj(net.norm(out, gate).reshape(1, count, -1))
 
 
 def update(
@@ -185,6 +187,37 @@ def update(
         None,
         use_kernel=not net.training,
     )
+
+
+def stride_of(net: Any, count: int) -> int:
+    """After how many of a pass's rows a state is kept, or all of them."""
+    if not on_cpu():
+        return count
+    size = 4 * net.num_v_heads * net.head_v_dim * net.head_k_dim
+    return min(count, -(-count * size // HELD))
+
+
+def walk(
+    net: Any,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+    stride: int,
+) -> tuple[mx.array, list[mx.array]]:
+    """`update` by mlx-lm's steps: the outputs, and the states after every `stride` rows and all."""
+    repeat = net.num_v_heads // net.num_k_heads
+    queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
+    fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
+    places = list(range(stride, keys.shape[1], stride))
+    outs, states = [], []
+    for part in zip(*(mx.split(array, places, axis=1) for array in fed), strict=True):
+        out, state = gated_delta_ops(*part, state)
+        outs.append(out)
+        states.append(state)
+    return mx.concatenate(outs, axis=1), states
 
 
 def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:

@@ -18,7 +18,6 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
     make_prompt_cache,
 )
-from mlx_lm.models.gated_delta import gated_delta_update
 
 from dflash_mlx import cache as cache_module
 from dflash_mlx import memory, recurrent
@@ -36,6 +35,7 @@ ROUNDING = {"quantised": 2e-1, "gemma4": 5e-5, "gemma4_text": 5e-5, "gemma4_unif
 Rewind = Callable[[TargetCache, int], None]
 RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 KINDS = ("quantised", *tiny.FAMILIES)
+HELD = (1, 3 * 1024, 1 << 20)  # bytes: no state of a pass is kept, every third or so, every one
 
 
 def layers_of(kind: str) -> list[Any]:
@@ -151,6 +151,14 @@ def test_some_steps(kind: str) -> None:
     walk(kind, ours, SOME_STEPS)
 
 
+@pytest.mark.parametrize("held", HELD[:2])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_some_steps_run_again(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where rows are run again, as on a GPU and with large states."""
+    monkeypatch.setattr(recurrent, "HELD", held)
+    walk(kind, ours, SOME_STEPS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_thousand_steps(kind: str) -> None:
@@ -227,8 +235,10 @@ def test_faults_are_noticed(
 ) -> None:
     """The walk can fail: each planted fault gives other rows, states or logits."""
     fault(monkeypatch)
-    with pytest.raises((AssertionError, ValueError)):
-        walk(kind, ours, SOME_STEPS)
+    for held in HELD:
+        monkeypatch.setattr(recurrent, "HELD", held)
+        with pytest.raises((AssertionError, ValueError)):
+            walk(kind, ours, SOME_STEPS)
 
 
 def filled(kind: str, count: int, chunk: int) -> tuple[Target, TargetCache, list[int]]:
@@ -320,9 +330,13 @@ def test_unknown_caches_are_refused() -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_a_recurrent_pass_is_taken_back_row_by_row(kind: str) -> None:
+def test_a_recurrent_pass_is_taken_back_row_by_row(
+    kind: str, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a verify of 1 to 9 rows to every row of it, twice in turn; never to before the pass."""
+    monkeypatch.setattr(recurrent, "HELD", held)
     target, tokens = target_of(kind), tiny.prompt_of(30)
     for count in (1, 2, 4, 5, 9):
         for first in range(count + 1):
@@ -352,9 +366,11 @@ def test_without_a_tape_only_the_whole_pass() -> None:
     assert held == [None, None]
 
 
+@pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_a_tape_changes_no_bit(kind: str) -> None:
+def test_a_tape_changes_no_bit(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verify's logits and states are bit by bit those of stock mlx-lm on the same instance."""
+    monkeypatch.setattr(recurrent, "HELD", held)
     target, tokens = target_of(kind), tiny.prompt_of(30)
     ours, stock = TargetCache(layers_of(kind)), make_prompt_cache(target.model)
     for first, last in ((0, 7), (7, 8), (8, 24)):
@@ -535,10 +551,12 @@ def test_a_pass_that_breaks_off_leaves_no_trace(
             calls += 1
             if calls == at:  # noqa: B023
                 raise KeyboardInterrupt
-            return gated_delta_update(*args, **options)
+            return honest(*args, **options)
 
+        place, name = (recurrent, "normalize_qk") if taping else (qwen3_next, "gated_delta_update")
+        honest = getattr(place, name)
         with monkeypatch.context() as patch:
-            patch.setattr(recurrent if taping else qwen3_next, "gated_delta_update", fail)
+            patch.setattr(place, name, fail)
             with pytest.raises(KeyboardInterrupt):
                 read(target, cache, tokens[9:12])
         assert calls == at
