@@ -33,7 +33,7 @@ def pairs() -> str:
         sizes = [memory(forms.get(quant)) for quant in ("4bit", "8bit")]
         state = "yes" if entry.supported else "not yet"
         rows.append((entry.target, entry.draft, str(entry.block), *sizes, memory(entry), state))
-    heads = ("target", "drafter", "block", "4-bit", "8-bit", "as published", "runs")
+    heads = ("target", "drafter", "block", "4-bit", "8-bit", "as published", "supported")
     return rows_of(heads, rows)
 
 

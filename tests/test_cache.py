@@ -551,7 +551,7 @@ def test_a_pass_that_breaks_off_leaves_no_trace(
             calls += 1
             if calls == at:  # noqa: B023
                 raise KeyboardInterrupt
-            return honest(*args, **options)
+            return honest(*args, **options)  # noqa: B023
 
         place, name = (recurrent, "normalize_qk") if taping else (qwen3_next, "gated_delta_update")
         honest = getattr(place, name)
