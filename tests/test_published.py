@@ -51,9 +51,10 @@ def spread(layers: int, count: int) -> tuple[int, ...]:
 
 def row(name: str, shape: tuple[int, ...], target: tuple[int, int], taps: int, **more: Any) -> Row:
     """A v1 row: (layers, H, I, nH, nKV), (target layers, vocabulary), number of taps."""
-    more = {"block": 16, "mask": 248_070, "dim": 128, **more}
-    dim, block = more.pop("dim"), more.pop("block")
-    return Row(name, *shape, dim, *target, block, spread(target[0], taps), **more)
+    widths = dict(zip(("layers", "hidden", "inner", "heads", "kv_heads"), shape, strict=True))
+    common: dict[str, Any] = {"block": 16, "mask": 248_070, "dim": 128, **widths, **more}
+    layers, vocab = target
+    return Row(name, target_layers=layers, vocab=vocab, taps=spread(layers, taps), **common)
 
 
 QWEN3, QWEN35, LLAMA = 151_936, 248_320, 128_256
