@@ -213,8 +213,8 @@ def walk(
     fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
     places = list(range(stride, keys.shape[1], stride))
     outs, states = [], []
-    for part in zip(*(mx.split(array, places, axis=1) for array in fed), strict=True):
-        out, state = gated_delta_ops(*part, state)
+    for q, k, v, g, beta in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
+        out, state = gated_delta_ops(q, k, v, g, beta, state)
         outs.append(out)
         states.append(state)
     return mx.concatenate(outs, axis=1), states

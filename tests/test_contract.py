@@ -21,7 +21,12 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
     make_prompt_cache,
 )
-from mlx_lm.models.gated_delta import gated_delta_update, normalize_qk
+from mlx_lm.models.gated_delta import (
+    compute_g,
+    gated_delta_ops,
+    gated_delta_update,
+    normalize_qk,
+)
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
@@ -174,14 +179,27 @@ def test_gated_delta_update() -> None:
     assert (out.shape, state.shape, state.dtype) == ((1, 9, 4, 8), (1, 4, 8, 8), mx.float32)
     outs, pieces = [], None
     for part in (slice(0, 4), slice(4, 8), slice(8, 9)):
-        fed = (array[:, part] for array in (q, k, v, a, b))
-        some, pieces = gated_delta_update(*fed, *own, pieces, None, use_kernel=True)
+        q_, k_, v_, a_, b_ = (array[:, part] for array in (q, k, v, a, b))
+        some, pieces = gated_delta_update(q_, k_, v_, a_, b_, *own, pieces, None, use_kernel=True)
         outs.append(some)
     assert pieces is not None
     assert mx.array_equal(mx.concatenate(outs, axis=1), out)
     assert mx.array_equal(pieces, state)
     other = gated_delta_update(k, k, v, a, b, *own, None, None, use_kernel=True)[1]
     assert mx.array_equal(other, state)  # queries do not matter to the state
+
+
+def test_gated_delta_ops() -> None:
+    """recurrent.walk: on the CPU an update is these steps over g and the sigmoid of b."""
+    assert list(inspect.signature(gated_delta_ops).parameters)[:6] == "q k v g beta state".split()
+    q, k = (mx.random.normal((1, 3, 2, 8), key=mx.random.key(n)) for n in (1, 2))
+    v = mx.random.normal((1, 3, 4, 8), key=mx.random.key(3))
+    a, b = (mx.random.normal((1, 3, 4), key=mx.random.key(n)) for n in (4, 5))
+    A_log, dt_bias = mx.random.normal((4,), key=mx.random.key(6)), mx.ones(4)
+    wanted = gated_delta_update(q, k, v, a, b, A_log, dt_bias, None, None, use_kernel=False)
+    g, wide = compute_g(A_log, a, dt_bias), [mx.repeat(x, 2, axis=2) for x in (q, k)]
+    found = gated_delta_ops(wide[0], wide[1], v, g, mx.sigmoid(b), None)
+    assert all(mx.array_equal(x, y) for x, y in zip(found, wanted, strict=True))
 
 
 def test_normalize_qk() -> None:

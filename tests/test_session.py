@@ -395,9 +395,10 @@ def test_nan_logits(mode: Mode) -> None:
     assert caught.value.hint
 
 
-def test_two_sessions_interleaved() -> None:
+@every_kind
+def test_two_sessions_interleaved(family: str) -> None:
     """Two conversations with one pair, token by token in turns, do not see each other."""
-    pair = tiny_pair("llama_sliding")
+    pair = tiny_pair(family)
     prompts = [tiny.prompt_of(7), tiny.prompt_of(33, 1)]
     wanted = [tiny.plain(pair.target, prompt, 15) for prompt in prompts]
     streams = [Session(pair).stream(prompt, max_tokens=15) for prompt in prompts]

@@ -143,7 +143,7 @@ def test_quantised_targets(settings: dict[str, Any] | None, tied: bool, tmp_path
     """As mlx-lm saves and loads them: embedding, head and answers are the quantised model's."""
     config = tiny.config_of("qwen3", **GROUP, tie_word_embeddings=tied)
     target = tiny.make_target("qwen3", **GROUP, tie_word_embeddings=tied)
-    recipe = {} if settings else {"quant_predicate": mixed}
+    recipe: Any = {} if settings else {"quant_predicate": mixed}
     wanted = settings or {"bits": 4, "group_size": 64}
     options = {"group_size": wanted["group_size"], "bits": wanted["bits"]}
     mode = wanted.get("mode", "affine")
