@@ -22,6 +22,7 @@ from dflash_mlx import acceptance, api
 from dflash_mlx.acceptance import RULES, BlockVerification, Match, TokenRejection, make_rule
 from dflash_mlx.context import Context
 from dflash_mlx.pair import Pair, load
+from dflash_mlx.recurrent import RecurrentCache
 from dflash_mlx.sampling import Shaper
 from dflash_mlx.slots import Draft, Independent, Lattice, Slots
 from dflash_mlx.types import SamplingParams
@@ -422,9 +423,23 @@ def golden(drafter: str = "dflash") -> Pair:
 
 
 @cache
-def golden_law(prompt: tuple[int, ...], params: SamplingParams) -> dict[tuple[int, ...], float]:
+def pair_of(family: str, drafter: str = "dflash") -> Pair:
+    """The golden pair, or a random one of a family with twelve tokens too."""
+    if family == "golden":
+        return golden(drafter)
+    target = tiny.make_target(family, scale=0.8, vocab_size=12)
+    shape = tiny.dflash2_settings(target) if drafter == "dflash2" else tiny.draft_settings(target)
+    own = {"mask_token_id": 10, "target_layer_ids": [0, 2], "block_size": 4}
+    shape["dflash_config"] = {**shape["dflash_config"], **own}
+    return Pair(target, tiny.random_drafter(target, **shape), family, "random")
+
+
+@cache
+def golden_law(
+    prompt: tuple[int, ...], params: SamplingParams, family: str = "golden"
+) -> dict[tuple[int, ...], float]:
     """The law of outputs of up to three tokens, enumerated on the stock model."""
-    target = golden().target
+    target = pair_of(family).target
     vocab = target.vocab_size
     rows = []
     for length in range(3):
@@ -449,11 +464,12 @@ def answer_surprise(
     params: SamplingParams,
     count: int,
     mode: str = "dflash",
+    family: str = "golden",
     drafter: str = "dflash",
 ) -> float:
     """How far whole answers are off the law."""
-    pair = golden(drafter)
-    law = golden_law(tuple(prompt), params)
+    pair = pair_of(family, drafter)
+    law = golden_law(tuple(prompt), params, family)
     counts: Counter[tuple[int, ...]] = Counter()
     if mode == "baseline":
         for seed in range(count):
@@ -463,6 +479,7 @@ def answer_surprise(
     else:
         context = Context(pair.target, pair.drafter)
         logits = context.read(prompt, tiny.silent)
+        context.target_cache.snapshot()
         for seed in range(count):
             judge = make_rule(rule, replace(params, seed=seed), pair.target.vocab_size)
             stops = frozenset({EOS})
@@ -517,6 +534,17 @@ def test_golden_answers(rule: str, drafter: str, number: int) -> None:
 @pytest.mark.slow
 @every_rule
 @every_drafter
+@pytest.mark.parametrize("family", ["qwen3_5", "gpt_oss"])
+def test_answers_of_other_caches(rule: str, family: str, drafter: str) -> None:
+    """Whole answers of a hybrid and of a target whose windows are full when it begins."""
+    prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
+    params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
+    assert answer_surprise(rule, prompt, params, 250, family=family, drafter=drafter) < LIMIT
+
+
+@pytest.mark.slow
+@every_rule
+@every_drafter
 def test_penalised_answers(rule: str, drafter: str) -> None:
     """Whole answers with every filter and penalty on."""
     prompt, _, _ = golden_settings()[4]
@@ -531,10 +559,22 @@ def test_baseline_answers() -> None:
 
 
 def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few hundred answers are enough to see a fault."""
+    """A few hundred answers are enough to see a fault; a state that is not taken back is one."""
     prompt, params, _ = golden_settings()[0]
-    monkeypatch.setitem(RULES, "match", KeepsOneTooMany)
-    assert answer_surprise("match", prompt, params, 300) > LIMIT
+    with monkeypatch.context() as patch:
+        patch.setitem(RULES, "match", KeepsOneTooMany)
+        assert answer_surprise("match", prompt, params, 300) > LIMIT
+    prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
+    params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
+    honest = RecurrentCache.rewind
+
+    def leave(self: RecurrentCache, length: int) -> None:
+        state = list(self.cache)
+        honest(self, length)
+        self.cache = state
+
+    monkeypatch.setattr(RecurrentCache, "rewind", leave)
+    assert answer_surprise("match", prompt, params, 300, family="qwen3_5") > LIMIT
 
 
 @every_rule
