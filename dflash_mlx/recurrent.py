@@ -175,18 +175,8 @@ def update(
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
-    return gated_delta_update(
-        queries,
-        keys,
-        values,
-        a,
-        b,
-        net.A_log,
-        net.dt_bias,
-        state,
-        None,
-        use_kernel=not net.training,
-    )
+    own, kernel = (net.A_log, net.dt_bias), not net.training
+    return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
 
 
 def stride_of(net: Any, count: int) -> int:
