@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 AGAIN = 2.0  # seconds in which a second Ctrl-C leaves
 NEARLY_FULL = 0.8  # share of the context from which a hint is given
+MANY = 64  # tokens read again; templates that rewrite thinking cost a few every turn
 LOW_TAU, LOW_VERIFIES = 1.5, 40
 
 
@@ -207,7 +208,7 @@ class Dialogue:
     def _hint(self, said: Answer) -> None:
         """Say once what may surprise later: low acceptance, a context that fills, a lost cache."""
         stats, totals = said.stats, self.totals
-        if stats.lost_tokens:
+        if stats.lost_tokens >= MANY:
             self._warn(
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
                 "again",
