@@ -58,7 +58,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     """Answer as the file says by now."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
-    Context.read.__defaults__ = (wanted.get("chunk", CHUNK),)
+    Context.read.__defaults__ = (wanted.get("chunk", CHUNK), None)
     session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
     target = self.pair.target
     target.eos_ids = frozenset() if wanted.get("endless") or "says" in wanted else own_ends(target)

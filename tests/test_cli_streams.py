@@ -62,7 +62,7 @@ def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
         return read(self, tokens)
 
     monkeypatch.setattr(context, "_pass", reading)
-    monkeypatch.setattr(context.read, "__defaults__", (16,))  # tokens a chunk
+    monkeypatch.setattr(context.read, "__defaults__", (16, None))  # tokens a chunk
     result = dflash("--raw", "x" * 40, "--stats")
     assert result.exit_code == 130
     assert (result.stdout, result.stderr) == ("", "  stopped while the prompt was read\n")

@@ -25,6 +25,8 @@ transcript = import_module("dflash_mlx.cli.transcript")
 tuning = import_module("dflash_mlx.cli.tuning")
 output = import_module("dflash_mlx.cli.output")
 
+SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
+
 ASK = """
 import json, sys
 import dflash_mlx
@@ -83,10 +85,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGINT)
 
-    def reading(self: Any, tokens: list[int], progress: Any, chunk: int = 16) -> Any:
+    def reading(self: Any, tokens: list[int], progress: Any, **options: Any) -> Any:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGINT)
-        return read(self, tokens, progress, chunk)
+        return read(self, tokens, progress, chunk=16, **options)
 
     monkeypatch.setattr(stats, "record", counting)
     monkeypatch.setattr(context, "read", reading)
@@ -139,6 +141,7 @@ def test_fifty_turns(
     FIFTY_TURNS=N runs another chat. Guards: an answer that depends on what was undone, and prompts
     that are read again for nothing.
     """
+    monkeypatch.setattr(bundled.target, "context_length", SHORT)
     dice = random.Random(seed)
     prompts = [sample.prompt for sample in held_out(50 + seed)][seed:]
     talk = start(bundled)
@@ -200,12 +203,13 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
         watched.check(said, tokens, shared)
 
 
-def test_the_oldest_turns_are_left_out(bundled: Pair, capsys: pytest.CaptureFixture) -> None:
+def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards a full context: it is said before and when it happens, and the chat goes on."""
+    monkeypatch.setattr(bundled.target, "context_length", SHORT)
     talk = start(bundled)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
-    long = "Sort the numbers " + " ".join(str(n) for n in range(60)) + "."
+    long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
     for _ in range(12):
         said = talk.ask(long)
         assert said.stats.prompt_tokens + said.stats.generated <= talk.context_length
