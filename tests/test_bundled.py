@@ -4,7 +4,6 @@
 without it the block sizes take turns and the slow drafters stop early.
 """
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -21,8 +20,7 @@ from dflash_mlx.drafter import Drafter
 from dflash_mlx.hub import bundled
 from dflash_mlx.model import DraftModel
 
-PROMPTS, MAX_TOKENS, EARLY = 200, 250, 20
-ALL = os.environ.get("LOSSLESS") == "all"
+PROMPTS, MAX_TOKENS, EARLY = 200, 250, 10
 
 
 @cache
@@ -75,12 +73,12 @@ def check(drafter: Drafter, number: int, sizes: list[int], most: int) -> None:
 def test_lossless(kind: str) -> None:
     """200 held-out prompts, float32, block sizes 2 to 16: the tokens are stock mlx-lm's in all."""
     fixed = {"trained": pair().drafter, "random": untrained()}.get(kind)
-    most = MAX_TOKENS if ALL or kind in ("trained", "right") else EARLY
+    most = MAX_TOKENS if tiny.ALL or kind in ("trained", "right") else EARLY
     for number, (prompt, wanted) in enumerate(answers()):
         script = tiny.scripted_drafter(
             prompt + wanted, wrong=kind == "wrong", vocab=pair().target.vocab_size
         )
-        sizes = list(range(2, 17)) if ALL else [2 + number % 15]
+        sizes = list(range(2, 17)) if tiny.ALL else [2 + number % 15]
         check(fixed or script, number, sizes, most)
 
 

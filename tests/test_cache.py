@@ -160,6 +160,7 @@ def test_some_steps_run_again(kind: str, held: int, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@tiny.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_thousand_steps(kind: str) -> None:
     """After 1,000 of them nothing has drifted."""

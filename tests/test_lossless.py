@@ -85,6 +85,7 @@ def test_block_sizes(family: str, kind: str) -> None:
 
 
 @pytest.mark.slow
+@tiny.exhaustive
 @every_family
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_block_sizes(family: str, kind: str) -> None:

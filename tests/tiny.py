@@ -1,6 +1,7 @@
 """Tiny random targets and drafters, and the two ways of decoding that the tests hold together."""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
+import pytest
 from mlx import nn
 from mlx.utils import tree_flatten, tree_map_with_path
 from mlx_lm.generate import generate_step
@@ -29,6 +31,8 @@ from dflash_mlx.slots import Independent, Slots
 from dflash_mlx.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
+ALL = os.environ.get("LOSSLESS") == "all"
+exhaustive = pytest.mark.skipif(not ALL, reason="takes long: LOSSLESS=all runs it")
 GOLDEN = Path(__file__).parent / "golden"
 CASES = (
     "qwen3_full",
