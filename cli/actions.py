@@ -3,6 +3,7 @@
 Knows the conversation, not how a command was typed.
 """
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from .answer import answer
 from .compare import Comparison, answer_plainly, show_table, warm_up
 from .dialogue import AGAIN, messages
 from .interrupt import Interrupt, Leave
-from .loading import add_drafter, fetch_pair, load_pair
+from .loading import add_drafter, fetch_pair, load_fetched
 from .room import Room, first_words
 from .stats_page import stats_page
 from .tuning import SETTINGS, changed, setting, shown
@@ -49,19 +50,20 @@ def model(room: Room, name: str) -> None:
     if name == "bundled":
         wanted = replace(wanted, model=None)
     fetch_pair(wanted, room.out)
+    began = time.perf_counter()
     room.dialogue.release()
     try:
-        pair, seconds = load_pair(wanted, room.out)
+        pair = load_fetched(wanted, room.out)
     except BaseException:
         try:
-            pair, _ = load_pair(room.models, room.out)
+            pair = load_fetched(room.models, room.out)
         except KeyboardInterrupt:
             raise Leave(130) from None  # nothing is left that could answer
         room.dialogue.use(pair)
         raise
     room.models = wanted
     room.dialogue.use(pair)
-    room.line(f"  {who(room)} · loaded in {seconds:.1f} s", "dim")
+    room.line(f"  {who(room)} · loaded in {time.perf_counter() - began:.1f} s", "dim")
 
 
 def draft(room: Room, word: str) -> None:

@@ -46,8 +46,6 @@ class Totals:
     tokens: int = 0
     verifies: int = 0
     committed: int = 0
-    drafted: int = 0
-    accepted: int = 0
 
     def add(self, said: Answer) -> None:
         """Count one answer."""
@@ -56,8 +54,6 @@ class Totals:
         self.tokens += stats.generated
         self.verifies += stats.verifies
         self.committed += sum(stats.committed)
-        self.drafted += stats.drafted
-        self.accepted += stats.accepted
 
     @property
     def acceptance_length(self) -> float:

@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 def load_pair(options: ModelOptions, out: Output) -> tuple["Pair", float]:
     """The pair, and how many seconds it took to get it; DFlashError when it is too big."""
     began = time.perf_counter()
-    label = f"loading {options.model or 'the bundled pair'}"
     fetch_pair(options, out)
-    with Wait(out, label):
+    return load_fetched(options, out), time.perf_counter() - began
+
+
+def load_fetched(options: ModelOptions, out: Output) -> "Pair":
+    """The pair that `fetch_pair` has found."""
+    with Wait(out, f"loading {options.model or 'the bundled pair'}"):
         import dflash_mlx
 
-        pair = dflash_mlx.load(
+        return dflash_mlx.load(
             options.model,
             options.draft,
             draft_bits=options.draft_bits,
             no_draft=options.no_draft,
         )
-    return pair, time.perf_counter() - began
 
 
 def fetch_pair(options: ModelOptions, out: Output) -> None:
