@@ -199,7 +199,8 @@ class Dialogue:
         self.chat = replace(self.chat, left_out=left_out)
         self._hinted_full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        self._warn(f"  the context is full: the oldest {turns} not sent any more")
+        text = f"  the context is full: the oldest {turns} not sent any more"
+        self.out.tell(hanging(text, columns()), "warning")  # also in a pipe and when quiet
 
     def _hint(self, said: Answer) -> None:
         """Say once what may surprise later: low acceptance, a context that fills, a lost cache."""

@@ -6,6 +6,7 @@ The engine is imported here and not before, because that takes a second.
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .options import ModelOptions
@@ -50,8 +51,6 @@ def fetch_pair(options: ModelOptions, out: Output) -> None:
         from dflash_mlx.blas import use_openblas
 
         use_openblas()  # before anything imports MLX
-        from dflash_mlx.cpu import on_cpu
-        from dflash_mlx.memory import check_fits, need, working_set
         from dflash_mlx.target import target_config
 
         if options.model is not None and not hub.is_hub_id(options.model):
@@ -62,17 +61,36 @@ def fetch_pair(options: ModelOptions, out: Output) -> None:
         draft = None
         if names.draft is not None:
             draft = hub.fetch(names.draft, downloading(wait, label))
-        wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
-    if not options.force and (warning := check_fits(wanted, working_set(), names.target_label)):
+    check_memory(target, draft, names.target_label, options, out)
+
+
+def check_memory(
+    target: Path, draft: Path | None, label: str, options: ModelOptions, out: Output
+) -> None:
+    """Refuse or warn of a pair that does not fit the memory, unless --force."""
+    from dflash_mlx.cpu import on_cpu
+    from dflash_mlx.memory import check_fits, need, working_set
+
+    wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
+    if not options.force and (warning := check_fits(wanted, working_set(), label)):
         out.note(warning, "warning")
 
 
 def add_drafter(pair: "Pair", options: ModelOptions, out: Output) -> "Pair":
-    """The loaded target with the drafter of the options, or with its known one."""
+    """The loaded target with the drafter of the options, or with its known one.
+
+    A pair that does not fit the memory is refused, unless --force.
+    """
     label = f"loading {options.draft or 'the drafter'}"
     with Wait(out, label) as wait:
-        from dflash_mlx.pair import with_drafter
+        import dflash_mlx.hub as hub
+        from dflash_mlx.pair import names_with, with_drafter
 
+        names = names_with(pair, options.draft)
+        assert names.draft is not None
+        folder = hub.fetch(names.draft, downloading(wait, label))
+    check_memory(pair.target.path, folder, names.target_label, options, out)
+    with Wait(out, label) as wait:
         return with_drafter(
             pair,
             options.draft,

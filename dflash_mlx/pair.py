@@ -78,13 +78,18 @@ def with_drafter(
 
     Sessions of the old pair cannot be used any more: the target's layers are tapped anew.
     """
-    bundled = pair.target_name == hub.BUNDLED
-    names = hub.pair_names(None if bundled else pair.target_name, draft)
+    names = names_with(pair, draft)
     assert names.draft is not None
     path = hub.fetch(names.draft, on_download)
     config = checked(path, pair.target.config, names)
     drafter = load_drafter(path, config, pair.target, draft_bits)
     return Pair(pair.target, drafter, pair.target_name, names.draft_label)
+
+
+def names_with(pair: Pair, draft: str | Path | None) -> hub.Names:
+    """The names of a loaded target and of another drafter for it, or of its known one."""
+    bundled = pair.target_name == hub.BUNDLED
+    return hub.pair_names(None if bundled else pair.target_name, draft)
 
 
 def checked(path: Path, target: dict[str, Any], names: hub.Names) -> DraftConfig:

@@ -300,6 +300,19 @@ def test_think(room: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyP
     assert not room.dialogue.looks.show_thinking
 
 
+def test_a_drafter_too_big_for_the_memory(
+    room: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before it is loaded, the old one goes on; --force loads it."""
+    path = tiny.GOLDEN / "qwen3_full" / "draft"
+    monkeypatch.setattr("dflash_mlx.memory.working_set", lambda: 1_000_000)
+    with pytest.raises(DFlashError, match="needs"):
+        use(f"/draft {path}")
+    assert room.dialogue.ask("hello").stats.verifies
+    room.models = replace(room.models, force=True)
+    assert "draft" in use(f"/draft {path}")
+
+
 def test_stats(room: Any, use: Callable[[str], str]) -> None:
     """Before and after an answer; the counts are the answer's."""
     assert "0 answers" in use("/stats")

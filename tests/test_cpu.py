@@ -1,14 +1,20 @@
 """What is cheaper on the CPU computes the same as MLX's own modules."""
 
+import math
 from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import tiny
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from dflash_mlx.cpu import MaskedCache, SharedRope, on_cpu, settle, unsettle
+from dflash_mlx.swiglu import SWIGLU_LAYERS, BlockMLP, is_swiglu, swiglu
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 
@@ -94,3 +100,45 @@ def test_a_mask_for_all_layers_is_mlx_lms(family):
             return None if mask is None else mx.ones_like(mask)
 
     assert not mx.allclose(logits(Blind)[1], logits(KVCache)[1], atol=1e-4)
+
+
+def apart(ours: mx.array, gate: mx.array, up: mx.array) -> float:
+    """The largest relative error against float64."""
+    x, y = np.array(gate, dtype=np.float64), np.array(up, dtype=np.float64)
+    true = x * y / (1 + np.exp(-x))
+    return float(np.abs(np.array(ours, dtype=np.float64) / true - 1).max())
+
+
+def test_swiglu_is_exact_to_float32():
+    """Guards every value a gate can have, and what MLX makes of those that are no numbers."""
+    gate = mx.linspace(-80, 80, 100_000)[None]
+    up = mx.random.uniform(0.5, 2, gate.shape, key=mx.random.key(0))
+    assert apart(swiglu(gate, up), gate, up) < 4e-7
+    assert apart(swiglu(gate + 1e-6 * gate, up), gate, up) > 4e-7  # the check can fail
+    ends = mx.array([[0.0, -0.0, 1e30, -1e30, math.inf, math.nan]])
+    said = swiglu(ends, mx.ones_like(ends))[0].tolist()
+    assert said[:3] == [0, 0, mx.array(1e30).item()]
+    assert abs(said[3]) < 1e-6
+    assert said[4] == math.inf
+    assert math.isnan(said[5])
+
+
+@pytest.mark.parametrize("name", sorted(SWIGLU_LAYERS))
+def test_swiglu_layers_compute_that_and_nothing_else(name):
+    """Guards against an mlx-lm whose feed-forward module learns something new."""
+    module, kind = name.rsplit(".", 1)
+    made = getattr(import_module(module), kind)
+    sizes = SimpleNamespace(hidden_size=16, intermediate_size=24, mlp_bias=True)
+    try:
+        plain = made(16, 24)
+    except TypeError:
+        plain = made(sizes)
+    tiny.randomise(plain, seed=1, scale=1.0)
+    x = mx.random.normal((1, 7, 16), key=mx.random.key(1))
+    assert is_swiglu(plain)
+    stand_in = BlockMLP(plain)
+    assert mx.allclose(stand_in(x), plain(x), rtol=1e-5, atol=1e-6)
+    assert mx.array_equal(stand_in(x[:, :1]), plain(x[:, :1]))
+    assert dict(tree_flatten(stand_in.parameters())).keys() == (
+        dict(tree_flatten(plain.parameters())).keys()
+    )

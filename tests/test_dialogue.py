@@ -204,11 +204,15 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
 
 
 def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards a full context: it is said before and when it happens, and the chat goes on."""
+    """Guards a full context: it is said before and when it happens, and the chat goes on.
+
+    That it happens is said to whoever reads stderr, quiet or not.
+    """
     monkeypatch.setattr(bundled.target, "context_length", SHORT)
     talk = start(bundled)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
+    monkeypatch.setattr(talk.out, "tell", lambda text, style="", end="\n": told.append(text))
     long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
     for _ in range(12):
         said = talk.ask(long)
