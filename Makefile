@@ -17,8 +17,8 @@ setup: .venv/.ready ## install the locked environment
 demo: .venv/.ready ## answer one question with and without DFlash, bundled models
 	@.venv/bin/dflash generate --compare "$(PROMPT)"
 
-test: .venv/.ready ## run the tests
-	@$(PYTHON) -m pytest
+test: .venv/.ready ## run the tests, a file on each core
+	@$(PYTHON) -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 lint: .venv/.ready ## ruff and pyright
 	.venv/bin/ruff check .
