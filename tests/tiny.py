@@ -222,8 +222,11 @@ def byte_tokenizer() -> TokenizerWrapper:
     return TokenizerWrapper(fast, detokenizer)
 
 
-def randomise(model: nn.Module, seed: int, scale: float) -> None:
-    """Random weights, wide enough that greedy text does not settle at once."""
+def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
+    """Random weights, wide enough that greedy text does not settle at once.
+
+    `sober` ones have the sizes of a trained model's, see `sobered`.
+    """
     key = mx.random.key(seed)
 
     def draw(name: str, value: mx.array) -> mx.array:
@@ -236,7 +239,38 @@ def randomise(model: nn.Module, seed: int, scale: float) -> None:
         return mx.random.normal(value.shape, key=mine) * (scale / value.shape[-1] ** 0.5)
 
     model.update(tree_map_with_path(draw, model.parameters()))
+    if sober:
+        model.update(tree_map_with_path(sobered(model), model.parameters()))
     mx.eval(model.parameters())
+
+
+def sobered(model: nn.Module) -> Callable[[str, mx.array], mx.array]:
+    """What brings random weights to ordinary sizes, so that layers do not blow roundings up.
+
+    Embeddings are about 1 and every layer adds less than that, as in a trained model; otherwise a
+    norm after a near nought makes 1e-5 of 1e-7. Families that norm what a layer adds have its size
+    in that norm's weight, and Gemma, which does not scale its attention, that scale in another.
+    """
+    names = [name for name, _ in tree_flatten(model.parameters())]
+    normed = any("pre_feedforward_layernorm" in name for name in names)  # type: ignore
+    centred = any("CenteredRMSNorm" in type(module).__name__ for module in model.modules())
+
+    def change(name: str, value: mx.array) -> mx.array:
+        if "embed_tokens.weight" in name:
+            return value / mx.std(value)
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            return 0.4 * value
+        if normed and any(
+            f"post_{part}_layernorm" in name for part in ("attention", "feedforward")
+        ):
+            return 0.4 * value - centred
+        if centred and "_layernorm" in name:
+            return value - 1
+        if normed and not centred and "q_norm" in name:
+            return value * value.shape[-1] ** -0.5
+        return value
+
+    return change
 
 
 def config_of(family: str, **changes: Any) -> dict[str, Any]:
@@ -249,12 +283,18 @@ def config_of(family: str, **changes: Any) -> dict[str, Any]:
     return {**outer, "text_config": inner}
 
 
-def make_target(family: str, seed: int | None = None, scale: float = 1.6, **changes: Any) -> Target:
+def make_target(
+    family: str,
+    seed: int | None = None,
+    scale: float = 1.6,
+    sober: bool = False,
+    **changes: Any,
+) -> Target:
     """A random target in memory; a fresh one each time, so that taps do not meet."""
     config = config_of(family, **changes)
     model_class, args_class = _get_classes(config)
     model = model_class(args_class.from_dict(deepcopy(config)))
-    randomise(model, seed or SEEDS.get(family, 1), scale)
+    randomise(model, seed or SEEDS.get(family, 1), scale, sober)
     model.eval()
     return Target(model, tokenizer(), config, Path(f"tiny-{family}"))
 
