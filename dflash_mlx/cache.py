@@ -21,8 +21,8 @@ from mlx_lm.models.cache import (
 from . import rotating
 from .cpu import MaskedCache
 from .errors import DFlashError, RewindError
-from .memory import SNAPSHOT_BYTES, SNAPSHOTS
 from .recurrent import RecurrentCache
+from .registry import SNAPSHOT_BYTES, SNAPSHOTS
 
 ROWS = (KVCache, MaskedCache, QuantizedKVCache)  # go back to anywhere
 KINDS = (*ROWS, ChunkedKVCache, RotatingKVCache, RecurrentCache)

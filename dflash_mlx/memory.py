@@ -12,10 +12,9 @@ from typing import Any, Literal
 from . import registry
 from .config import load_config
 from .errors import DFlashError
-from .registry import COMFORT, CONTEXT, Entry
+from .registry import COMFORT, CONTEXT, Entry, snapshots_of
 
 CPU_SHARE = 0.75  # of physical memory, about the share that Metal recommends on a Mac
-SNAPSHOTS, SNAPSHOT_BYTES = 6, 1 << 30  # places in a conversation to go back to, at most
 SCALES = 0.5  # bits that a quantised weight's scale and bias add
 
 
@@ -59,8 +58,9 @@ def need(
     """
     wide = item_bytes / 2
     if isinstance(target, Entry):
-        weights, caches = target.target_bytes or 0, target.kv_bytes * context_tokens * wide
-        own = target.draft_bytes or 0
+        weights, own = target.target_bytes or 0, target.draft_bytes or 0
+        caches = target.kv_bytes * context_tokens * wide
+        caches += target.state_bytes + snapshots_of(target.state_bytes)
         weights *= 1 if target.quant not in ("", "bf16") else wide
     else:
         config = load_config(target)
@@ -105,7 +105,7 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     if window:
         width = row_width(config, "sliding_attention") * item_bytes
         one += kinds.count("sliding_attention") * window * width
-    return max(one, min(SNAPSHOTS * one, SNAPSHOT_BYTES))
+    return snapshots_of(one)
 
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6
 CONTEXT = 4096  # tokens that an entry's memory has room for
 COMFORT = 0.75  # share of the working set that a pair may fill without a warning
 DISK_MARGIN = 2_000_000_000  # bytes to leave free
+SNAPSHOTS, SNAPSHOT_BYTES = 6, 1 << 30  # places in a conversation to go back to, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Entry:
     target_bytes: int | None
     draft_bytes: int | None
     kv_bytes: int
+    state_bytes: int
     estimated: bool
     gated: bool
     note: str
@@ -53,7 +55,9 @@ class Entry:
     @property
     def memory_bytes(self) -> int | None:
         """What the pair needs with a context of 4,096 tokens."""
-        return None if (size := self.download_bytes) is None else size + CONTEXT * self.kv_bytes
+        if (size := self.download_bytes) is None:
+            return None
+        return size + CONTEXT * self.kv_bytes + self.state_bytes + snapshots_of(self.state_bytes)
 
     @property
     def lacks(self) -> str:
@@ -68,6 +72,11 @@ class Entry:
     def supported(self) -> bool:
         """Whether this engine can run the pair."""
         return not self.lacks
+
+
+def snapshots_of(state: int) -> int:
+    """At most what a conversation's places to go back to take, of so many bytes each."""
+    return max(state, min(SNAPSHOTS * state, SNAPSHOT_BYTES))
 
 
 @cache
@@ -102,6 +111,7 @@ def expand(pair: dict[str, Any]) -> list[Entry]:
                 target_bytes=size,
                 draft_bytes=draft_bytes,
                 kv_bytes=pair.get("kv", 0),
+                state_bytes=pair.get("state", 0),
                 estimated=not stated,
                 gated=pair.get("gated", False) and not quant,
                 note=pair.get("note", ""),

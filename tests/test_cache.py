@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx import cache as cache_module
-from dflash_mlx import memory, recurrent
+from dflash_mlx import recurrent, registry
 from dflash_mlx.cache import TargetCache, members
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.recurrent import RecurrentCache, Tape
@@ -434,7 +434,7 @@ def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.snapshot()  # nothing was read: there is nothing to keep
     assert cache.snapshot_bytes == 0
     sizes = []
-    for _ in range(memory.SNAPSHOTS + 3):
+    for _ in range(registry.SNAPSHOTS + 3):
         read(target, cache, [1, 2, 3])
         cache.snapshot()
         cache.snapshot()
@@ -442,7 +442,7 @@ def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sizes[0]
     # Two layers with three rows of 2 * 16 + 32 channels, and four heads of 8 * 8; float32.
     assert one == 2 * 4 * (3 * 64 + 4 * 8 * 8)
-    assert sizes == [one * min(n, memory.SNAPSHOTS) for n in range(1, len(sizes) + 1)]
+    assert sizes == [one * min(n, registry.SNAPSHOTS) for n in range(1, len(sizes) + 1)]
     assert cache.reachable(8) == 0
     assert cache.reachable(14) == 12
     monkeypatch.setattr(cache_module, "SNAPSHOT_BYTES", 2 * one + 1)

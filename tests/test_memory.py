@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx import memory
+from dflash_mlx import memory, registry
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.memory import Need, cache_bytes, check_fits, judge, need, snapshot_bytes
@@ -74,7 +74,7 @@ def test_caches_are_as_big_as_the_engine_makes_them(family):
     assert cache_bytes(config, tokens, item_bytes=4) == real
     one = cache.snapshot_bytes
     assert (one == 0) is (snapshot_bytes(config, 4) == 0)
-    assert one <= snapshot_bytes(config, 4) / memory.SNAPSHOTS <= 1.1 * one
+    assert one <= snapshot_bytes(config, 4) / registry.SNAPSHOTS <= 1.1 * one
 
 
 def test_snapshots_are_counted():
@@ -88,8 +88,8 @@ def test_snapshots_are_counted():
         "linear_value_head_dim": 128,
     }
     one = 3 * (4 * 32 * 128 * 128 + 3 * 2 * (2 * 16 + 32) * 128)
-    assert snapshot_bytes(recurrent) == memory.SNAPSHOTS * one
-    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == memory.SNAPSHOT_BYTES
+    assert snapshot_bytes(recurrent) == registry.SNAPSHOTS * one
+    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == registry.SNAPSHOT_BYTES
     assert snapshot_bytes({**recurrent, "num_hidden_layers": 4000}) == 1000 * one
     assert snapshot_bytes(CONFIG) == 0
 
@@ -135,6 +135,58 @@ def test_need_of_an_entry():
     more = need(entry, context_tokens=8192)
     assert more.total - found.total == 4096 * entry.kv_bytes
     assert need(entry, draft_bits=4).draft < 0.3 * found.draft
+
+
+def hybrid(layers: int, heads: int) -> dict[str, int]:
+    """Settings of a published target with Gated DeltaNet."""
+    return {
+        "num_hidden_layers": layers,
+        "num_attention_heads": 16,
+        "head_dim": 256,
+        "full_attention_interval": 4,
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+    }
+
+
+def windowed(layers: int, every: int, window: int, heads: int, head_dim: int) -> dict[str, object]:
+    """Settings of a published target that slides in all but every so manieth layer."""
+    kinds = ["sliding_attention"] * (every - 1) + ["full_attention"]
+    return {
+        "num_hidden_layers": layers,
+        "num_attention_heads": 64,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "layer_types": kinds * (layers // every),
+        "sliding_window": window,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("Qwen/Qwen3-Coder-Next", hybrid(48, 32)),
+        ("Qwen/Qwen3.5-4B", hybrid(32, 32)),
+        ("Qwen/Qwen3.8-27B", hybrid(64, 48)),
+        ("Qwen/Qwen3.6-35B-A3B", hybrid(40, 32)),
+        ("Qwen/Qwen3.5-122B-A10B", hybrid(48, 64)),
+        ("Qwen/Qwen3.5-397B-A17B", hybrid(60, 64)),
+        ("openai/gpt-oss-20b", windowed(24, 2, 128, 8, 64)),
+        ("meta-models/Muse-Glimmer-30B", windowed(52, 4, 2048, 2, 128)),
+        ("google/gemma-4-31B-it", windowed(60, 6, 1024, 16, 256)),
+        ("Qwen/Qwen3-8B", CONFIG),
+    ],
+)
+def test_an_entry_counts_what_does_not_grow(name, config):
+    """States, windows, and the places to go back to, as of a folder with the published shapes."""
+    entry = find(name)
+    assert entry
+    grown = cache_bytes(config, 8192) - cache_bytes(config, 4096)
+    assert entry.state_bytes == cache_bytes(config, 4096) - grown
+    assert need(entry, context_tokens=0).caches == entry.state_bytes + snapshot_bytes(config)
+    assert need(entry, context_tokens=4096).total == entry.memory_bytes
 
 
 def test_need_of_the_bundled_pair():
