@@ -4,6 +4,7 @@
     .venv/bin/python examples/bundled_pair/measure.py speed     against stock mlx_lm generation
     .venv/bin/python examples/bundled_pair/measure.py overhead  round time less the bare passes
     .venv/bin/python examples/bundled_pair/measure.py rules     acceptance rules at temperature 1
+    .venv/bin/python examples/bundled_pair/measure.py bits      τ of a quantised drafter
 
 Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
 """
@@ -170,6 +171,43 @@ def rules(pair: Pair, count: int) -> None:
             )
 
 
+def bits(pair: Pair, count: int) -> None:
+    """τ with the drafter as it is and quantised in memory; the greedy text must not change."""
+    from mlx.utils import tree_flatten
+
+    from dflash_mlx.hub import BUNDLED
+    from dflash_mlx.pair import with_drafter
+
+    draft = None if pair.draft_name == BUNDLED else pair.draft_name
+    samples, wanted = held_out(count), []
+    print("| `draft_bits` | held in memory | τ at 0 | τ at 1 | greedy text unchanged |")
+    print("|---|---|---|---|---|")
+    for width in (None, 8, 4):
+        pair, taus, said = with_drafter(pair, draft, draft_bits=width), ([], []), []
+        for number, sample in enumerate(samples):
+            for temperature, part in zip((0.0, 1.0), taus, strict=True):
+                result = dflash_mlx.generate(
+                    pair,
+                    sample.prompt,
+                    max_tokens=MAX_TOKENS,
+                    sampling=SamplingParams(temperature=temperature, seed=number),
+                )
+                if result.stats.verifies:
+                    part.append(result.stats.acceptance_length)
+                if not temperature:
+                    said.append(result.tokens)
+        wanted = wanted or said
+        same = sum(a == b for a, b in zip(said, wanted, strict=True))
+        assert pair.drafter is not None
+        weights = tree_flatten(pair.drafter.model.parameters())
+        size = sum(array.nbytes for _, array in weights) / 1e6  # type: ignore
+        print(
+            f"| {width or 'none'} | {size:.1f} MB | {mean(taus[0]):.2f} | {mean(taus[1]):.2f} | "
+            f"{same} of {len(samples)} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     """Run one measurement."""
     jobs = {
@@ -177,6 +215,7 @@ def main() -> None:
         "speed": (speed, 40),
         "overhead": (overhead, 40),
         "rules": (rules, 100),
+        "bits": (bits, 40),
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=jobs)
