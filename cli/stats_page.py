@@ -1,4 +1,4 @@
-"""What `/stats` shows: the last answer, where drafts were kept, time, the conversation."""
+"""What `/stats` shows: the last answer, where drafts were kept, time, conversation, snapshots."""
 
 from .dialogue import Dialogue
 from .output import Output, columns, size
@@ -10,6 +10,8 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     """The lines of `/stats`."""
     import mlx.core as mx
+
+    from dflash_mlx.registry import SNAPSHOT_BYTES, SNAPSHOTS
 
     lines = []
     if dialogue.last is not None:
@@ -47,6 +49,11 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             f"{dialogue.context_length:,} · peak {size(mx.get_peak_memory())}",
         )
     )
+    cache = dialogue.session.context.target_cache
+    if cache.needs_snapshots:
+        count = f"{cache.snapshots} place{'' if cache.snapshots == 1 else 's'} to go back to"
+        limit = f"at most {SNAPSHOTS}, or {size(SNAPSHOT_BYTES)}"
+        lines.append(field("snapshots", f"{count} · {size(cache.snapshot_bytes)} · {limit}"))
     return lines
 
 

@@ -75,6 +75,11 @@ class TargetCache:
         return bool(self._stateful)
 
     @property
+    def snapshots(self) -> int:
+        """Number of places to go back to."""
+        return len(self._snapshots)
+
+    @property
     def snapshot_bytes(self) -> int:
         """Memory that the snapshots take."""
         return sum(snapshot.nbytes for snapshot in self._snapshots)

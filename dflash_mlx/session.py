@@ -41,6 +41,14 @@ class Session:
         self.context = Context(pair.target, pair.drafter if mode == "dflash" else None)
         self.stats = Stats()
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Memory of the places in the conversation that the caches can go back to.
+
+        They are kept where layers are recurrent or slide; registry.py has their limits.
+        """
+        return self.context.target_cache.snapshot_bytes
+
     def stream(
         self,
         prompt: Prompt,

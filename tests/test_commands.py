@@ -316,10 +316,35 @@ def test_a_drafter_too_big_for_the_memory(
 def test_stats(room: Any, use: Callable[[str], str]) -> None:
     """Before and after an answer; the counts are the answer's."""
     assert "0 answers" in use("/stats")
+    assert "snapshots" not in use("/stats")  # rows need none
     said = room.dialogue.ask("hello")
     page = use("/stats")
     assert f"{said.stats.accepted:,} of {said.stats.drafted:,} drafts" in page
     assert "1 answer " in page
+
+
+def test_stats_of_a_hybrid() -> None:
+    """What the places to go back to take is said where there are any, and their limits."""
+    talk = dialogue.Dialogue(
+        tiny.golden_pair("qwen35_hybrid"),
+        output.Output(quiet=True),
+        tuning=tuning.Tuning(max_tokens=12),
+        looks=dialogue.Looks(quiet=True),
+        keeps=True,
+    )
+    page = import_module("dflash_mlx.cli.stats_page").stats_page
+
+    def said() -> str:
+        return next(line for line in page(talk, talk.out) if "snapshots" in line)
+
+    assert "0 places to go back to · 0 bytes · at most 6, or 1.1 GB" in said()
+    talk.ask("hello")
+    assert "1 place to go back to" in said()
+    talk.ask("again")
+    cache = talk.session.context.target_cache
+    assert f"{cache.snapshots} places" in said()
+    assert output.size(talk.session.snapshot_bytes) in said()
+    assert talk.session.snapshot_bytes > 0
 
 
 def test_model(room: Any, use: Callable[[str], str], tmp_path: Path) -> None:
