@@ -1,7 +1,8 @@
-"""Safetensors files looked at before they are loaded. Knows the container, not what is in it."""
+"""Files of a model looked at before it is loaded. Knows their form, not what is in them."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 from .errors import DFlashError
 
@@ -36,3 +37,16 @@ def header(file: Path) -> dict[str, list[int]]:
     if size < 8 + length + end:
         raise damaged
     return shapes
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; DFlashError when it is none, FileNotFoundError without the file."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DFlashError(
+            f"'{path}' is not valid JSON ({error}).", hint="download the model again"
+        ) from None
+    if not isinstance(raw, dict):
+        raise DFlashError(f"'{path}' does not hold an object.", hint="download the model again")
+    return raw

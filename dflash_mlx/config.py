@@ -5,12 +5,12 @@ defaults; another layout is first put into this one. A key that changes the comp
 known here is refused by name. Does not know the weights or the target.
 """
 
-import json
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .checkpoint import json_object
 from .errors import DFlashError
 from .speculators import in_speculators, in_zlab_layout
 
@@ -96,21 +96,13 @@ def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
 
 def load_config(folder: Path) -> dict[str, Any]:
     """Read `config.json`; DFlashError when it is missing or is not a JSON object."""
-    path = folder / "config.json"
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        return json_object(folder / "config.json")
     except FileNotFoundError:
         raise DFlashError(
             f"there is no config.json in '{folder}'.",
             hint="give a folder or a Hub id of a model in the Hugging Face layout",
         ) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DFlashError(
-            f"'{path}' is not valid JSON ({error}).", hint="download the model again"
-        ) from None
-    if not isinstance(raw, dict):
-        raise DFlashError(f"'{path}' does not hold an object.", hint="download the model again")
-    return raw
 
 
 def is_drafter(raw: dict[str, Any]) -> bool:

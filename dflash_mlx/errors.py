@@ -19,3 +19,9 @@ class UsageError(DFlashError):
 
 class RewindError(DFlashError):
     """A cache no longer holds what going back would need."""
+
+
+def first_line(error: BaseException) -> str:
+    """The start of an error's text, short enough for one sentence."""
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:200].rstrip(".")

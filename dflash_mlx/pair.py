@@ -18,10 +18,10 @@ from .checkpoint import check_weights, header
 from .config import DraftConfig, load_config, parse
 from .cpu import settle
 from .drafter import Drafter
-from .errors import DFlashError, UsageError
+from .errors import DFlashError, UsageError, first_line
 from .mask_embedding import read_mask_embedding
 from .model import OWN, DraftModel
-from .target import Target, first_line, target_config
+from .target import Target, target_config
 
 # Tensors of some exports that drafting does not read: the map back, and copies of the target's.
 UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
@@ -43,13 +43,15 @@ def load(
     *,
     draft_bits: int | None = None,
     no_draft: bool = False,
+    trust_remote_code: bool = False,
     on_download: hub.Progress | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
     Without `draft` the target's drafter is looked up; `no_draft` loads the target alone.
-    `draft_bits` 4 or 8 quantises the drafter in memory. Raises DFlashError when something is
-    missing, damaged, not supported, or does not fit together.
+    `draft_bits` 4 or 8 quantises the drafter in memory. `trust_remote_code` lets the Python files
+    run that a target may bring for its tokenizer (Kimi's does). Raises DFlashError when something
+    is missing, damaged, not supported, or does not fit together.
     """
     if draft_bits not in (None, 4, 8):
         raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
@@ -59,10 +61,11 @@ def load(
     target_path = hub.fetch(names.target, on_download)
     config = target_config(target_path)
     if names.draft is None:
-        return Pair(Target.load(target_path), None, names.target_label, None)
+        alone = Target.load(target_path, trust_remote_code=trust_remote_code)
+        return Pair(alone, None, names.target_label, None)
     draft_path = hub.fetch(names.draft, on_download)
     draft_config = checked(draft_path, config, names)
-    loaded = Target.load(target_path)
+    loaded = Target.load(target_path, trust_remote_code=trust_remote_code)
     drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
     return Pair(loaded, drafter, names.target_label, names.draft_label)
 

@@ -16,6 +16,7 @@ from .decode import decode
 from .errors import UsageError
 from .pair import Pair
 from .stats import Stats
+from .template import TemplateOptions
 from .text import Reader
 from .types import Block, SamplingParams
 
@@ -59,6 +60,8 @@ class Session:
         accept: str = "match",
         stop: Sequence[str] = (),
         think: bool | None = None,
+        reasoning_effort: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
         raw: bool = False,
         on_prefill: Progress = silent,
     ) -> Generator[Block]:
@@ -68,11 +71,17 @@ class Session:
         rule above temperature 0. `on_prefill(done, total)` counts the prompt tokens that are read
         now. Closing the iterator keeps the caches right. Raises UsageError for bad arguments and
         DFlashError for what goes wrong later.
+
+        `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
+        one that it does not know is refused. `tools` are JSON schemas of functions, written where
+        the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
+        and whatever else the template reads. A call that the answer makes is text of the answer.
         """
         sampling = sampling or SamplingParams()
         target = self.pair.target
         width = self._width(block_size)
-        ids = self.tokens(prompt, think=think, raw=raw)
+        options = TemplateOptions(think, reasoning_effort, tools or None)
+        ids = self._ids(prompt, options, raw)
         room = target.context_length - len(ids)
         if max_tokens < 1:
             raise UsageError(f"max_tokens cannot be {max_tokens}.", hint="give 1 or more")
@@ -91,7 +100,7 @@ class Session:
         rule = make_rule(accept, sampling, target.vocab_size)
         limit, stops = min(max_tokens, room), target.eos_ids
         cached, lost = self.context.reuse(ids)
-        turn = self._turn(prompt, ids, think, raw)
+        turn, opening = self._turn(prompt, ids, options, raw)
         self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
 
         def blocks() -> Generator[Block]:
@@ -110,7 +119,7 @@ class Session:
                 self.context, logits, rule, block_size=width, max_tokens=limit, stops=stops
             )
 
-        return self._readable(blocks, Reader(target.tokenizer, ids, stop), stats)
+        return self._readable(blocks, Reader(target.tokenizer, opening, stop), stats)
 
     def _readable(
         self, blocks: Callable[[], Generator[Block]], reader: Reader, stats: Stats
@@ -144,21 +153,24 @@ class Session:
                 if ahead and self.stats is stats:
                     self.context.reuse([*self.context.tokens, 0])
 
-    def _turn(self, prompt: Prompt, ids: list[int], think: bool | None, raw: bool) -> int:
-        """How many of a prompt's tokens the next one will surely begin with.
+    def _turn(
+        self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
+    ) -> tuple[int, list[int]]:
+        """How many of a prompt's tokens the next one will surely begin with, and the opening.
 
-        The opening of the answer is not among them: a template may write past answers otherwise.
+        The opening is what the answer goes on from, after the messages; it is not among the tokens
+        counted: a template may write past answers otherwise. Of a prompt that is no chat it is all.
         """
-        last = len(ids) - 1
-        if not self.context.target_cache.needs_snapshots or raw:
-            return last
-        if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}]
-        if isinstance(prompt[0], int):
-            return last
-        target = self.pair.target
-        closed = target.encode(target.chat_text(prompt, think, opening=False))  # type: ignore[arg-type]
-        return next((n for n in range(last) if closed[n : n + 1] != ids[n : n + 1]), last)
+        last, target = len(ids) - 1, self.pair.target
+        messages = as_messages(prompt, raw)
+        if messages is None:
+            return last, ids
+        closed, text = (target.template.write(messages, options, opening=o) for o in (False, True))
+        opening = target.encode(text[len(closed) :]) if text.startswith(closed) else ids
+        if not self.context.target_cache.needs_snapshots:
+            return last, opening
+        before = target.encode(closed)
+        return next((n for n in range(last) if before[n : n + 1] != ids[n : n + 1]), last), opening
 
     def _width(self, block_size: int | None) -> int:
         drafter = self.pair.drafter
@@ -173,19 +185,40 @@ class Session:
             )
         return block_size
 
-    def tokens(self, prompt: Prompt, *, think: bool | None = None, raw: bool = False) -> list[int]:
+    def tokens(
+        self,
+        prompt: Prompt,
+        *,
+        think: bool | None = None,
+        reasoning_effort: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        raw: bool = False,
+    ) -> list[int]:
         """The token ids of a prompt; they depend on nothing that was said before.
 
         So an answer is what a fresh session would give. What was read is used again as far as its
         ids are the same, also where a tokenizer would have written the last answer otherwise.
         """
-        target = self.pair.target
-        if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
-            return [int(token) for token in prompt]  # type: ignore[arg-type]
+        return self._ids(prompt, TemplateOptions(think, reasoning_effort, tools or None), raw)
+
+    def _ids(self, prompt: Prompt, options: TemplateOptions, raw: bool) -> list[int]:
+        if isinstance(prompt, str) and not prompt.strip():
+            raise UsageError("the prompt is empty.", hint="say something")
+        target, messages = self.pair.target, as_messages(prompt, raw)
+        if messages is not None:
+            return target.chat_tokens(messages, options)
+        if options != TemplateOptions():
+            raise UsageError(
+                "thinking, effort and tools are told by a chat template, and this is no chat.",
+                hint="leave them out, or send messages (without --raw)",
+            )
         if isinstance(prompt, str):
-            if not prompt.strip():
-                raise UsageError("the prompt is empty.", hint="say something")
-            if raw:
-                return target.tokenizer.encode(prompt)
-            prompt = [{"role": "user", "content": prompt}]
-        return target.chat_tokens(prompt, think)  # type: ignore[arg-type]
+            return target.tokenizer.encode(prompt)
+        return [int(token) for token in prompt]  # type: ignore[arg-type]
+
+
+def as_messages(prompt: Prompt, raw: bool) -> list[dict[str, Any]] | None:
+    """A prompt as messages; None for raw text and for token ids."""
+    if isinstance(prompt, str):
+        return None if raw else [{"role": "user", "content": prompt}]
+    return prompt if prompt and isinstance(prompt[0], dict) else None  # type: ignore[return-value]

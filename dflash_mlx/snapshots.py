@@ -10,15 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from .checkpoint import header
+from .checkpoint import header, json_object
 from .config import is_drafter, load_config
 from .errors import DFlashError
 
-# The files that are fetched, all from a repository's top folder.
-TEXTS = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
+# The files that are fetched, all from a repository's top folder. A few tokenizers are Python code;
+# fetching it runs nothing.
+TEXTS = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.py"]
 WANTED = ["*.safetensors", "mask_embedding.pt", *TEXTS]
 UNWANTED = ["*/*"]
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
+)  # fmt: skip
 PART = ".dflash.incomplete"  # ends the name of a blob that is being fetched
 INDEX = "model.safetensors.index.json"
 
@@ -79,8 +82,31 @@ def missing(folder: Path) -> str:
             return file.name
     if not files:
         return "*.safetensors"
-    tokenizer = any(any(folder.glob(name)) for name in TOKENIZERS)
-    return "" if tokenizer or drafts else "tokenizer.json"
+    if drafts:
+        return ""
+    if not any(any(folder.glob(name)) for name in TOKENIZERS):
+        return "tokenizer.json"
+    try:
+        code = own_code(folder)
+    except DFlashError:
+        return "tokenizer_config.json"
+    return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
+
+
+def own_code(folder: Path) -> list[str]:
+    """The Python files that a folder's tokenizer is made of; none for most.
+
+    One of another repository is named with it: owner/model/file.py. DFlashError when the
+    tokenizer's config cannot be read.
+    """
+    try:
+        said = json_object(folder / "tokenizer_config.json").get("auto_map")
+    except FileNotFoundError:
+        return []
+    classes = said.get("AutoTokenizer") if isinstance(said, dict) else said
+    classes = classes if isinstance(classes, list) else [classes]
+    names = [name.rpartition(".")[0] for name in classes if isinstance(name, str)]
+    return sorted({name.replace("--", "/") + ".py" for name in names if name})
 
 
 def shards(index: Path) -> list[str]:

@@ -13,17 +13,18 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
-from mlx_lm.utils import load_model, load_tokenizer
+from mlx_lm.utils import load_model
 
 from .cache import TargetCache
 from .checkpoint import check_weights
 from .config import is_drafter, load_config
 from .cpu import lighten, settle
-from .errors import DFlashError
+from .errors import DFlashError, first_line
 from .families import FAMILIES, flat
 from .recurrent import recurrent_caches, tape_layers
-
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+from .template import NOTHING, Template, TemplateOptions
+from .thinking import turn_ends
+from .tokenizer import load as load_tokenizer
 
 
 class Tap(nn.Module):
@@ -69,24 +70,22 @@ class Target:
         # Gemma's class makes a table of its own size where config.json says none on top.
         self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
-        self.eos_ids = frozenset(tokenizer.eos_token_ids)
+        self.eos_ids = frozenset(tokenizer.eos_token_ids) | turn_ends(tokenizer)
+        self.template = Template(tokenizer, path.name)
 
     @classmethod
-    def load(cls, path: Path) -> "Target":
+    def load(cls, path: Path, *, trust_remote_code: bool = False) -> "Target":
         """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
 
+        With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
         Raises DFlashError for a missing or damaged file and for a model type that is not known.
         """
-        config = target_config(path)
+        target_config(path)
         check_weights(path, "model*.safetensors")
-        if not any(any(path.glob(name)) for name in TOKENIZERS):  # transformers would make one up
-            raise DFlashError(
-                f"there is no tokenizer in '{path}'.", hint="download the model again"
-            )
+        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         try:
             model, config = load_model(path)
-            tokenizer = load_tokenizer(path, eos_token_ids=config.get("eos_token_id"))
-        except Exception as error:  # transformers and tokenizers have many kinds
+        except Exception as error:  # mlx-lm and its model classes have many kinds
             raise DFlashError(
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
@@ -145,43 +144,11 @@ class Target:
         """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
         return self.forward(tokens, None)[1]
 
-    def chat_tokens(self, messages: list[dict[str, Any]], think: bool | None = None) -> list[int]:
-        """Token ids of a chat with the opening of the next answer.
-
-        `think` None leaves thinking to the template's own default.
-        """
-        return self.encode(self.chat_text(messages, think))
-
-    def chat_text(
-        self, messages: list[dict[str, Any]], think: bool | None = None, *, opening: bool = True
-    ) -> str:
-        """The chat as its template writes it, with the opening of the next answer.
-
-        DFlashError when there is no template.
-        """
-        if not self.tokenizer.has_chat_template:
-            raise DFlashError(
-                f"the tokenizer of '{self.path.name}' has no chat template.",
-                hint="use --raw to send the text as it is",
-            )
-        # mlx-lm's wrapper turns thinking on where nothing is said; the template knows better.
-        own = self.tokenizer._tokenizer if think is None else self.tokenizer
-        switch = {} if think is None else {"enable_thinking": think}
-        try:
-            return own.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=opening, **switch
-            )
-        except Exception as error:  # jinja raises what the template's author chose
-            raise DFlashError(
-                f"the chat template refuses these messages ({first_line(error)}).",
-                hint="check the roles and their order",
-            ) from error
-
-    @property
-    def can_think(self) -> bool:
-        """Whether the chat template knows a switch for thinking."""
-        question = [{"role": "user", "content": "?"}]
-        return self.chat_text(question, True) != self.chat_text(question, False)
+    def chat_tokens(
+        self, messages: list[dict[str, Any]], options: TemplateOptions = NOTHING
+    ) -> list[int]:
+        """Token ids of a chat with the opening of the next answer."""
+        return self.encode(self.template.write(messages, options))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of text whose special tokens are written out, as a template writes them."""
@@ -199,6 +166,11 @@ def target_config(path: Path) -> dict[str, Any]:
             f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
+    if config.get("model_file"):
+        raise DFlashError(
+            f"'{path.name}' brings its own model code, which is never run.",
+            hint="use a conversion that mlx-lm's own model classes load",
+        )
     kind = config.get("model_type")
     if kind not in FAMILIES:
         raise DFlashError(
@@ -211,9 +183,3 @@ def target_config(path: Path) -> dict[str, Any]:
                 f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
             )
     return config
-
-
-def first_line(error: BaseException) -> str:
-    """The start of an error's text, short enough for one sentence."""
-    text = str(error).strip().splitlines()
-    return (text[0] if text else type(error).__name__)[:200].rstrip(".")

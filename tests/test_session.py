@@ -147,14 +147,14 @@ def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:
 
     for number in range(3):
         ask(f"more than a window {number}", closed)
-        closed = len(target.encode(target.chat_text(messages[:-1], opening=False)))
+        closed = len(target.encode(target.template.write(messages[:-1], opening=False)))
     del messages[-2:]
-    ask("another one", len(target.encode(target.chat_text(messages[:-1], opening=False))))
+    ask("another one", len(target.encode(target.template.write(messages[:-1], opening=False))))
     del messages[-1]
     question = messages.pop()["content"]
-    ask(question, len(target.encode(target.chat_text([*messages], opening=False))))
+    ask(question, len(target.encode(target.template.write([*messages], opening=False))))
     del messages[-4:]
-    ask("far back", len(target.encode(target.chat_text(messages[:-1], opening=False))))
+    ask("far back", len(target.encode(target.template.write(messages[:-1], opening=False))))
 
 
 @every_mode

@@ -209,15 +209,23 @@ def tokenizer() -> TokenizerWrapper:
     return load_tokenizer(GOLDEN / "qwen3_full" / "target", eos_token_ids=[98])
 
 
-def byte_tokenizer() -> TokenizerWrapper:
-    """One byte a token (so most characters are several), then <|end|> 256, <think>, </think>."""
+def byte_tokenizer(
+    end: str = "<|end|>",
+    marks: Sequence[str] = ("<think>", "</think>"),
+    template: str | None = None,
+) -> TokenizerWrapper:
+    """One byte a token (so most characters are several), then the end of an answer 256, the marks.
+
+    Marks are one token each. `template` is the chat template.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     bare.decoder = decoders.ByteLevel()
-    bare.add_special_tokens([AddedToken("<|end|>", special=True)])
-    bare.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
-    fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<|end|>")
+    bare.add_special_tokens([AddedToken(end, special=True)])
+    bare.add_tokens([AddedToken(mark) for mark in marks])
+    fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token=end)
+    fast.chat_template = template
     detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
     return TokenizerWrapper(fast, detokenizer)
 

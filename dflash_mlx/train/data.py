@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.target import Target
+from dflash_mlx.template import TemplateOptions
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '
@@ -104,7 +105,7 @@ def tokenize(target: Target, prompts: list[Prompt]) -> list[Question]:
     """
     encoded = []
     for prompt in prompts:
-        text = target.chat_text(list(prompt.messages), prompt.think)
+        text = target.template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
         tokens = target.encode(text)
         if len(tokens) >= target.context_length:
             raise DFlashError(

@@ -1,0 +1,70 @@
+"""A model folder's tokenizer: loaded by mlx-lm, with every token that ends an answer.
+
+Runs no Python code that comes with a model unless the user allowed it. Does not know weights.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_tokenizer
+
+from .checkpoint import json_object
+from .config import load_config
+from .errors import DFlashError, first_line
+from .snapshots import TOKENIZERS, own_code
+
+
+def load(path: Path, *, trust_remote_code: bool = False) -> TokenizerWrapper:
+    """Load a folder's tokenizer.
+
+    With `trust_remote_code` the Python files that the model brings for it are run. DFlashError when
+    it cannot be loaded, or not without such files.
+    """
+    if not any(any(path.glob(name)) for name in TOKENIZERS):  # transformers would make one up
+        raise DFlashError(f"there is no tokenizer in '{path}'.", hint="download the model again")
+    stops, code = stop_ids(path), own_code(path)
+    try:
+        # Without a word on trust transformers would ask on the terminal.
+        settings = {"trust_remote_code": trust_remote_code}
+        return load_tokenizer(path, settings, eos_token_ids=stops or None)
+    except ImportError as error:
+        raise DFlashError(
+            f"the tokenizer of '{path.name}' cannot be loaded ({first_line(error)}).",
+            hint="install the packages that it names into the environment of dflash",
+        ) from error
+    except Exception as error:  # transformers and tokenizers have many kinds
+        if code and not trust_remote_code and "trust_remote_code" in str(error):
+            raise DFlashError(
+                f"the tokenizer of '{path.name}' is Python code of its own ({', '.join(code)}).",
+                hint="read that code, then allow it to run with --trust-remote-code "
+                "(trust_remote_code=True in Python)",
+            ) from None
+        raise DFlashError(
+            f"the tokenizer in '{path}' cannot be loaded ({first_line(error)}).",
+            hint="check that the folder holds a whole mlx-lm or Hugging Face model",
+        ) from error
+
+
+def stop_ids(path: Path) -> list[int]:
+    """The tokens that end an answer, by all of a folder's files together.
+
+    mlx-lm reads config.json's top level, and generation_config.json in its place; a language
+    model's part of config.json may have its own. DFlashError for a damaged file.
+    """
+    config = load_config(path)
+    inner = config.get("text_config")
+    places: list[tuple[str, Any]] = [("config.json", config), ("config.json", inner)]
+    if (path / "generation_config.json").exists():
+        places.append(("generation_config.json", json_object(path / "generation_config.json")))
+    found: set[int] = set()
+    for name, settings in places:
+        said = settings.get("eos_token_id") if isinstance(settings, dict) else None
+        ids = said if isinstance(said, list) else [] if said is None else [said]
+        if any(type(number) is not int for number in ids):
+            raise DFlashError(
+                f"the {name} of '{path.name}' has a wrong 'eos_token_id: {said}'.",
+                hint="give it a token id or a list of them, or download the model again",
+            )
+        found.update(ids)
+    return sorted(found)

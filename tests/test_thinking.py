@@ -1,0 +1,140 @@
+"""Thinking and text of every family's answers, however its tokens are cut into blocks."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import templates
+import tiny
+
+from dflash_mlx.text import Reader
+from dflash_mlx.thinking import LONGEST_HEADER, turn_ends
+
+THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
+HARMONY = THOUGHT + "<|channel|>final<|message|>"
+CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
+MUSE = " to=self<|message|>hm<|eom|><|start|>assistant"
+# Family, what the prompt ends with, the answer's tokens as text, its text, its thinking.
+CASES = [
+    ("llama", "[a]", "<think>no</think>", "<think>no</think>", ""),
+    ("qwen", "[a]\n", "<think>\nhm\n</think>\n\nyes", "\n\nyes", "\nhm\n"),
+    ("qwen", "[a]\n<think>\n\n</think>\n\n", "yes", "yes", ""),
+    ("glm", "[a]<think>", "hm</think>yes", "yes", "hm"),
+    ("glm", "[a]</think>", "yes", "yes", ""),
+    ("gemma", "[model]\n", "<|channel>thought\nhm\n<channel|>yes", "yes", "\nhm\n"),
+    ("gemma", "[model]\n<|channel>thought\n<channel|>", "yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant", HARMONY + "yes", "yes", "hm "),
+    ("gpt_oss", "<|start|>assistant", HARMONY + "naïve 漢字 ", "naïve 漢字 ", "hm "),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>final<|message|>yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant<|channel|>final<|message|>", "yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant<|channel|>analysis<|message|>we", "ll<|end|>", "", "ll"),
+    ("gpt_oss", "<|start|>assistant", HARMONY, "", "hm "),
+    ("gpt_oss", "<|start|>assistant", HARMONY.removesuffix("<|message|>"), "", "hm "),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>analysis<|message|>hm", "", "hm"),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>anal", "", ""),
+    ("gpt_oss", "<|start|>assistant", "no mark at all", "no mark at all", ""),
+    ("gpt_oss", "raw text", "<|channel|>final", "<|channel|>final", ""),
+    # A call's name stands in its header, so the header is text.
+    ("gpt_oss", "<|start|>assistant", CALL, CALL, ""),
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        THOUGHT + " to=functions.add<|channel|>commentary<|message|>{}",
+        "to=functions.add<|channel|>commentary<|message|>{}",
+        "hm ",
+    ),
+    # Several messages to the same reader are paragraphs.
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        "<|channel|>commentary<|message|>wait<|end|><|start|>assistant" + HARMONY + "yes",
+        "wait\n\nyes",
+        "hm ",
+    ),
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        THOUGHT * 2 + "<|channel|>final<|message|>yes",
+        "yes",
+        "hm \n\nhm ",
+    ),
+    ("muse", "<|start|>assistant", MUSE + " to=user<|message|>yes", "yes", "hm"),
+    ("muse", "<|start|>assistant", " to=user<|message|>yes", "yes", ""),
+    ("muse", "<|start|>assistant", " to=se", "", ""),
+    (
+        "muse",
+        "<|start|>assistant",
+        MUSE + " to=wx.now<|message|><atem:x>",
+        "to=wx.now<|message|><atem:x>",
+        "hm",
+    ),
+]
+
+
+def read(
+    family: str, prompt: str, answer: Sequence[int], sizes: Sequence[int], stops: Sequence[str] = ()
+) -> tuple[str, str]:
+    """Read an answer in blocks of these sizes: its text and its thinking."""
+    tokenizer = templates.tokenizer_of(family)
+    reader = Reader(tokenizer, tokenizer.encode(prompt), stops)
+    pieces, first, number = [], 0, 0
+    while first < len(answer) and not (pieces and pieces[-1].stopped):
+        size = sizes[number % len(sizes)]
+        pieces.append(reader.read(answer[first : first + size]))
+        first, number = first + size, number + 1
+    if not pieces[-1].stopped:
+        pieces.append(reader.finish())
+    assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
+    return "".join(p.text for p in pieces), "".join(p.thinking for p in pieces)
+
+
+@pytest.mark.parametrize(("family", "prompt", "answer", "text", "thinking"), CASES)
+def test_every_familys_answers(
+    family: str, prompt: str, answer: str, text: str, thinking: str
+) -> None:
+    """One token at a time, all at once, and at random: no mark shows, nothing is lost."""
+    tokens = templates.tokenizer_of(family).encode(answer, add_special_tokens=False)
+    dice = random.Random(1)
+    for sizes in ([1], [2], [3], [1000], [dice.randint(1, 9) for _ in range(40)]):
+        assert read(family, prompt, tokens, sizes) == (text, thinking)
+
+
+def test_text_that_looks_like_a_mark() -> None:
+    """Marks are tokens: an answer that writes of them in letters is not cut up."""
+    tokenizer = templates.tokenizer_of("gpt_oss")
+    letters = [n for c in "say <|end|><|start|>" for n in tokenizer.encode(c)]
+    tokens = [*tokenizer.encode(HARMONY), *letters]
+    assert tokenizer.encode("<|end|>") != tokenizer.encode("<") + tokenizer.encode("|end|>")
+    assert read("gpt_oss", "<|start|>assistant", tokens, [4])[0] == "say <|end|><|start|>"
+
+
+def test_stop_strings_are_looked_for_in_the_text_only() -> None:
+    """Neither in what is thought nor in a header."""
+    tokens = templates.tokenizer_of("gpt_oss").encode(HARMONY + "one hm two")
+    for size in (1, 3, 100):
+        found = read("gpt_oss", "<|start|>assistant", tokens, [size], ("hm", "final"))
+        assert found == ("one ", "hm ")
+
+
+def test_a_header_without_an_end() -> None:
+    """What a model writes that does not keep to its form is shown as it comes, not kept back."""
+    tokenizer = templates.tokenizer_of("gpt_oss")
+    reader = Reader(tokenizer, tokenizer.encode("<|start|>assistant"))
+    shown = "".join(reader.read(tokenizer.encode("x" * LONGEST_HEADER)).text for _ in range(3))
+    assert shown == "x" * 3 * LONGEST_HEADER
+
+
+def test_marks_in_the_question() -> None:
+    """The opening decides, which is all that a session hands on: see test_session."""
+    tokens = templates.tokenizer_of("qwen").encode("yes")
+    assert read("qwen", "what is <think>?[a]\n", tokens, [1]) == ("", "yes")
+    assert read("qwen", "[a]\n", tokens, [1]) == ("yes", "")
+
+
+def test_ends_of_a_turn() -> None:
+    """The marks that end an answer do so whatever the files say; the end of a message does not."""
+    for family, marks in (("gpt_oss", ("<|return|>", "<|call|>")), ("muse", ("<|eot|>",))):
+        tokenizer = templates.tokenizer_of(family)
+        assert turn_ends(tokenizer) == set(tokenizer.convert_tokens_to_ids(list(marks)))
+    assert turn_ends(templates.tokenizer_of("qwen")) == frozenset()
+    assert turn_ends(tiny.tokenizer()) == frozenset()
