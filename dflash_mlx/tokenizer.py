@@ -23,27 +23,31 @@ def load(path: Path, *, trust_remote_code: bool = False) -> TokenizerWrapper:
     """
     if not any(any(path.glob(name)) for name in TOKENIZERS):  # transformers would make one up
         raise DFlashError(f"there is no tokenizer in '{path}'.", hint="download the model again")
-    stops, code = stop_ids(path), own_code(path)
+    code = [] if trust_remote_code else own_code(path)
+    if code and not (path / "tokenizer.json").exists():
+        raise needs_code(path, code)  # transformers might guess, and cut words otherwise
+    stops = stop_ids(path) or None
     try:
         # Without a word on trust transformers would ask on the terminal.
-        settings = {"trust_remote_code": trust_remote_code}
-        return load_tokenizer(path, settings, eos_token_ids=stops or None)
-    except ImportError as error:
-        raise DFlashError(
-            f"the tokenizer of '{path.name}' cannot be loaded ({first_line(error)}).",
-            hint="install the packages that it names into the environment of dflash",
-        ) from error
+        return load_tokenizer(path, {"trust_remote_code": trust_remote_code}, eos_token_ids=stops)
     except Exception as error:  # transformers and tokenizers have many kinds
-        if code and not trust_remote_code and "trust_remote_code" in str(error):
-            raise DFlashError(
-                f"the tokenizer of '{path.name}' is Python code of its own ({', '.join(code)}).",
-                hint="read that code, then allow it to run with --trust-remote-code "
-                "(trust_remote_code=True in Python)",
-            ) from None
+        if code:
+            raise needs_code(path, code) from error
         raise DFlashError(
             f"the tokenizer in '{path}' cannot be loaded ({first_line(error)}).",
-            hint="check that the folder holds a whole mlx-lm or Hugging Face model",
+            hint="install the packages that it names into the environment of dflash"
+            if isinstance(error, ImportError)
+            else "check that the folder holds a whole mlx-lm or Hugging Face model",
         ) from error
+
+
+def needs_code(path: Path, code: list[str]) -> DFlashError:
+    """The fault of a tokenizer whose code may not run."""
+    return DFlashError(
+        f"the tokenizer of '{path.name}' is Python code of its own ({', '.join(code)}).",
+        hint="read that code, then let it run with --trust-remote-code "
+        "(trust_remote_code=True in Python)",
+    )
 
 
 def stop_ids(path: Path) -> list[int]:

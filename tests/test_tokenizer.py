@@ -1,0 +1,241 @@
+"""Tokenizers of model folders: every stop token that the files name, and code of their own."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+import dflash_mlx
+from dflash_mlx import api, snapshots
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.target import Target
+from dflash_mlx.tokenizer import load, stop_ids
+
+# A tokenizer as Kimi's: the vocabulary in tiktoken.model, the rest in Python.
+CODE = '''
+from pathlib import Path
+
+from transformers import PreTrainedTokenizer
+
+from .words import words_of
+
+
+class Words(PreTrainedTokenizer):
+    """Whole words."""
+
+    vocab_files_names = {"vocab_file": "tiktoken.model"}
+
+    def __init__(self, vocab_file, **options):
+        self.words = words_of(vocab_file)
+        super().__init__(**options)
+        Path(vocab_file).with_name("was_run").touch()
+
+    @property
+    def vocab_size(self):
+        return len(self.words)
+
+    def get_vocab(self):
+        return {word: number for number, word in enumerate(self.words)}
+
+    def _tokenize(self, text, **options):
+        return text.split()
+
+    def _convert_token_to_id(self, token):
+        return self.words.index(token) if token in self.words else 0
+
+    def _convert_id_to_token(self, number):
+        return self.words[number % len(self.words)]
+
+    def apply_chat_template(
+        self, conversation, add_generation_prompt=False, thinking=True, tokenize=True, **options
+    ):
+        text = " ".join(m["content"] for m in conversation)
+        return text + (" <think>" if add_generation_prompt and thinking else "")
+'''
+HELPER = "def words_of(path):\n    return open(path, encoding='utf-8').read().split()\n"
+WORDS = "zero one two three four five six <think> </think> end"
+
+
+def write(path: Path, value: Any) -> None:
+    """Write JSON, or a text as it is."""
+    path.write_text(value if isinstance(value, str) else json.dumps(value), "utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A target with the golden tokenizer, whose own end is 98, and no generation_config.json."""
+    shutil.copytree(tiny.GOLDEN / "qwen35_hybrid" / "target", tmp_path / "target")
+    (tmp_path / "target" / "generation_config.json").unlink()
+    return tmp_path / "target"
+
+
+def settle(folder: Path, generation: Any = None, **top: Any) -> None:
+    """Write generation_config.json, and more settings on top of config.json."""
+    if generation is not None:
+        write(folder / "generation_config.json", generation)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    write(folder / "config.json", {**config, **top})
+
+
+@pytest.mark.parametrize(
+    ("generation", "top", "ids"),
+    [
+        (None, {"eos_token_id": None}, [98]),  # in text_config
+        (None, {"eos_token_id": 5}, [5, 98]),
+        ({"eos_token_id": 7}, {"eos_token_id": [5, 6]}, [5, 6, 7, 98]),
+        ({"eos_token_id": [7, 0]}, {}, [0, 7, 98]),
+        ({"eos_token_id": None}, {"text_config": None, "eos_token_id": None}, []),
+        ({"temperature": 1.0}, {"text_config": {}, "eos_token_id": None}, []),
+        ({"eos_token_id": []}, {"eos_token_id": 0}, [0, 98]),
+    ],
+)
+def test_stop_ids(folder: Path, generation: Any, top: dict[str, Any], ids: list[int]) -> None:
+    """What the files name counts together; mlx-lm lets one take the place of the other."""
+    settle(folder, generation, **top)
+    assert stop_ids(folder) == ids
+
+
+@pytest.mark.parametrize(
+    ("generation", "top", "word"),
+    [
+        ("{ not", {}, "not valid JSON"),
+        ([1, 2], {}, "does not hold an object"),
+        ({"eos_token_id": "98"}, {}, "generation_config.json"),
+        ({"eos_token_id": [98, None]}, {}, "generation_config.json"),
+        ({"eos_token_id": True}, {}, "eos_token_id: True"),
+        (None, {"eos_token_id": {"a": 1}}, "config.json"),
+    ],
+)
+def test_damaged_files_are_named(
+    folder: Path, generation: Any, top: dict[str, Any], word: str
+) -> None:
+    """mlx-lm would go on without the stop tokens of a file that it cannot read."""
+    settle(folder, generation, **top)
+    with pytest.raises(DFlashError, match=word) as caught:
+        Target.load(folder)
+    assert caught.value.hint
+
+
+def test_every_stop_token_ends_an_answer(folder: Path) -> None:
+    """Both ids of generation_config.json, that of text_config, and the tokenizer's."""
+    prompt = tiny.prompt_of(10)
+    whole = tiny.plain(Target.load(folder), prompt, 24, margin=0)
+    first, second = whole[6], next(t for t in whole[7:] if t != whole[6] and t not in whole[:7])
+    for stops, end in (([second], second), ([second, first], first), ([first, second], first)):
+        settle(folder, {"eos_token_id": stops})
+        pair = dflash_mlx.load(folder, no_draft=True)
+        assert pair.target.eos_ids == {98, *stops}
+        result = api.generate(pair, prompt, mode="baseline", max_tokens=24)
+        assert result.tokens == whole[: whole.index(end) + 1]
+        assert result.finish_reason == "stop"
+
+
+def test_the_golden_files() -> None:
+    """Those of the references name 98 everywhere."""
+    for case in tiny.CASES:
+        assert stop_ids(tiny.GOLDEN / case / "target") == [98]
+
+
+@pytest.fixture
+def own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The target with a tokenizer of two Python files; what transformers copies goes with it."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    write(folder / "tokenization_words.py", CODE)
+    write(folder / "words.py", HELPER)
+    write(folder / "tiktoken.model", WORDS)
+    auto = {"AutoTokenizer": ["tokenization_words.Words", None]}
+    config = {"tokenizer_class": "Words", "auto_map": auto, "eos_token": "end"}
+    write(folder / "tokenizer_config.json", config)
+    cache = str(tmp_path / "modules")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", cache)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        del sys.modules[name]
+
+
+def test_code_runs_only_when_it_is_allowed_to(own: Path) -> None:
+    """The refusal names the files and the way; nothing is asked on the terminal."""
+    for trust in ({}, {"trust_remote_code": False}):
+        with pytest.raises(DFlashError, match=r"\(tokenization_words.py\)") as caught:
+            dflash_mlx.load(own, no_draft=True, **trust)
+        assert "--trust-remote-code" in caught.value.hint
+    assert not (own / "was_run").exists()
+    pair = dflash_mlx.load(own, no_draft=True, trust_remote_code=True)
+    assert (own / "was_run").exists()
+    assert pair.target.encode("one two") == [1, 2]
+    assert pair.target.eos_ids == {9, 98}
+    assert pair.target.template.think_switch == "thinking"
+    result = api.generate(pair, "three four", mode="baseline", max_tokens=3, think=True)
+    assert result.stats.prompt_tokens == 3
+    assert result.text == ""
+    assert result.thinking
+
+
+def test_a_tokenizer_that_needs_no_code(own: Path) -> None:
+    """Where tokenizer.json says the same as the code, the code is not needed, and not run."""
+    shutil.copy(tiny.GOLDEN / "qwen3_full" / "target" / "tokenizer.json", own)
+    assert load(own).vocab_size == tiny.tokenizer().vocab_size
+    write(own / "tokenizer.json", "{")
+    with pytest.raises(DFlashError, match="Python code of its own"):
+        load(own)
+    assert not (own / "was_run").exists()
+
+
+def test_a_package_that_the_code_needs(own: Path) -> None:
+    """The one that is missing is named."""
+    path = own / "tokenization_words.py"
+    write(path, "import no_such_package_at_all\n" + path.read_text("utf-8"))
+    with pytest.raises(DFlashError, match="no_such_package_at_all") as caught:
+        load(own, trust_remote_code=True)
+    assert "install" in caught.value.hint
+
+
+def test_code_that_fails(own: Path) -> None:
+    """Its words are passed on."""
+    write(own / "tokenization_words.py", "raise RuntimeError('not today')")
+    with pytest.raises(DFlashError, match="not today"):
+        load(own, trust_remote_code=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "files"),
+    [
+        ({}, []),
+        ({"auto_map": None}, []),
+        ({"auto_map": {"AutoModel": "modeling.Model"}}, []),
+        ({"auto_map": {"AutoTokenizer": ["slow.A", None]}}, ["slow.py"]),
+        ({"auto_map": {"AutoTokenizer": ["slow.A", "fast.B"]}}, ["fast.py", "slow.py"]),
+        ({"auto_map": ["slow.A", None]}, ["slow.py"]),
+        ({"auto_map": {"AutoTokenizer": "slow.A"}}, ["slow.py"]),
+        ({"auto_map": {"AutoTokenizer": ["a/b--slow.A", None]}}, ["a/b/slow.py"]),
+    ],
+)
+def test_the_files_of_a_tokenizer(config: dict[str, Any], files: list[str], tmp_path: Path) -> None:
+    """All forms that `auto_map` has had; another repository's file is named with it."""
+    write(tmp_path / "tokenizer_config.json", config)
+    assert snapshots.own_code(tmp_path) == files
+
+
+def test_a_model_without_its_code_is_not_whole(own: Path) -> None:
+    """Older downloads left Python files out: they are fetched when they are missed."""
+    assert snapshots.missing(own) == ""
+    (own / "tokenization_words.py").unlink()
+    assert snapshots.missing(own) == "tokenization_words.py"
+    write(own / "tokenizer_config.json", "{")
+    assert snapshots.missing(own) == "tokenizer_config.json"
+
+
+def test_model_code_is_never_run(folder: Path) -> None:
+    """mlx-lm would take a model's own class when it is trusted."""
+    settle(folder, model_file="model.py")
+    write(folder / "model.py", "raise SystemExit")
+    with pytest.raises(DFlashError, match="its own model code"):
+        Target.load(folder, trust_remote_code=True)
