@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.types import EFFORTS
 
 from .answer import answer
 from .compare import Comparison, answer_plainly, show_table, warm_up
@@ -16,6 +17,7 @@ from .interrupt import Interrupt, Leave
 from .loading import add_drafter, fetch_pair, load_fetched
 from .room import Room, first_words
 from .stats_page import stats_page
+from .thinking import fitting, state_of, told_to_think
 from .tuning import SETTINGS, changed, setting, shown
 from .view import JsonView
 
@@ -63,6 +65,7 @@ def model(room: Room, name: str) -> None:
         raise
     room.models = wanted
     room.dialogue.use(pair)
+    room.dialogue.tuning = fitting(room.dialogue.tuning, pair.target.template, room.out)
     room.line(f"  {who(room)} · loaded in {time.perf_counter() - began:.1f} s", "dim")
 
 
@@ -117,15 +120,11 @@ def change_setting(room: Room, text: str) -> None:
 
 
 def think(room: Room, word: str) -> None:
-    """`/think`: whether the target thinks, and whether that stays on the screen."""
+    """`/think`: whether and how hard the target thinks, and whether that stays on the screen."""
     dialogue = room.dialogue
-    if word in ("on", "off"):
-        if not dialogue.pair.target.can_think:
-            raise UsageError(
-                "this target's chat template knows no thinking.", hint="/model changes the target"
-            )
-        dialogue.tuning = replace(dialogue.tuning, think=word == "on")
-        room.line(f"  thinking {word}", "dim")
+    if word in ("on", "off") or word in EFFORTS:
+        dialogue.tuning = told_to_think(dialogue.pair.target.template, dialogue.tuning, word)
+        room.line(f"  thinking {state_of(dialogue.tuning)}", "dim")
     elif word in ("show", "hide"):
         dialogue.looks = replace(dialogue.looks, show_thinking=word == "show")
         thinking = dialogue.chat.turns[-1].thinking if dialogue.chat.turns else ""
@@ -133,11 +132,13 @@ def think(room: Room, word: str) -> None:
             room.line(thinking, "dim")
         room.line(f"  thinking is {'shown' if word == 'show' else 'folded'}", "dim")
     elif word:
-        raise UsageError(f"/think cannot be '{word}'.", hint="use on, off, show or hide")
+        raise UsageError(
+            f"/think cannot be '{word}'.",
+            hint="use on, off, an effort (low, medium, high), show or hide",
+        )
     else:
-        state = {True: "on", False: "off", None: "as the template has it"}[dialogue.tuning.think]
         seen = "shown" if dialogue.looks.show_thinking else "folded"
-        room.line(f"  thinking {state}, {seen}")
+        room.line(f"  thinking {state_of(dialogue.tuning)}, {seen}")
 
 
 # Numbers ------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from .output import Output, columns, size
 from .prompt import Prompt, muted
 from .question import read_stdin
 from .room import Room
+from .thinking import check, settle
 from .transcript import Chat
 from .tuning import Tuning
 
@@ -83,16 +84,20 @@ def chat(
     if resume:
         name = name or latest()
         saved = transcript.load(name)
+    params = sampling.params()
+    models = pick(ctx, models, saved, out, demo=demo, asks=interactive)
+    pair, seconds = load_pair(models, out)
+    asked = settle(ctx, asked, pair.target.template, out)
+    check(pair.target.template, asked)
     tuning = Tuning(
-        sampling.params(),
+        params,
         sampling.max_tokens,
         models.block_size,
         models.accept,
         tuple(sampling.stop or ()),
         asked.think,
+        asked.effort,
     )
-    models = pick(ctx, models, saved, out, demo=demo, asks=interactive)
-    pair, seconds = load_pair(models, out)
     looks = Looks(markdown, asked.show_thinking, screen.quiet)
     keeps = not no_history and (interactive or resume)
     dialogue = Dialogue(pair, out, tuning=tuning, looks=looks, keeps=keeps)

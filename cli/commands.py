@@ -117,11 +117,12 @@ COMMANDS = (
     ),
     Command(
         "think",
-        "[on|off|show|hide]",
-        "thinking in the template, and whether it stays on the screen",
+        "[word]",
+        "thinking: on, off, low, medium, high; show or hide it",
         actions.think,
-        words=lambda room: ["on", "off", "show", "hide"],
-        detail="on and off are for models that can think; show prints the last thinking too.",
+        words=lambda room: ["on", "off", "low", "medium", "high", "show", "hide"],
+        detail="on and off, or low to high, as the model's template knows them; show prints the "
+        "last thinking too.",
     ),
     Command("stats", "", "numbers of the last answer and of the conversation", actions.stats),
     Command("compare", "", "answer the last prompt both ways: rates, and same words", actions.both),

@@ -57,10 +57,10 @@ def warm_up(
     from dflash_mlx import Session
 
     session = Session(pair)
-    tokens = session.tokens(prompt, think=options["think"], raw=options.get("raw", False))[
-        -WARM_PROMPT:
-    ]
+    told = {name: options[name] for name in ("think", "reasoning_effort")}
+    tokens = session.tokens(prompt, **told, raw=options.get("raw", False))[-WARM_PROMPT:]
     short = {**options, "max_tokens": min(WARM_UP, options["max_tokens"]), "stop": ()}
+    short |= dict.fromkeys(told)
     out.status("warming up")
     for warm in (session, Session(pair, mode="baseline")):
         for _ in warm.stream(tokens, **short):

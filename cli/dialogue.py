@@ -116,6 +116,7 @@ class Dialogue:
             "accept": tuning.accept,
             "stop": tuning.stop,
             "think": tuning.think,
+            "reasoning_effort": tuning.effort,
         }
 
     # What was said --------------------------------------------------------------------------------
@@ -191,7 +192,11 @@ class Dialogue:
         left_out = before
         for left_out in range(before, len(self.chat.turns) + 1):
             sent = messages(replace(self.chat, left_out=left_out), prompt)
-            used = len(self.session.tokens(sent, think=self.tuning.think))
+            used = len(
+                self.session.tokens(
+                    sent, think=self.tuning.think, reasoning_effort=self.tuning.effort
+                )
+            )
             if used + reserve <= self.context_length:
                 break
         if left_out == before or used >= self.context_length:

@@ -27,6 +27,7 @@ from .options import (
 from .output import Output
 from .question import messages, read_question
 from .report import report
+from .thinking import settle
 from .view import JsonView, LiveView, PlainView, stats_line
 
 MAX_TOKENS = 512
@@ -77,6 +78,7 @@ def generate(
         elif not json:
             out.note(note)
     pair, load_seconds = load_pair(models, out)
+    asked = settle(ctx, asked, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
         "sampling": params,
         "max_tokens": most,
@@ -84,6 +86,7 @@ def generate(
         "block_size": models.block_size,
         "accept": models.accept,
         "think": asked.think,
+        "reasoning_effort": asked.effort,
         "raw": raw,
     }
     width = None if pair.drafter is None else models.block_size or pair.drafter.config.block_size

@@ -34,6 +34,7 @@ def load_fetched(options: ModelOptions, out: Output) -> "Pair":
             options.draft,
             draft_bits=options.draft_bits,
             no_draft=options.no_draft,
+            trust_remote_code=options.trust_remote_code,
         )
 
 

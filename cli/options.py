@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.types import Effort, SamplingParams
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
@@ -57,6 +57,10 @@ class ModelOptions:
     force: Annotated[bool, option("--force", help="Load a pair that does not fit the memory.")] = (
         False
     )
+    trust_remote_code: Annotated[
+        bool,
+        option("--trust-remote-code", help="Run the Python code that some tokenizers are made of."),
+    ] = False
     offline: Annotated[
         bool, option("--offline", help="Use only what is on this machine; never ask the Hub.")
     ] = False
@@ -128,6 +132,14 @@ class PromptOptions:
     think: Annotated[
         bool | None,
         option("--think/--no-think", help="Thinking in the chat template. [the template's own]"),
+    ] = None
+    effort: Annotated[
+        Effort | None,
+        option(
+            "--effort",
+            help="How hard to think, where the template knows it: low, medium, high.",
+            metavar="LEVEL",
+        ),
     ] = None
     show_thinking: Annotated[
         bool, option("--show-thinking", help="Print the thinking on stderr.")

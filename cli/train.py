@@ -28,6 +28,12 @@ def train(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="Target: folder or Hub id.")
     ] = None,
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run the Python code that some tokenizers are made of."
+        ),
+    ] = False,
     val: Annotated[Path | None, typer.Option(help="JSONL of held-out prompts.")] = None,
     val_share: Annotated[float, typer.Option(help="Share held out without --val.")] = 0.02,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
@@ -132,7 +138,8 @@ def train(
                 interrupt.check()  # every answer so far is in its file
 
         try:
-            target = Target.load(hub.fetch(hub.pair_names(model, None, no_draft=True).target))
+            path = hub.fetch(hub.pair_names(model, None, no_draft=True).target)
+            target = Target.load(path, trust_remote_code=trust_remote_code)
             making = AnswerSettings(max_tokens, temperature, seed, answer_batch)
             run = Run(target, job, settings, making, report)
             begun = True

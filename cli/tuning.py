@@ -21,6 +21,7 @@ class Tuning:
     accept: str = "match"
     stop: tuple[str, ...] = ()
     think: bool | None = None
+    effort: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

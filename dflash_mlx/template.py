@@ -11,13 +11,13 @@ from typing import Any
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .errors import DFlashError, UsageError, first_line
+from .types import EFFORTS
 
 Messages = list[dict[str, Any]]
 # What published templates call their switches: Qwen, GLM, Gemma; Kimi, DeepSeek; gpt-oss; Muse.
 THINK = ("enable_thinking", "thinking")
 EFFORT = ("reasoning_effort", "reasoning_strength")
-EFFORTS = ("low", "medium", "high")
-MORE_EFFORTS = ("minimal", "xhigh", "max")  # offered where the template writes of them
+USUAL = ("low", "medium", "high")  # other efforts are offered where the template writes of them
 QUESTION: Messages = [{"role": "user", "content": "?"}]
 
 
@@ -71,20 +71,21 @@ class Template:
         effort = options.reasoning_effort
         if options.think is not None:
             if self.think_switch is None:
+                instead = f"set the effort instead, with --effort or /think: {either(self.efforts)}"
                 raise UsageError(
                     "this target's chat template has no switch for thinking.",
-                    hint=f"set the effort instead: --effort {either(self.efforts)}"
+                    hint=instead
                     if self.efforts
-                    else "leave --think and --no-think out, or choose another target",
+                    else "leave the switch out, or choose another target",
                 )
             told[self.think_switch] = options.think
         if effort is not None:
             if self.effort_switch is None:
                 raise UsageError(
                     "this target's chat template knows no reasoning effort.",
-                    hint="it thinks or not: use --think or --no-think"
+                    hint="it can think or not: --think or --no-think, in a chat /think on or off"
                     if self.think_switch
-                    else "leave --effort out, or choose another target",
+                    else "leave the effort out, or choose another target",
                 )
             if effort not in self.efforts:
                 raise UsageError(
@@ -94,7 +95,7 @@ class Template:
             if options.think is False:
                 raise UsageError(
                     "an effort of thinking was asked for, and no thinking.",
-                    hint="leave --effort or --no-think out",
+                    hint="ask for one of them",
                 )
             told[self.effort_switch] = effort
         return told
@@ -125,8 +126,11 @@ class Template:
     @property
     def _candidates(self) -> list[str]:
         source = str(self._tokenizer.chat_template)
-        quoted = [word for word in MORE_EFFORTS if f"'{word}'" in source or f'"{word}"' in source]
-        return [*EFFORTS, *quoted]
+        return [
+            word
+            for word in EFFORTS
+            if word in USUAL or f"'{word}'" in source or f'"{word}"' in source
+        ]
 
     def _try(self, told: dict[str, Any]) -> str | None:
         """How a short chat is written under a switch; None where the template refuses that."""
@@ -151,4 +155,4 @@ class Template:
 
 def either(words: Sequence[str]) -> str:
     """Words as a choice: a, b or c."""
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)

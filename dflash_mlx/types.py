@@ -1,8 +1,13 @@
 """The values that cross modules. Knows no model and no terminal."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .errors import UsageError
+
+# How hard to think, where a chat template knows it: low, medium and high, and what some add.
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ They are short: what the families share (system prompts, dates, forms of tool ca
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tiny import byte_tokenizer
 
+from dflash_mlx.template import Template
+
 HISTORY = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}<|stop|>{% endfor %}"
 )
@@ -93,3 +95,8 @@ def tokenizer_of(family: str) -> TokenizerWrapper:
     """A tokenizer of one byte a token with a family's marks and template; <|stop|> ends answers."""
     template, marks = FAMILIES[family]
     return byte_tokenizer("<|stop|>", marks, template)
+
+
+def template_of(family: str) -> Template:
+    """A family's template."""
+    return Template(tokenizer_of(family), family)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import templates
 import tiny
 
 from dflash_mlx.errors import DFlashError, UsageError
@@ -22,6 +23,7 @@ options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.output")
 prompt = import_module("dflash_mlx.cli.prompt")
 rooms = import_module("dflash_mlx.cli.room")
+thinking = import_module("dflash_mlx.cli.thinking")
 transcript = import_module("dflash_mlx.cli.transcript")
 tuning = import_module("dflash_mlx.cli.tuning")
 
@@ -284,13 +286,16 @@ def test_no_name_is_used_twice(room: Any) -> None:
 
 def test_think(room: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where the template knows it; what was thought can be seen later."""
-    target = type(room.dialogue.pair.target)
-    monkeypatch.setattr(target, "can_think", property(lambda self: False))
-    with pytest.raises(UsageError, match="knows no thinking"):
-        use("/think on")
-    monkeypatch.setattr(target, "can_think", property(lambda self: True))
+    for word in ("on", "off", "low"):
+        with pytest.raises(UsageError, match="chat template"):
+            use(f"/think {word}")
+    assert room.dialogue.tuning.think is room.dialogue.tuning.effort is None
+    template = templates.template_of("glm")
+    monkeypatch.setattr(room.dialogue.pair.target, "template", template)
     use("/think on")
     assert room.dialogue.tuning.think is True
+    with pytest.raises(UsageError, match="knows no reasoning effort"):
+        use("/think low")
     turn = transcript.Turn("a", "b", "deep thoughts")
     room.dialogue.chat = replace(room.dialogue.chat, turns=(turn,))
     assert "deep thoughts" in use("/think show")
@@ -311,6 +316,39 @@ def test_a_drafter_too_big_for_the_memory(
     assert room.dialogue.ask("hello").stats.verifies
     room.models = replace(room.models, force=True)
     assert "draft" in use(f"/draft {path}")
+
+
+def test_effort(room: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer is told of it; no thinking has none, and an effort begins to think."""
+    pair = room.dialogue.pair
+    monkeypatch.setattr(pair.target, "template", templates.template_of("both"))
+    assert use("/think low") == "  thinking effort low"
+    assert room.dialogue.options()["reasoning_effort"] == "low"
+    assert use("/think off") == "  thinking off"
+    assert use("/think high") == "  thinking on · effort high"
+    assert use("/think") == "  thinking on · effort high, folded"
+    with pytest.raises(UsageError, match="cannot be 'max'"):
+        use("/think max")
+    forms = {
+        "gpt_oss": "  thinking effort high, folded",
+        "glm": "  thinking on, folded",
+        "llama": "  thinking as the template has it, folded",
+    }
+    for form, state in forms.items():
+        room.dialogue.tuning = replace(room.dialogue.tuning, think=True, effort="high")
+        template = templates.template_of(form)
+        room.dialogue.tuning = thinking.fitting(room.dialogue.tuning, template, room.out)
+        assert use("/think") == state
+
+
+def test_another_model_thinks_its_own_way(room: Any, use: Callable[[str], str]) -> None:
+    """What the new template does not know is not asked of it: the next prompt is answered."""
+    room.dialogue.tuning = replace(room.dialogue.tuning, effort="low")
+    with pytest.raises(UsageError, match="knows no reasoning effort"):
+        room.dialogue.ask("hello")
+    use("/model bundled")
+    assert room.dialogue.tuning.effort is None
+    assert room.dialogue.ask("What is 3 plus 4?").tokens
 
 
 def test_stats(room: Any, use: Callable[[str], str]) -> None:

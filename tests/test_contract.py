@@ -361,13 +361,16 @@ def test_sampler_order() -> None:
 
 
 def test_tokenizer_wrapper() -> None:
-    """target.chat_text, text.Reader: the tokenizer inside, markers, a detokenizer each."""
+    """template.Template, thinking, text.Reader: the tokenizer inside, marks, a detokenizer each."""
     wrapper = tiny.byte_tokenizer()
     assert wrapper._tokenizer.apply_chat_template is not None
     assert (wrapper.think_start, wrapper.think_end) == ("<think>", "</think>")
     start, end = wrapper.encode("<think>")[0], wrapper.encode("</think>")[0]
     assert wrapper.rfind_think_start([1, start, 2, start, end]) == 3
     assert wrapper.rfind_think_end([1, start, 2]) == -1
+    assert wrapper.convert_tokens_to_ids("<think>") == start
+    assert wrapper.convert_ids_to_tokens(start) == "<think>"
+    assert wrapper.convert_tokens_to_ids("<none>") is None
     one, two = wrapper.detokenizer, wrapper.detokenizer
     one.add_token(start)
     assert two.text == ""
@@ -376,8 +379,9 @@ def test_tokenizer_wrapper() -> None:
 
 
 def test_signatures() -> None:
-    """target.Target.load: arguments and results of mlx-lm's loaders."""
-    assert "eos_token_ids" in inspect.signature(load_tokenizer).parameters
+    """target.Target.load, tokenizer.load: arguments and results of mlx-lm's loaders."""
+    names = list(inspect.signature(load_tokenizer).parameters)
+    assert names[1:] == ["tokenizer_config_extra", "eos_token_ids"]
     folder = tiny.GOLDEN / "qwen3_full" / "target"
     model, config = load_model(folder)
     assert config["hidden_size"] == 64

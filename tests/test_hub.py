@@ -3,6 +3,7 @@ fail, each as one sentence with a hint. What is not whole is never handed out.
 """
 
 import errno
+import json
 import os
 import random
 import resource
@@ -85,6 +86,22 @@ def test_fetch_brings_what_loading_needs(server):
     assert content(folder) == wanted(server)
     assert snapshots.cached_state(REPO) == "yes"
     assert snapshots.cached_repos() == [REPO]
+
+
+def test_fetch_brings_a_tokenizers_code(server):
+    """Kimi's tokenizer is Python with a tiktoken.model; a cache without the code is completed."""
+    own = server.repos[REPO]
+    auto = {"auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]}}
+    own["tokenizer_config.json"] = json.dumps(auto).encode()
+    own["tiktoken.model"] = own.pop("tokenizer.json")
+    own["tokenization_kimi.py"] = b"raise SystemExit  # fetched, never run"
+    own["tool_declaration_ts.py"] = b"raise SystemExit"
+    own["kimi/other.py"] = b"not wanted"
+    folder = hub.fetch(REPO)
+    assert content(folder) == wanted(server)
+    (folder / "tokenization_kimi.py").unlink()
+    assert snapshots.cached_state(REPO) == "partly"
+    assert content(hub.fetch(REPO)) == wanted(server)
 
 
 def test_a_whole_model_is_used_without_asking(server):

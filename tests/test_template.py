@@ -6,6 +6,7 @@ import pytest
 import templates
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from templates import template_of
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.template import Template, TemplateOptions
@@ -30,11 +31,6 @@ KNOWN = {
 }
 
 
-def template_of(family: str) -> Template:
-    """A family's template."""
-    return Template(templates.tokenizer_of(family), family)
-
-
 @pytest.mark.parametrize("family", KNOWN)
 def test_switches_are_found(family: str) -> None:
     """Under the name that the template itself uses, however the family is called."""
@@ -56,7 +52,7 @@ def test_every_switch_is_heard_or_refused(family: str) -> None:
             continue
         with pytest.raises(UsageError, match="no switch for thinking") as caught:
             template.write(ASK, options)
-        assert ("--effort low, medium" in caught.value.hint) == bool(efforts)
+        assert ("low, medium" in caught.value.hint) == bool(efforts)
     for effort in ("low", "medium", "high"):
         options = TemplateOptions(reasoning_effort=effort)
         if efforts:

@@ -163,7 +163,8 @@ def own(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def test_code_runs_only_when_it_is_allowed_to(own: Path) -> None:
     """The refusal names the files and the way; nothing is asked on the terminal."""
-    for trust in ({}, {"trust_remote_code": False}):
+    trusts: list[dict[str, Any]] = [{}, {"trust_remote_code": False}]
+    for trust in trusts:
         with pytest.raises(DFlashError, match=r"\(tokenization_words.py\)") as caught:
             dflash_mlx.load(own, no_draft=True, **trust)
         assert "--trust-remote-code" in caught.value.hint
@@ -187,6 +188,16 @@ def test_a_tokenizer_that_needs_no_code(own: Path) -> None:
     with pytest.raises(DFlashError, match="Python code of its own"):
         load(own)
     assert not (own / "was_run").exists()
+
+
+def test_code_in_the_hubs_cache(own: Path) -> None:
+    """There every file is a link to one that is named by its hash, in another folder."""
+    blobs = own.parent / "blobs"
+    blobs.mkdir()
+    for number, file in enumerate(sorted(own.iterdir())):
+        file.rename(blobs / f"{number:040x}")
+        file.symlink_to(blobs / f"{number:040x}")
+    assert load(own, trust_remote_code=True).encode("one two") == [1, 2]
 
 
 def test_a_package_that_the_code_needs(own: Path) -> None:

@@ -1,0 +1,145 @@
+"""Thinking and effort on the command line: told to the template, or refused; never left out."""
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import templates
+import typer
+from golden_pair import PAIR
+from typer.testing import CliRunner, Result
+
+from dflash_mlx.errors import DFlashError
+
+# The golden vocabulary has <think>, and no marks of an answer of several messages.
+EFFORT = templates.PLAIN + "{{ reasoning_effort | default('medium') }}"
+
+
+@pytest.fixture
+def run(cli_app: typer.Typer, tmp_path: Path) -> Callable[..., Result]:
+    """Run a command with the golden pair under another chat template."""
+
+    def run(*arguments: str, template: str = "", command: str = "generate", **more: Any) -> Result:
+        folder = tmp_path / "target"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(PAIR[1], folder)
+        path = folder / "tokenizer_config.json"
+        config = json.loads(path.read_text("utf-8"))
+        path.write_text(
+            json.dumps({**config, "chat_template": template or config["chat_template"]})
+        )
+        names = ["-m", str(folder), *PAIR[2:], "--max-tokens", "3"]
+        return CliRunner().invoke(cli_app, [command, *names, *arguments], **more)
+
+    return run
+
+
+def prompt_size(result: Result) -> int:
+    """How many tokens the prompt had."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["usage"]["prompt"]
+
+
+def test_an_effort_is_told(run: Callable[..., Result]) -> None:
+    """Also when both ways are compared."""
+    plain = prompt_size(run("--json", "why", template=EFFORT))
+    assert prompt_size(run("--json", "why", "--effort", "low", template=EFFORT)) == plain - 3
+    both = run("--json", "why", "--effort", "low", "--compare", template=EFFORT)
+    assert prompt_size(both) == plain - 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "template", "says", "hint"),
+    [
+        (["--think"], "", "has no switch for thinking", "leave the switch out"),
+        (["--no-think"], EFFORT, "has no switch for thinking", "low, medium or high"),
+        (["--effort", "low"], "", "knows no reasoning effort", "leave the effort out"),
+        (["--effort", "low"], templates.GLM, "knows no reasoning effort", "--no-think"),
+        (["--effort", "xhigh"], EFFORT, "cannot be 'xhigh'", "low, medium or high"),
+        (["--effort", "lots"], EFFORT, "'lots' is not one of", "--help"),
+        (["--effort", "low", "--no-think"], templates.BOTH, "and no thinking", "one of them"),
+        (["--raw", "--think"], templates.GLM, "this is no chat", "without --raw"),
+    ],
+)
+def test_what_is_not_known_is_refused(
+    flags: list[str], template: str, says: str, hint: str, run: Callable[..., Result]
+) -> None:
+    """Exit 2 and nothing on stdout, also from `dflash chat`."""
+    for command, given in (("generate", ["why"]), ("chat", [])):
+        if command == "chat" and "--raw" in flags:
+            continue
+        result = run(*given, *flags, template=template, command=command, input="why")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert says in result.stderr
+        assert hint in result.stderr
+
+
+def test_settings_for_all_models(
+    run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The config file and variables are for the templates that know them; flags go before them."""
+    path = tmp_path / "home" / ".config" / "dflash" / "config.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("think = false\n")
+    plain = prompt_size(run("--json", "why"))
+    quiet = prompt_size(run("--json", "why", template=templates.QWEN))
+    assert prompt_size(run("--json", "why", "--think", template=templates.QWEN)) == quiet - 6
+    monkeypatch.setenv("DFLASH_EFFORT", "low")
+    path.write_text("")
+    assert prompt_size(run("--json", "why")) == plain
+    low = prompt_size(run("--json", "why", template=EFFORT))
+    assert prompt_size(run("--json", "why", "--effort", "high", template=EFFORT)) == low + 1
+    assert prompt_size(run("--json", "why", "--no-think", template=templates.BOTH))
+    assert prompt_size(run("--json", "--raw", "why", template=EFFORT)) == 3
+
+
+def test_what_is_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line for a person who watches."""
+    thinking = import_module("dflash_mlx.cli.thinking")
+    output, tuning = (import_module(f"dflash_mlx.cli.{name}") for name in ("output", "tuning"))
+    told: list[str] = []
+    out = output.Output()
+    monkeypatch.setattr(out, "note", told.append)
+    template = templates.template_of("gpt_oss")
+    kept = thinking.fitting(tuning.Tuning(think=False, effort="low"), template, out)
+    assert (kept.think, kept.effort) == (None, "low")
+    assert told == ["  this model's template knows no switch for thinking: it goes its own way"]
+
+
+def test_code_of_a_tokenizer(run: Callable[..., Result], tmp_path: Path) -> None:
+    """It needs the flag; what the flag says reaches the loader."""
+    pairs = import_module("dflash_mlx.pair")
+    seen: list[bool] = []
+
+    def load(*names: Any, trust_remote_code: bool, **options: Any) -> Any:
+        seen.append(trust_remote_code)
+        return real(*names, **options)
+
+    real = pairs.load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "load", load)
+        for flags in ([], ["--trust-remote-code"]):
+            assert run("why", *flags).exit_code == 0
+            assert run(*flags, command="chat", input="why").exit_code == 0
+    assert seen == [False, False, True, True]
+
+
+def test_code_of_a_tokenizer_in_training(
+    cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the other commands."""
+    seen: list[bool] = []
+
+    def load(path: Path, *, trust_remote_code: bool) -> None:
+        seen.append(trust_remote_code)
+        raise DFlashError("seen.")
+
+    monkeypatch.setattr("dflash_mlx.target.Target.load", load)
+    for flags in ([], ["--trust-remote-code"]):
+        arguments = ["train", "none.jsonl", "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]
+        assert CliRunner().invoke(cli_app, arguments).exit_code == 1
+    assert seen == [False, True]
