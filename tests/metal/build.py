@@ -1,0 +1,115 @@
+"""Compiles kernels and the runner with g++ and keeps the results by hash.
+
+The cache lies in `.pytest_cache/metal` of the repository and is shared between runs.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import mlx.core as mx
+
+from .source import Refused
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / ".pytest_cache" / "metal"
+MLX = Path(mx.__file__).parent / "include"
+KERNEL = (
+    "-std=c++17 -O1 -g1 -fPIC -fsingle-precision-constant -fexcess-precision=16 -ffp-contract=off"
+    " -fno-exceptions -fno-rtti -fno-strict-aliasing -fno-tree-vectorize -fno-tree-slp-vectorize"
+    " -fstack-clash-protection -nostdinc -nostdinc++ -w"
+).split()
+SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=all".split()
+WRAPPED = "-Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset"
+# Unset locals hold a pattern, or zeros: neither may change a result.
+BUILDS = {
+    "plain": ["-ftrivial-auto-var-init=pattern"],
+    "zero": ["-ftrivial-auto-var-init=zero"],
+    "sanitize": [*SANITIZE, "-ftrivial-auto-var-init=pattern"],
+    "race": ["-fsanitize=thread", "-ftrivial-auto-var-init=pattern"],
+}
+
+
+def missing() -> str:
+    """Why nothing can be emulated on this machine; empty if it can."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return "the Metal emulator runs on x86-64 Linux only"
+    if not shutil.which("g++"):
+        return "the Metal emulator needs g++: sudo apt-get install -y g++"
+    return ""
+
+
+def kernel_library(text: str, build: str) -> Path:
+    """The shared object of one translation unit. Raises Refused with the compiler's words."""
+    flags = [*KERNEL, *_half(), *BUILDS[build]]
+    target = CACHE / f"{_hash(text, ' '.join(flags), _shim(), _compiler())}.so"
+    if not target.exists():
+        with _working() as folder:
+            (folder / "kernel.cpp").write_text(text)
+            include = ["-I", HERE / "shim", "-I", MLX]
+            _gcc(*flags, *include, "-c", folder / "kernel.cpp", "-o", folder / "kernel.o")
+            link = [WRAPPED] if build == "race" else []
+            link += SANITIZE if build == "sanitize" else []
+            _gcc("-shared", *link, folder / "kernel.o", "-o", folder / "kernel.so", "-lm")
+            os.replace(folder / "kernel.so", target)
+    return target
+
+
+@cache
+def runner(build: str) -> Path:
+    """The program that executes kernels of a build."""
+    files = sorted((HERE / "runner").glob("*.cpp"))
+    flags = ["-std=c++17", "-O1", "-g1", "-rdynamic", "-w"]
+    flags += SANITIZE if build == "sanitize" else []
+    everything = "".join(f.read_text() for f in [*files, HERE / "runner" / "runner.h"])
+    target = CACHE / f"runner-{_hash(everything, ' '.join(flags), _shim(), _compiler())}"
+    if not target.exists():
+        with _working() as folder:
+            _gcc(*flags, *files, "-o", folder / "runner", "-ldl")
+            os.replace(folder / "runner", target)
+    return target
+
+
+def _gcc(*arguments: str | Path) -> None:
+    done = subprocess.run(["g++", *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(done.stderr)
+
+
+class _working:
+    """A folder of its own beside the cache, so that a result appears whole or not at all."""
+
+    def __enter__(self) -> Path:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        self.folder = tempfile.TemporaryDirectory(dir=CACHE)
+        return Path(self.folder.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.folder.cleanup()
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+@cache
+def _shim() -> str:
+    files = sorted(f for f in (HERE / "shim").rglob("*") if f.is_file())
+    return _hash(mx.__version__, *(f.read_text() for f in files))
+
+
+@cache
+def _compiler() -> str:
+    return subprocess.run(["g++", "--version"], capture_output=True, text=True).stdout
+
+
+@cache
+def _half() -> tuple[str, ...]:
+    """Half arithmetic in hardware where there is any: the results are the same."""
+    return ("-mf16c",) if "f16c" in Path("/proc/cpuinfo").read_text() else ()

@@ -1,0 +1,2 @@
+// The shim's own math and simd functions take bfloat already.
+#pragma once
