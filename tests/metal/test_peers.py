@@ -13,7 +13,6 @@ from mlx_lm.models import gated_delta, ssm
 from .emulator import KernelFault, compare
 from .peers import with_kernels
 
-pytestmark = pytest.mark.emulated
 RUNS = [
     ("plain", "forward"),
     ("plain", "reverse"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .build import runner
+from .build import CACHE, runner
 
 GAP = 256  # bytes between buffers: no access may fall there
 ASAN = "detect_leaks=0:detect_stack_use_after_return=0:allow_user_segv_handler=1:symbolize=1"
@@ -84,7 +84,7 @@ class Worker:
             self.errors.close()
 
     def _line(self, job: Job, places: list[int]) -> str:
-        words: list[object] = [job.library, len(job.blocks)]
+        words: list[object] = [f"./{job.library.name}", len(job.blocks)]
         for block, place in zip(job.blocks, places, strict=True):
             size = block.high - block.low
             words += [block.name, place, -block.low, size, int(block.output), int(block.written)]
@@ -114,6 +114,7 @@ class Worker:
                 text=True,
                 bufsize=1,
                 pass_fds=(self.fd,),
+                cwd=CACHE,  # the libraries
                 env={**os.environ, "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"},
             )
             assert self.child.stdin

@@ -7,9 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
-#include <iostream>
-#include <map>
-#include <sstream>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -98,34 +95,40 @@ void limit_time(long milliseconds) {
 }
 
 kernel_entry load(const std::string &path) {
-  static std::map<std::string, kernel_entry> loaded;
   static std::string last;
   if (path != last) forget_shared(), last = path;
-  kernel_entry &entry = loaded[path];
-  if (!entry) {
-    void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!library) die("refused", dlerror());
-    entry = reinterpret_cast<kernel_entry>(dlsym(library, "emu_entry"));
-  }
+  void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // once; then the one already open
+  if (!library) die("refused", dlerror());
+  kernel_entry entry = reinterpret_cast<kernel_entry>(dlsym(library, "emu_entry"));
   Dl_info info;
   dladdr(reinterpret_cast<void *>(entry), &info);
   set_kernel_base(uintptr_t(info.dli_fbase));
   return entry;
 }
 
-void run_one(std::istream &in) {
+// The words of a line, separated by single spaces.
+struct words {
+  char *next;
+  std::string text() {
+    char *word = strsep(&next, " ");
+    if (!word || !*word) die("refused", "the runner did not understand its parent");
+    return word;
+  }
+  uint64_t number() { return strtoull(text().c_str(), nullptr, 10); }
+};
+
+void run_one(words in) {
   launch run;
-  std::string path, schedule;
-  size_t buffers;
-  long limit;
-  in >> path >> buffers;
+  std::string path = in.text();
+  size_t buffers = in.number();
   std::vector<uint64_t> places;
   for (size_t i = 0; i < buffers; i++) {
     buffer b;
-    uint64_t start, data;
-    in >> b.name >> start >> data >> b.bytes >> b.output >> b.written;
+    b.name = in.text();
+    uint64_t start = in.number(), data = in.number();
+    b.bytes = in.number(), b.output = in.number(), b.written = in.number();
     b.start = memory + start, b.data = b.start + data;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef EMU_ASAN
     b.start = static_cast<char *>(malloc(b.bytes));
     memcpy(b.start, memory + start, b.bytes);
     b.data = b.start + data;
@@ -133,10 +136,11 @@ void run_one(std::istream &in) {
     places.push_back(start);
     run.buffers.push_back(b);
   }
-  for (unsigned &n : run.grid) in >> n;
-  for (unsigned &n : run.group) in >> n;
-  in >> schedule >> run.seed >> run.watch >> run.zero >> limit;
-  if (!in) die("refused", "the runner did not understand its parent");
+  for (unsigned &n : run.grid) n = in.number();
+  for (unsigned &n : run.group) n = in.number();
+  std::string schedule = in.text();
+  run.seed = in.number(), run.watch = in.number(), run.zero = in.number();
+  long limit = in.number();
   run.schedule = schedule == "forward"   ? schedule_kind::forward
                  : schedule == "reverse" ? schedule_kind::reverse
                                          : schedule_kind::random;
@@ -150,7 +154,7 @@ void run_one(std::istream &in) {
   current.self = nullptr;
   limit_time(0);
   end_shadow();
-#ifdef __SANITIZE_ADDRESS__
+#ifdef EMU_ASAN
   for (size_t i = 0; i < buffers; i++) {
     buffer &b = run.buffers[i];
     if (b.output) memcpy(memory + places[i], b.start, b.bytes);
@@ -181,7 +185,7 @@ std::string where_is(const void *address) {
   return "";
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef EMU_ASAN
 extern "C" void *__asan_get_report_address();
 extern "C" void __asan_on_error() {
   fprintf(stderr, "emulator: %s, in %s\n", where_is(__asan_get_report_address()).c_str(),
@@ -192,20 +196,20 @@ extern "C" void __asan_on_error() {
 int main(int, char **argv) {
   int shared = atoi(argv[1]);
   watch_signals();
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    std::istringstream in(line);
-    std::string command;
-    in >> command;
-    if (command == "map") {
-      if (memory) munmap(memory, memory_bytes);
-      in >> memory_bytes;
-      memory = static_cast<char *>(
-          mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0));
-      if (memory == MAP_FAILED) return 4;
-    } else {
+  char *line = nullptr;
+  size_t room = 0;
+  for (ssize_t n; (n = getline(&line, &room, stdin)) > 0;) {
+    line[n - 1] = 0;
+    words in = {line};
+    if (in.text() == "run") {
       run_one(in);
+      continue;
     }
+    if (memory) munmap(memory, memory_bytes);
+    memory_bytes = in.number();
+    memory = static_cast<char *>(
+        mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0));
+    if (memory == MAP_FAILED) return 4;
   }
   return 0;
 }
