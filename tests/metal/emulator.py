@@ -250,7 +250,9 @@ def compare(got: mx.array, want: mx.array, rtol: float, atol: float, label: str)
         bad = ~(near | (g == w) | (np.isnan(g) & np.isnan(w)))
     if bad.any():
         at = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise AssertionError(f"{label}: {bad.sum()} of {bad.size} differ, {at}: {g[at]} not {w[at]}")
+        raise AssertionError(
+            f"{label}: {bad.sum()} of {bad.size} differ, {at}: {g[at]} not {w[at]}"
+        )
 
 
 _units: dict[str, Unit] = {}
@@ -331,9 +333,7 @@ def _sanitizer_finding(report: str) -> Finding:
     size = re.search(r"(READ|WRITE) of size \d+", report)
     line = re.search(r"kernel\.metal:(\d+)", report)
     parts = [m.group(1 if m is extra else 0) for m in (wanted, size, extra) if m]
-    return Finding(
-        "sanitizer", ", ".join(parts) or report[-500:], (int(line[1]),) if line else ()
-    )
+    return Finding("sanitizer", ", ".join(parts) or report[-500:], (int(line[1]),) if line else ())
 
 
 def _line(library: Any, address: int) -> int:

@@ -17,7 +17,9 @@ TOKEN = re.compile(
     r"|(?P<mark>::|->|.)",
     re.DOTALL,
 )
-INSTANCE = re.compile(r"\ntemplate \[\[host_name\(.*?\)\]\] \[\[kernel\]\] decltype\((?P<name>.*?)\) .*")
+INSTANCE = re.compile(
+    r"\ntemplate \[\[host_name\(.*?\)\]\] \[\[kernel\]\] decltype\((?P<name>.*?)\) .*"
+)
 PARAMETER = re.compile(r"^(?P<type>.*?)\s*(?P<name>\w+) \[\[(?P<role>.*)\]\]$")
 DERIVED = {
     "thread_execution_width": "EMU_LANES",

@@ -156,9 +156,7 @@ def test_divergence_and_lanes_that_left_are_found(line: str, message: str) -> No
         tail = "o[i] = x;"
     body = f"uint i = thread_position_in_grid.x; float x = a[i];\n{line}\n{tail}"
     for schedule in SCHEDULES:
-        outcome = run(
-            kernel(body, "a", {"o": ((32,), mx.float32)}), mx.ones(32), schedule=schedule
-        )
+        outcome = run(kernel(body, "a", {"o": ((32,), mx.float32)}), mx.ones(32), schedule=schedule)
         assert not outcome.outputs
         (finding,) = outcome.findings
         assert finding.kind in ("divergence", "undefined")

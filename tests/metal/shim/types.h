@@ -28,6 +28,12 @@ typedef unsigned long uintptr_t;
 typedef long intptr_t;
 typedef _Float16 half;
 
+namespace metal {
+template <bool C, typename T = void> struct enable_if {};
+template <typename T> struct enable_if<true, T> { typedef T type; };
+template <bool C, typename T = void> using enable_if_t = typename enable_if<C, T>::type;
+} // namespace metal
+
 struct bfloat {
   uint16_t bits;
   bfloat() = default;
@@ -45,46 +51,25 @@ struct bfloat {
   EMU_FROM(char) EMU_FROM(signed char) EMU_FROM(uchar) EMU_FROM(short) EMU_FROM(ushort)
   EMU_FROM(int) EMU_FROM(uint) EMU_FROM(long) EMU_FROM(ulong)
 #undef EMU_FROM
-  constexpr operator float() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+  constexpr float wide() const { return __builtin_bit_cast(float, uint32_t(bits) << 16); }
+  // By itself it widens to float and to nothing else; everything else takes a cast.
+  template <typename U, typename = metal::enable_if_t<__is_same(U, float)>>
+  constexpr operator U() const { return wide(); }
+  template <typename U, int = 0, typename = metal::enable_if_t<!__is_same(U, float)>>
+  explicit constexpr operator U() const { return U(wide()); }
 #define EMU_ASSIGN(op) \
   template <typename U> \
   constexpr bfloat &operator op##=(U other) { \
-    return *this = bfloat(float(*this) op float(other)); \
+    return *this = bfloat(wide() op float(other)); \
   }
   EMU_ASSIGN(+) EMU_ASSIGN(-) EMU_ASSIGN(*) EMU_ASSIGN(/)
 #undef EMU_ASSIGN
 };
 
-// bfloat with bfloat stays bfloat and rounds; with an integer too; with float it becomes float.
-#define EMU_ARITHMETIC(op) \
-  constexpr bfloat operator op(bfloat a, bfloat b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(bfloat a, int b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(int a, bfloat b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(bfloat a, uint b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(uint a, bfloat b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(bfloat a, long b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(long a, bfloat b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(bfloat a, ulong b) { return bfloat(float(a) op float(b)); } \
-  constexpr bfloat operator op(ulong a, bfloat b) { return bfloat(float(a) op float(b)); } \
-  constexpr float operator op(bfloat a, float b) { return float(a) op b; } \
-  constexpr float operator op(float a, bfloat b) { return a op float(b); } \
-  bfloat operator op(bfloat, half) = delete; \
-  bfloat operator op(half, bfloat) = delete;
-EMU_ARITHMETIC(+) EMU_ARITHMETIC(-) EMU_ARITHMETIC(*) EMU_ARITHMETIC(/)
-#undef EMU_ARITHMETIC
-constexpr bfloat operator-(bfloat a) { return bfloat(-float(a)); }
-
-constexpr half operator""h(long double value) { return half(value); }
-constexpr half operator""h(unsigned long long value) { return half(value); }
-constexpr bfloat operator""bf(long double value) { return bfloat(float(value)); }
-
 namespace metal {
 template <bool C, typename A, typename B> struct conditional { typedef A type; };
 template <typename A, typename B> struct conditional<false, A, B> { typedef B type; };
 template <bool C, typename A, typename B> using conditional_t = typename conditional<C, A, B>::type;
-template <bool C, typename T = void> struct enable_if {};
-template <typename T> struct enable_if<true, T> { typedef T type; };
-template <bool C, typename T = void> using enable_if_t = typename enable_if<C, T>::type;
 template <typename T, T V> struct integral_constant {
   static constexpr T value = V;
   constexpr operator T() const { return V; }
@@ -122,6 +107,45 @@ template <typename T> constexpr bool is_signed_v = is_arithmetic_v<T> && T(-1) <
 template <typename T> constexpr bool is_unsigned_v = is_integral_v<T> && !(T(-1) < T(0));
 template <typename A, typename B> constexpr bool is_convertible_v = __is_constructible(B, A);
 
+} // namespace metal
+
+// bfloat with bfloat stays bfloat and rounds; with an integer too; with float it becomes float.
+#define EMU_ARITHMETIC(op) \
+  constexpr bfloat operator op(bfloat a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(bfloat a, int b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(int a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(bfloat a, uint b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(uint a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(bfloat a, long b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(long a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(bfloat a, ulong b) { return bfloat(float(a) op float(b)); } \
+  constexpr bfloat operator op(ulong a, bfloat b) { return bfloat(float(a) op float(b)); } \
+  constexpr float operator op(bfloat a, float b) { return float(a) op b; } \
+  constexpr float operator op(float a, bfloat b) { return a op float(b); } \
+  bfloat operator op(bfloat, half) = delete; \
+  bfloat operator op(half, bfloat) = delete;
+EMU_ARITHMETIC(+) EMU_ARITHMETIC(-) EMU_ARITHMETIC(*) EMU_ARITHMETIC(/)
+#undef EMU_ARITHMETIC
+#define EMU_ASSIGN(op) \
+  constexpr float &operator op##=(float &a, bfloat b) { return a = a op b.wide(); }
+EMU_ASSIGN(+) EMU_ASSIGN(-) EMU_ASSIGN(*) EMU_ASSIGN(/)
+#undef EMU_ASSIGN
+template <typename T> constexpr bool emu_number = metal::is_arithmetic_v<T> && !__is_same(T, half);
+#define EMU_COMPARE(op) \
+  constexpr bool operator op(bfloat a, bfloat b) { return a.wide() op b.wide(); } \
+  template <typename U, typename = metal::enable_if_t<emu_number<U> && !__is_same(U, bfloat)>> \
+  constexpr bool operator op(bfloat a, U b) { return a.wide() op float(b); } \
+  template <typename U, typename = metal::enable_if_t<emu_number<U> && !__is_same(U, bfloat)>> \
+  constexpr bool operator op(U a, bfloat b) { return float(a) op b.wide(); }
+EMU_COMPARE(<) EMU_COMPARE(>) EMU_COMPARE(<=) EMU_COMPARE(>=) EMU_COMPARE(==) EMU_COMPARE(!=)
+#undef EMU_COMPARE
+constexpr bfloat operator-(bfloat a) { return bfloat(-float(a)); }
+
+constexpr half operator""h(long double value) { return half(value); }
+constexpr half operator""h(unsigned long long value) { return half(value); }
+constexpr bfloat operator""bf(long double value) { return bfloat(float(value)); }
+
+namespace metal {
 template <typename T> struct numeric_limits {
   static constexpr bool top = T(-1) < T(0);
   static constexpr T max() {
