@@ -67,8 +67,10 @@ def runner(build: str) -> Path:
     files = sorted((HERE / "runner").glob("*.cpp"))
     flags = ["-std=c++17", "-O1", "-g1", "-w"]
     flags += ["-DEMU_ASAN"] if build == "sanitize" else []
-    everything = "".join(f.read_text() for f in [*files, HERE / "runner" / "runner.h"])
-    target = CACHE / f"runner-{_hash(everything, ' '.join(flags), _shim(), _compiler())}"
+    everything = "".join(
+        f.read_text() for f in [*files, HERE / "runner" / "runner.h", HERE / "shim" / "runtime.h"]
+    )
+    target = CACHE / f"runner-{_hash(everything, ' '.join(flags), _compiler())}"
     if not target.exists():
         with _working() as folder:
             objects = [folder / f"{file.stem}.o" for file in files]

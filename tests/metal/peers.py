@@ -24,7 +24,8 @@ def with_kernels(name: str, build: str, schedule: str, **options: Any) -> Iterat
         emulated(build, schedule, **options) as emulator,
     ):
         spec = find_spec(name)
-        assert spec and spec.loader
+        assert spec is not None
+        assert spec.loader is not None
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module, emulator

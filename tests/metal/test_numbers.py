@@ -99,7 +99,8 @@ def test_vectors() -> None:
     body = """
     float4 v = float4(a[0], a[1], a[2], a[3]);
     float4 w = float4(v.xy, 5, 6), x = float4(7.0f);
-    float4 r = v.wzyx; o[0] = r.x; o[1] = float2(v.yx).y; o[2] = (v * 2 + w).z; o[3] = dot(v.xyz, v.zyx);
+    float4 r = v.wzyx; o[0] = r.x; o[1] = float2(v.yx).y;
+    o[2] = (v * 2 + w).z; o[3] = dot(v.xyz, v.zyx);
     v.xy = v.yx; v.zw += float2(10, 20); v[0] *= 3;
     o[4] = v.x; o[5] = v.y; o[6] = v.z; o[7] = v.w;
     half2 h = half2(w.zw); o[8] = h.x * h.y;
@@ -111,7 +112,8 @@ def test_vectors() -> None:
     uint2 t = as_type<uint2>(0x0000000200000001ul); o[18] = t.y;
     o[19] = vec<float, 2>(1, 2).g; bfloat4 bb = bfloat4(v); o[20] = float(bb.x);
     ushort2 sh = as_type<ushort2>(0x00030002u); o[21] = sh.y; o[22] = float4(half4(0.1h)).x;
-    bfloat z = r.x > 0 ? bb.x : 0; o[22] += float(z) - 6; z += 1; o[22] += z - 7; o[22] += int(z) - z;
+    bfloat z = r.x > 0 ? bb.x : 0; o[22] += float(z) - 6; z += 1;
+    o[22] += z - 7; o[22] += int(z) - z;
     o[23] = as_type<uint>(as_type<uchar4>(7u)) + length_squared(v.xy);
     """
     header = "inline float length_squared(float2 v) { return dot(v, v); }\n"

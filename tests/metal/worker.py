@@ -105,7 +105,7 @@ class Worker:
             self.memory = mmap.mmap(fd, self.size)
             self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         if self.child is None:
-            self.errors = tempfile.TemporaryFile("w+")
+            self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
             self.child = subprocess.Popen(
                 [runner(self.build), str(self.fd)],
                 stdin=subprocess.PIPE,
@@ -117,12 +117,14 @@ class Worker:
                 cwd=CACHE,  # the libraries
                 env={**os.environ, "ASAN_OPTIONS": ASAN, "UBSAN_OPTIONS": "print_stacktrace=1"},
             )
-            assert self.child.stdin
+            assert self.child.stdin is not None
             self.child.stdin.write(f"map {self.size}\n")
 
     def _ask(self, line: str) -> dict:
         child = self.child
-        assert child and child.stdin and child.stdout
+        assert child is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         child.stdin.write(line + "\n")
         reply = child.stdout.readline()
         if reply and not (answer := json.loads(reply))["died"]:
