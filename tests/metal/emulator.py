@@ -16,6 +16,7 @@ from .launcher import Emulator, Record, emulated
 from .source import Refused
 
 __all__ = [
+    "RUNS",
     "Emulator",
     "Finding",
     "KernelFault",
@@ -28,6 +29,18 @@ __all__ = [
     "emulated",
     "run",
 ]
+
+
+# What a kernel has to pass: orders of threads, contents of unset locals, sanitizers, race check.
+RUNS = (
+    ("plain", "forward"),
+    ("plain", "reverse"),
+    ("plain", "random:1"),
+    ("pattern", "random:2"),
+    ("zero", "reverse"),
+    ("sanitize", "forward"),
+    ("race", "forward"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,14 +58,18 @@ class Outcome:
 
 
 def run(
-    fn: Callable[..., Any], *arrays: mx.array, schedule: str = "forward", build: str = "plain"
+    fn: Callable[..., Any],
+    *arrays: mx.array,
+    schedule: str = "forward",
+    build: str = "plain",
+    limit: float = 20.0,
 ) -> Outcome:
     """`fn(*arrays)` with its kernels emulated; findings are returned, not raised.
 
     `fn` makes its kernels itself, or takes a keyword `launch` (see `Emulator.launch`) and
     launches them through it.
     """
-    with emulated(build, schedule, strict=False) as emulator:
+    with emulated(build, schedule, strict=False, limit=limit) as emulator:
         call = {"launch": emulator.launch} if _takes_launch(fn) else {}
         try:
             result = fn(*arrays, **call)
@@ -71,20 +88,20 @@ def check(
     *arrays: mx.array,
     rtol: float = 0.0,
     atol: float = 0.0,
-    schedules: Sequence[str] = ("forward", "reverse", "random:1"),
-    builds: Sequence[str] = ("zero", "sanitize", "race"),
+    runs: Sequence[tuple[str, str]] = RUNS,
+    limit: float = 20.0,
 ) -> Outcome:
-    """Run `fn` under every schedule and build and hold each result to `reference(*arrays)`.
+    """Run `fn` by every (build, schedule) and hold each result to `reference(*arrays)`.
 
-    Equal within `atol + rtol * |reference|`; both 0 mean bit for bit, NaN equal to NaN. Raises
-    AssertionError that names the run. Returns the outcome of the last build, with its traffic.
+    Equal within `atol + rtol * |reference|`; both 0 mean bit for bit, NaN equal to NaN. `limit` is
+    seconds of CPU a launch. Raises AssertionError that names the run. Returns the outcome of the
+    last run: of RUNS the race check's, which counts traffic too.
     """
     wanted = reference(*arrays)
     wanted = tuple(wanted) if isinstance(wanted, list | tuple) else (wanted,)
-    runs = [(s, "plain") for s in schedules] + [("forward", b) for b in builds]
     outcome = None
-    for schedule, build in runs:
-        outcome = run(fn, *arrays, schedule=schedule, build=build)
+    for build, schedule in runs:
+        outcome = run(fn, *arrays, schedule=schedule, build=build, limit=limit)
         label = f"{build}, {schedule}"
         assert outcome.records, "no kernel ran"
         assert not outcome.findings, f"[{label}] " + "; ".join(map(str, outcome.findings[:4]))

@@ -28,7 +28,7 @@ def to_host(array: mx.array, contiguous: bool) -> np.ndarray:
 
 def empty_output(shape: tuple[int, ...], dtype: mx.Dtype, init_value: float | None) -> np.ndarray:
     if init_value is not None:
-        filled = mx.full(shape, init_value, dtype)
+        filled = mx.broadcast_to(mx.array(init_value).astype(dtype), shape)
         return np.array(filled if dtype == mx.bool_ else filled.view(_bits(dtype)[0]))
     raw = np.full(-(-int(np.prod(shape)) * dtype.size // 2), POISON, np.uint16)
     kind = np.uint8 if dtype == mx.bool_ else _bits(dtype)[1]

@@ -38,7 +38,7 @@ class Record:
 class Emulator:
     """Executes launches and keeps what they did."""
 
-    build: str = "plain"  # plain, zero, sanitize, race, traffic
+    build: str = "plain"  # plain, pattern, zero, sanitize, race, traffic
     schedule: str = "forward"  # forward, reverse, random:SEED
     limit: float = 20.0  # seconds of CPU a launch
     strict: bool = True  # raise KernelFault for any finding, not only for those that end a launch

@@ -10,17 +10,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models import gated_delta, ssm
 
-from .emulator import KernelFault, compare
+from .emulator import RUNS, KernelFault, compare
 from .peers import with_kernels
-
-RUNS = [
-    ("plain", "forward"),
-    ("plain", "reverse"),
-    ("plain", "random:3"),
-    ("zero", "forward"),
-    ("sanitize", "forward"),
-    ("race", "forward"),
-]
 
 
 def gated_delta_inputs(dk: int, dtype: mx.Dtype, vector: bool = False) -> list[mx.array]:

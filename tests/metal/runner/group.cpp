@@ -99,6 +99,8 @@ void release_simdgroup(simdgroup &g) {
   }
   if (!first) return;
   bool barrier = first->waiting == AT_SIMD_BARRIER;
+  if (barrier && g.live != g.count)
+    stop_launch("divergence", "a simdgroup_barrier is not reached by all lanes: " + lanes_text(g));
   if (!barrier) {
     emu_exchange &now = g.exchange[g.turn & 1];
     now.active = active;
