@@ -87,7 +87,8 @@ def runner(build: str) -> Path:
 def _gcc(*arguments: str | Path) -> None:
     done = subprocess.run(["g++", *map(str, arguments)], capture_output=True, text=True)
     if done.returncode:
-        raise Refused(done.stderr)
+        lines = [line for line in done.stderr.splitlines() if "error:" in line]
+        raise Refused("\n".join(lines[:8]) or done.stderr)
 
 
 class _working:

@@ -3,13 +3,10 @@
 
 #include <cstdio>
 #include <cstring>
-#include <sys/mman.h>
 
 current_state current;
 
 namespace {
-enum : size_t { STACK = 256 << 10, GUARD = 4096, MOST_THREADS = 1024 };
-
 struct simdgroup {
   int first = 0, count = 0;  // threads
   int arrived = 0, live = 0;
@@ -18,7 +15,6 @@ struct simdgroup {
   emu_combine combine = nullptr;
 };
 
-char *stacks;
 void *main_stack_pointer;
 std::vector<thread_state> threads;
 std::vector<simdgroup> simdgroups;
@@ -30,31 +26,6 @@ uint64_t next_random() {
   random_state ^= random_state >> 7;
   return random_state ^= random_state << 17;
 }
-
-#if defined(__x86_64__)
-extern "C" void emu_switch(void **save, void *to);
-asm(R"(
-.globl emu_switch
-emu_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-)");
-#else
-#error "the fibers are written for x86-64"
-#endif
 
 void to_scheduler() {
   thread_state *self = current.self;
@@ -204,12 +175,26 @@ bool release_group() {
   return true;
 }
 
-void begin_thread(thread_state &t, int index) {
-  char *top = stacks + (index + 1) * (STACK + GUARD);
-  void **frame = reinterpret_cast<void **>(top) - 8;
-  for (int i = 0; i < 8; i++) frame[i] = nullptr;
-  frame[6] = reinterpret_cast<void *>(&fiber_start);  // where `ret` goes, stack aligned as in a call
-  t.stack_pointer = frame;
+void place(emu_ids &ids, unsigned i, const unsigned group[3], const unsigned groups[3],
+           const unsigned size[3]) {
+  const launch &run = *current.run;
+  unsigned at[3] = {i % size[0], i / size[0] % size[1], i / size[0] / size[1]};
+  unsigned total = size[0] * size[1] * size[2];
+  unsigned full = run.group[0] * run.group[1] * run.group[2];
+  for (int d = 0; d < 3; d++) {
+    ids.thread_position_in_threadgroup[d] = at[d];
+    ids.thread_position_in_grid[d] = group[d] * run.group[d] + at[d];
+    ids.threadgroup_position_in_grid[d] = group[d];
+    ids.threadgroups_per_grid[d] = groups[d];
+    ids.threads_per_grid[d] = run.grid[d];
+    ids.threads_per_threadgroup[d] = size[d];
+    ids.dispatch_threads_per_threadgroup[d] = run.group[d];
+  }
+  ids.thread_index_in_threadgroup = i;
+  ids.thread_index_in_simdgroup = i % EMU_LANES;
+  ids.simdgroup_index_in_threadgroup = i / EMU_LANES;
+  ids.simdgroups_per_threadgroup = (total + EMU_LANES - 1) / EMU_LANES;
+  ids.dispatch_simdgroups_per_threadgroup = (full + EMU_LANES - 1) / EMU_LANES;
 }
 
 void run_group(const unsigned group[3], const unsigned groups[3]) {
@@ -222,7 +207,6 @@ void run_group(const unsigned group[3], const unsigned groups[3]) {
   }
   threads.assign(total, thread_state());
   unsigned wide = (total + EMU_LANES - 1) / EMU_LANES;
-  unsigned full = (run.group[0] * run.group[1] * run.group[2] + EMU_LANES - 1) / EMU_LANES;
   simdgroups.resize(wide);
   for (unsigned s = 0; s < wide; s++) {
     simdgroups[s].first = s * EMU_LANES;
@@ -232,23 +216,8 @@ void run_group(const unsigned group[3], const unsigned groups[3]) {
   }
   ready.clear();
   for (unsigned i = 0; i < total; i++) {
-    emu_ids &ids = threads[i].ids;
-    unsigned at[3] = {i % size[0], i / size[0] % size[1], i / size[0] / size[1]};
-    for (int d = 0; d < 3; d++) {
-      ids.thread_position_in_threadgroup[d] = at[d];
-      ids.thread_position_in_grid[d] = group[d] * run.group[d] + at[d];
-      ids.threadgroup_position_in_grid[d] = group[d];
-      ids.threadgroups_per_grid[d] = groups[d];
-      ids.threads_per_grid[d] = run.grid[d];
-      ids.threads_per_threadgroup[d] = size[d];
-      ids.dispatch_threads_per_threadgroup[d] = run.group[d];
-    }
-    ids.thread_index_in_threadgroup = i;
-    ids.thread_index_in_simdgroup = i % EMU_LANES;
-    ids.simdgroup_index_in_threadgroup = i / EMU_LANES;
-    ids.simdgroups_per_threadgroup = wide;
-    ids.dispatch_simdgroups_per_threadgroup = full;
-    begin_thread(threads[i], i);
+    place(threads[i].ids, i, group, groups, size);
+    threads[i].stack_pointer = new_fiber(i, fiber_start);
     wake(threads[i]);
   }
   begin_group_memory();
@@ -257,11 +226,6 @@ void run_group(const unsigned group[3], const unsigned groups[3]) {
   if (shared_bytes() > current.result->shared_bytes) current.result->shared_bytes = shared_bytes();
 }
 } // namespace
-
-bool in_a_stack_guard(const void *address) {
-  size_t at = static_cast<const char *>(address) - stacks;
-  return stacks && at < MOST_THREADS * (STACK + GUARD) && at % (STACK + GUARD) < GUARD;
-}
 
 std::string thread_name() {
   if (!current.self) return "no thread";
@@ -274,12 +238,6 @@ std::string thread_name() {
 }
 
 void run_launch(launch &run, outcome &result) {
-  if (!stacks) {
-    stacks = static_cast<char *>(mmap(nullptr, MOST_THREADS * (STACK + GUARD),
-                                      PROT_READ | PROT_WRITE,
-                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    for (size_t i = 0; i < MOST_THREADS; i++) mprotect(stacks + i * (STACK + GUARD), GUARD, PROT_NONE);
-  }
   current = current_state();
   current.run = &run, current.result = &result;
   random_state = run.seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;

@@ -49,6 +49,11 @@ struct outcome {
   bool died = false;            // stopped before the end: the process must not go on
 };
 
+// fibers.cpp: stacks and the switch between them.
+void *new_fiber(unsigned index, void (*start)());  // a stack pointer to switch to
+extern "C" void emu_switch(void **save, void *to);
+bool in_a_stack_guard(const void *address);
+
 // group.cpp: threads of one threadgroup as fibers.
 struct thread_state {
   void *stack_pointer = nullptr;
@@ -74,7 +79,6 @@ extern current_state current;
 void run_launch(launch &run, outcome &result);
 [[noreturn]] void stop_launch(const char *kind, const std::string &text);
 std::string where_is(const void *address);  // "3 bytes past the end of x", or an empty text
-bool in_a_stack_guard(const void *address);
 std::string thread_name();
 
 // shared.cpp: threadgroup variables.
