@@ -13,6 +13,7 @@ import numpy as np
 
 from .findings import Finding, KernelFault, Traffic
 from .launcher import Emulator, Record, emulated
+from .lint import lint
 from .source import Refused
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Record",
     "Refused",
     "Traffic",
+    "caught",
     "check",
     "compare",
     "emulated",
@@ -63,13 +65,14 @@ def run(
     schedule: str = "forward",
     build: str = "plain",
     limit: float = 20.0,
+    edit: tuple[str, str] | None = None,
 ) -> Outcome:
     """`fn(*arrays)` with its kernels emulated; findings are returned, not raised.
 
     `fn` makes its kernels itself, or takes a keyword `launch` (see `Emulator.launch`) and
     launches them through it.
     """
-    with emulated(build, schedule, strict=False, limit=limit) as emulator:
+    with emulated(build, schedule, strict=False, limit=limit, edit=edit) as emulator:
         call = {"launch": emulator.launch} if _takes_launch(fn) else {}
         try:
             result = fn(*arrays, **call)
@@ -90,18 +93,19 @@ def check(
     atol: float = 0.0,
     runs: Sequence[tuple[str, str]] = RUNS,
     limit: float = 20.0,
+    edit: tuple[str, str] | None = None,
 ) -> Outcome:
     """Run `fn` by every (build, schedule) and hold each result to `reference(*arrays)`.
 
     Equal within `atol + rtol * |reference|`; both 0 mean bit for bit, NaN equal to NaN. `limit` is
-    seconds of CPU a launch. Raises AssertionError that names the run. Returns the outcome of the
-    last run: of RUNS the race check's, which counts traffic too.
+    seconds of CPU a launch. The lint has to be content too. Raises AssertionError that names the
+    run. Returns the outcome of the last run: of RUNS the race check's, which counts traffic too.
     """
     wanted = reference(*arrays)
     wanted = tuple(wanted) if isinstance(wanted, list | tuple) else (wanted,)
     outcome = None
     for build, schedule in runs:
-        outcome = run(fn, *arrays, schedule=schedule, build=build, limit=limit)
+        outcome = run(fn, *arrays, schedule=schedule, build=build, limit=limit, edit=edit)
         label = f"{build}, {schedule}"
         assert outcome.records, "no kernel ran"
         assert not outcome.findings, f"[{label}] " + "; ".join(map(str, outcome.findings[:4]))
@@ -109,7 +113,31 @@ def check(
         for i, (got, want) in enumerate(zip(outcome.outputs, wanted, strict=True)):
             compare(got, want, rtol, atol, f"[{label}] output {i}")
     assert outcome is not None
+    for record in {r.launch.source: r for r in outcome.records}.values():
+        complaints = lint(record.launch)
+        assert not complaints, f"[lint] {record.launch.name} " + "; ".join(complaints[:4])
     return outcome
+
+
+def caught(
+    fn: Callable[..., Any],
+    reference: Callable[..., Any],
+    *arrays: mx.array,
+    old: str,
+    new: str,
+    **options: Any,
+) -> str:
+    """What `check` says when `old` is `new` in the text of the kernels: the mutant's obituary.
+
+    Raises AssertionError if `check` is content with the mutant, or `old` is not in the text.
+    """
+    outcome = run(fn, *arrays)
+    assert any(old in r.launch.source for r in outcome.records), f"not in the text: {old}"
+    try:
+        check(fn, reference, *arrays, edit=(old, new), **options)
+    except (AssertionError, Refused) as error:
+        return str(error)
+    raise AssertionError(f"nothing changed when {old!r} became {new!r}")
 
 
 def compare(got: mx.array, want: mx.array, rtol: float, atol: float, label: str) -> None:

@@ -28,7 +28,7 @@ def kernel(
     group = (group, 1, 1) if isinstance(group, int) else group
 
     def fn(*arrays: mx.array) -> list[mx.array]:
-        made = mx.fast.metal_kernel(
+        made: Any = mx.fast.metal_kernel(
             name=name,
             input_names=inputs.split(),
             output_names=list(outputs),

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
 import mlx.core as mx
-import numpy as np
 
 from .build import kernel_library
 from .findings import Finding, KernelFault, Traffic, finding
@@ -42,6 +41,7 @@ class Emulator:
     schedule: str = "forward"  # forward, reverse, random:SEED
     limit: float = 20.0  # seconds of CPU a launch
     strict: bool = True  # raise KernelFault for any finding, not only for those that end a launch
+    edit: tuple[str, str] | None = None  # text to replace in every kernel, and by what
     records: list[Record] = field(default_factory=list)
 
     def launch(
@@ -79,9 +79,12 @@ class Emulator:
         self, launch: Launch, arrays: Sequence[mx.array], init_value: float | None = None
     ) -> list[mx.array]:
         """Run a traced launch on these inputs."""
-        threads = int(np.prod(np.minimum(launch.threadgroup, launch.grid)))
+        x, y, z = (min(t, g) for t, g in zip(launch.threadgroup, launch.grid, strict=True))
+        group, threads = (x, y, z), x * y * z
         if threads > 1024:
             raise KernelFault(Finding("threads", f"{threads} threads in a threadgroup: over 1024"))
+        if self.edit is not None:
+            launch = replace(launch, source=launch.source.replace(*self.edit))
         unit = _translated(launch)
         given = [to_host(a, launch.row_contiguous) for a in arrays]
         outputs = [empty_output(o.shape, o.dtype, init_value) for o in launch.outputs]
@@ -91,7 +94,7 @@ class Emulator:
             library=library,
             blocks=blocks,
             grid=launch.grid,
-            threadgroup=tuple(map(min, launch.threadgroup, launch.grid)),
+            threadgroup=group,
             schedule=self.schedule,
             watch=WATCH.get(self.build, 0),
             zero=self.build == "zero",
@@ -119,7 +122,7 @@ def emulated(build: str = "plain", schedule: str = "forward", **options: Any) ->
     emulator = Emulator(build, schedule, **options)
 
     def metal_kernel(*args: Any, **kwargs: Any) -> Callable[..., list[mx.array]]:
-        kernel = _make(*args, **kwargs)
+        kernel: Any = _make(*args, **kwargs)
         return lambda **call: emulator.launch(kernel, **call)
 
     mx.disable_compile()

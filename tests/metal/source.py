@@ -6,11 +6,12 @@ that instantiates the kernel, which becomes an entry the runner can call. Line n
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .trace import Launch
 
 TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)"
+    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/|\#(?:[^\n\\]|\\.)*)"
     r'|(?P<text>"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\')'
     r"|(?P<number>\.?\d(?:[eEpP][+-]|[\w.'])*)"
     r"|(?P<word>[A-Za-z_]\w*)"
@@ -64,12 +65,25 @@ class Unit:
     buffers: tuple[Buffer, ...]
 
 
-def translate(launch: Launch) -> Unit:
-    """The C++ of one kernel. Raises Refused."""
+class Token(NamedTuple):
+    """One word of the source; comments and white space are of kind `space`."""
+
+    kind: str  # space, text, number, word, mark
+    text: str
+    at: int
+
+
+def signature(launch: Launch) -> tuple[int, list[str]]:
+    """Where the line with the kernel's name starts, and the parameters MLX wrote for it."""
     start = f"[[kernel]] void {launch.name}("
     at = launch.source.index(start)
     end = launch.source.index(") {\n", at)
-    parameters = [p.strip() for p in launch.source[at + len(start) : end].split(",\n")]
+    return at, [p.strip() for p in launch.source[at + len(start) : end].split(",\n")]
+
+
+def translate(launch: Launch) -> Unit:
+    """The C++ of one kernel. Raises Refused."""
+    at, parameters = signature(launch)
     text, called = launch.source, launch.name
     if instance := INSTANCE.search(text):
         called = instance["name"]
@@ -94,12 +108,12 @@ def translate(launch: Launch) -> Unit:
         f"  {called}({', '.join(arguments)});\n}}\n"
     )
     head = '#include "mlx/backend/metal/kernels/utils.h"\n#line 1 "kernel.metal"\n'
-    return Unit(head + _threadgroup_variables(text, at) + entry, tuple(buffers))
+    return Unit(head + threadgroup_variables(text, at) + entry, tuple(buffers))
 
 
-def tokens(text: str) -> list[tuple[str, str, int]]:
-    """(kind, text, offset) of every token; comments and white space are of kind `space`."""
-    return [(str(m.lastgroup), m.group(), m.start()) for m in TOKEN.finditer(text)]
+def tokens(text: str) -> list[Token]:
+    """Every token of a text, in order."""
+    return [Token(str(m.lastgroup), m.group(), m.start()) for m in TOKEN.finditer(text)]
 
 
 def _attribute(kind: str, name: str) -> str:
@@ -122,40 +136,49 @@ def _buffer(kind: str, name: str, before: list[Buffer]) -> Buffer:
     return Buffer(name, "input", len(inputs))
 
 
-def _threadgroup_variables(text: str, kernel_at: int) -> str:
-    """`threadgroup float a[64];` becomes a reference to the runner's allocation."""
+def threadgroup_variables(text: str, kernel_at: int) -> str:
+    """The text where `threadgroup float a[64];` becomes a reference to the runner's allocation."""
     all_tokens = tokens(text)
     out: list[str] = []
     last, depth, parens, number, i = ";", 0, 0, 0, 0
     while i < len(all_tokens):
-        kind, token, offset = all_tokens[i]
-        starts = last in (";", "{", "}") and parens == 0 and depth > 0
-        if token == "threadgroup" and kind == "word" and starts:
-            stop = i
-            while all_tokens[stop][1] != ";":
-                stop += 1
-            statement = [(k, t) for k, t, _ in all_tokens[i + 1 : stop]]
+        token = all_tokens[i]
+        if token.kind == "space":
+            if re.match(r"#.*\bthreadgroup\b", token.text, re.DOTALL):
+                raise Refused("threadgroup memory in a macro")
+            out.append(token.text)
+            i += 1
+            continue
+        if token.text == "threadgroup" and parens == 0 and not _of_a_method(all_tokens, i, last):
+            stop = next(k for k in range(i, len(all_tokens)) if all_tokens[k].text in ";{")
+            statement = all_tokens[i + 1 : stop]
             if (new := _declaration(statement, number)) is not None:
-                if offset < kernel_at:
+                if token.at < kernel_at:
                     raise Refused("a threadgroup variable outside a kernel")
-                newlines = "".join(t for _, t in statement).count("\n")
-                out.append(new + "\n" * newlines)
+                if depth == 0 or last not in ";{}":
+                    raise Refused("threadgroup memory in a declaration that is not understood")
+                out.append(new + "\n" * "".join(t.text for t in statement).count("\n"))
                 number += 16
                 i, last = stop + 1, ";"
                 continue
-        if kind == "mark":
-            depth += {"{": 1, "}": -1}.get(token, 0)
-            parens += {"(": 1, ")": -1}.get(token, 0)
-        if kind != "space":
-            last = token
-        out.append(token)
+        if token.kind == "mark":
+            depth += {"{": 1, "}": -1}.get(token.text, 0)
+            parens += {"(": 1, ")": -1}.get(token.text, 0)
+        last = token.text
+        out.append(token.text)
         i += 1
     return "".join(out)
 
 
-def _declaration(statement: list[tuple[str, str]], number: int) -> str | None:
+def _of_a_method(all_tokens: list[Token], i: int, last: str) -> bool:
+    """`float get() const threadgroup { ... }`: the space of the object, not of a variable."""
+    after = next((t.text for t in all_tokens[i + 1 :] if t.kind != "space"), "")
+    return last in (")", "const") and after in ("{", ":", "const", ";")
+
+
+def _declaration(statement: list[Token], number: int) -> str | None:
     """References for the variables a statement declares in threadgroup memory; None if none."""
-    words = [t for k, t in statement if k != "space"]
+    words = [t.text for t in statement if t.kind != "space"]
     parts: list[list[str]] = [[]]
     depth = 0
     for word in words:

@@ -45,7 +45,8 @@ def test_gated_delta_equals_its_reference(
     """
     arrays = gated_delta_inputs(dk, dtype, vector)
     mask = mx.array([[True, True, False], [True, False, True]]) if masked else None
-    wanted = gated_delta.gated_delta_ops(*[a.astype(mx.float32) for a in arrays], mask)
+    q, k, v, g, beta, state = (a.astype(mx.float32) for a in arrays)
+    wanted = gated_delta.gated_delta_ops(q, k, v, g, beta, state, mask)
     for build, schedule in RUNS:
         with with_kernels("mlx_lm.models.gated_delta", build, schedule, strict=False) as mac:
             got = mac[0].gated_delta_kernel(*arrays, mask)
@@ -55,7 +56,9 @@ def test_gated_delta_equals_its_reference(
         zero = "y[dv_idx] = static_cast<InT>(0);"
         assert findings == ([[zero, zero]] if masked and build == "race" else [])
         tolerance = {mx.float32: 1e-5, mx.float16: 2e-3, mx.bfloat16: 2e-2}[dtype]
-        if masked:  # the kernel writes zeros where the mask is off, the reference does not
+        if (
+            mask is not None
+        ):  # the kernel writes zeros where the mask is off, the reference does not
             got = [mx.where(mask[..., None, None], got[0], 0), got[1]]
             wanted = [mx.where(mask[..., None, None], wanted[0], 0), wanted[1]]
         for name, a, b in zip(("y", "state"), got, wanted, strict=True):

@@ -1,11 +1,13 @@
 """The recorded text is what MLX would compile, and whole programs run with emulated kernels."""
 
 import re
+from importlib.metadata import version
+from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from .emulator import Emulator, Refused, check, emulated, run
+from .emulator import Emulator, Refused, caught, check, emulated, run
 from .kit import kernel
 from .trace import Spec, trace
 
@@ -24,12 +26,14 @@ ARRAYS = (mx.ones(10), mx.ones((2, 3)), mx.array(2.0))
 
 def test_the_versions_the_facts_were_found_on() -> None:
     """Both ways of reading the text are experimental in MLX: look again when it moves."""
-    assert mx.__version__.startswith("0.32."), "check test_trace.py against the new MLX"
+    assert version("mlx").startswith("0.32."), "check test_trace.py against the new MLX"
 
 
 def test_the_recorded_text_is_what_mlx_prints(capfd: pytest.CaptureFixture[str]) -> None:
     """`verbose=True` prints the text given to the compiler; the callback must agree with it."""
-    made = mx.fast.metal_kernel(name="k", input_names=["a"], output_names=["o"], source=BODY[:35])
+    made: Any = mx.fast.metal_kernel(
+        name="k", input_names=["a"], output_names=["o"], source=BODY[:35]
+    )
 
     def call(a: mx.array) -> mx.array:
         return made(
@@ -100,7 +104,7 @@ def test_whole_programs_run_with_emulated_kernels() -> None:
 
 def test_a_kernel_that_exists_is_launched_by_hand() -> None:
     """`Emulator.launch` is what a dispatcher gets in place of calling the kernel."""
-    made = mx.fast.metal_kernel(
+    made: Any = mx.fast.metal_kernel(
         name="k", input_names=["a"], output_names=["o"], source="o[0] = a[0] + 1;"
     )
 
@@ -140,6 +144,35 @@ def test_wrong_results_fail_the_check() -> None:
     check(nan, lambda a: one * float("nan"), a)
     with pytest.raises(AssertionError, match="differ"):
         check(nan, lambda a: one, a, atol=1e9)
+
+
+def test_mutants_are_caught_or_shown_to_survive() -> None:
+    """The kernel tests count on it: a caught mutant says by which run, a surviving one raises."""
+    body = """
+    threadgroup float s[32];
+    uint l = thread_position_in_grid.x;
+    s[l] = a[l];
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (l < 31) o[l] = s[l + 1] * 1.0f;
+    if (l == 31) o[l] = 0;
+    """
+    fn = kernel(body, "a", {"o": ((32,), mx.float32)})
+    a = mx.random.normal((32,), key=mx.random.key(0))
+
+    def reference(a: mx.array) -> mx.array:
+        return mx.concatenate([a[1:], mx.zeros(1)])
+
+    check(fn, reference, a)
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup)"
+    assert "differ" in caught(fn, reference, a, old="s[l + 1]", new="s[l]")
+    assert "differ" in caught(fn, reference, a, old=barrier, new="")
+    weak = "threadgroup_barrier(mem_flags::mem_none)"
+    assert caught(fn, reference, a, old=barrier, new=weak).startswith("[race, forward] race")
+    assert "sanitizer" in caught(fn, reference, a, old="l < 31", new="l <= 31")
+    with pytest.raises(AssertionError, match="nothing changed"):
+        caught(fn, reference, a, old="* 1.0f", new="")
+    with pytest.raises(AssertionError, match="not in the text"):
+        caught(fn, reference, a, old="tg_barrier", new="")
 
 
 def test_unset_outputs_are_nan() -> None:

@@ -127,15 +127,14 @@ class Worker:
         assert child.stdout is not None
         child.stdin.write(line + "\n")
         reply = child.stdout.readline()
-        if reply and not (answer := json.loads(reply))["died"]:
+        answer = json.loads(reply) if reply else None
+        if answer and not answer["died"]:
             return answer
         child.wait()
         self.errors.seek(0)
         report = self.errors.read()
         self.close()
-        if reply:
-            return answer
-        return {
+        return answer or {
             "died": True,
             "shared": 0,
             "findings": [["sanitizer", report or f"exit status {child.returncode}", []]],

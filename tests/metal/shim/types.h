@@ -1,11 +1,28 @@
 // Scalar types: half rounds after each operation, bfloat widens to float and narrows by hand only.
 #pragma once
+#ifdef EMU_LINT  // read by clang as C++ for OpenCL, whose address spaces are Metal's
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define device __global
+#define constant __constant
+#define thread __private
+#define threadgroup __local
+#define atomic_int metal_atomic_int  // words of OpenCL that mean nothing in Metal
+#define atomic_uint metal_atomic_uint
+#define atomic_float metal_atomic_float
+#define global metal_global
+#define local metal_local
+#define generic metal_generic
+#define uniform metal_uniform
+#define EMU_IF_LINT(...) __VA_ARGS__
+#else
 #include "runtime.h"
-
 #define device
 #define constant
 #define thread
 #define threadgroup
+#define EMU_IF_LINT(...)
+typedef _Float16 half;
+#endif
 #define threadgroup_imageblock emu_not_emulated_imageblock
 #define METAL_FUNC inline
 #define METAL_CONST
@@ -26,7 +43,6 @@ typedef unsigned long size_t;
 typedef long ptrdiff_t;
 typedef unsigned long uintptr_t;
 typedef long intptr_t;
-typedef _Float16 half;
 
 namespace metal {
 template <bool C, typename T = void> struct enable_if {};
@@ -42,6 +58,10 @@ struct bfloat {
     if ((b & 0x7fffffffu) > 0x7f800000u) return uint16_t((b >> 16) | 0x40);
     return uint16_t((b + 0x7fffu + ((b >> 16) & 1)) >> 16);
   }
+  constexpr bfloat(uint16_t bits, bool) : bits(bits) {}
+  EMU_IF_LINT(bfloat(const bfloat &) = default; bfloat(const constant bfloat &);
+              bfloat &operator=(const bfloat &) = default;
+              bfloat &operator=(const constant bfloat &);)
   explicit constexpr bfloat(float value) : bits(round(value)) {}
   explicit constexpr bfloat(double value) : bits(round(float(value))) {}
   explicit constexpr bfloat(half value) : bits(round(float(value))) {}
@@ -55,6 +75,8 @@ struct bfloat {
   // By itself it widens to float and to nothing else; everything else takes a cast.
   template <typename U, typename = metal::enable_if_t<__is_same(U, float)>>
   constexpr operator U() const { return wide(); }
+  EMU_IF_LINT(template <typename U, typename = metal::enable_if_t<__is_same(U, float)>>
+              constexpr operator U() const constant;)
   template <typename U, int = 0, typename = metal::enable_if_t<!__is_same(U, float)>>
   explicit constexpr operator U() const { return U(wide()); }
 #define EMU_ASSIGN(op) \
@@ -126,10 +148,12 @@ template <typename A, typename B> constexpr bool is_convertible_v = __is_constru
   bfloat operator op(half, bfloat) = delete;
 EMU_ARITHMETIC(+) EMU_ARITHMETIC(-) EMU_ARITHMETIC(*) EMU_ARITHMETIC(/)
 #undef EMU_ARITHMETIC
+#ifndef EMU_LINT  // clang finds these by itself
 #define EMU_ASSIGN(op) \
   constexpr float &operator op##=(float &a, bfloat b) { return a = a op b.wide(); }
 EMU_ASSIGN(+) EMU_ASSIGN(-) EMU_ASSIGN(*) EMU_ASSIGN(/)
 #undef EMU_ASSIGN
+#endif
 template <typename T> constexpr bool emu_number = metal::is_arithmetic_v<T> && !__is_same(T, half);
 #define EMU_COMPARE(op) \
   constexpr bool operator op(bfloat a, bfloat b) { return a.wide() op b.wide(); } \
@@ -155,14 +179,16 @@ template <typename T> struct numeric_limits {
   static constexpr T lowest() { return min(); }
   static constexpr int digits = 8 * sizeof(T) - (top ? 1 : 0);
 };
+template <typename T, typename B> constexpr T emu_of(B bits) { return __builtin_bit_cast(T, bits); }
+template <> constexpr bfloat emu_of<bfloat>(uint16_t bits) { return bfloat(bits, true); }
 #define EMU_LIMITS(T, MAX, MIN, EPS, INF, NAN_) \
   template <> struct numeric_limits<T> { \
-    static constexpr T max() { return __builtin_bit_cast(T, MAX); } \
-    static constexpr T min() { return __builtin_bit_cast(T, MIN); } \
+    static constexpr T max() { return emu_of<T>(MAX); } \
+    static constexpr T min() { return emu_of<T>(MIN); } \
     static constexpr T lowest() { return -max(); } \
-    static constexpr T epsilon() { return __builtin_bit_cast(T, EPS); } \
-    static constexpr T infinity() { return __builtin_bit_cast(T, INF); } \
-    static constexpr T quiet_NaN() { return __builtin_bit_cast(T, NAN_); } \
+    static constexpr T epsilon() { return emu_of<T>(EPS); } \
+    static constexpr T infinity() { return emu_of<T>(INF); } \
+    static constexpr T quiet_NaN() { return emu_of<T>(NAN_); } \
   };
 EMU_LIMITS(float, 0x7f7fffffu, 0x00800000u, 0x34000000u, 0x7f800000u, 0x7fc00000u)
 EMU_LIMITS(half, uint16_t(0x7bff), uint16_t(0x0400), uint16_t(0x1400), uint16_t(0x7c00),

@@ -13,6 +13,7 @@ template <typename V, typename T, int N, int... I>
 struct swizzle {
   T all[N];
   constexpr operator V() const { return V(all[I]...); }
+  EMU_IF_LINT(constexpr operator V() const constant;)
   constexpr V get() const { return V(all[I]...); }
   constexpr swizzle &operator=(const V &other) {
     int from = 0;
@@ -83,6 +84,9 @@ struct vec : fields<T, N> {
   template <typename V, typename U, int M, int... I, typename = enable_if_t<!is_same_v<V, vec>>>
   explicit constexpr vec(const swizzle<V, U, M, I...> &o) : vec(o.get()) {}
   constexpr vec(const vec &) = default;
+  EMU_IF_LINT(vec(const constant vec &); template <typename U, typename = enable_if_t<is_same_v<U, vec>>>
+              vec &operator=(const constant U &);
+              constexpr const constant T &operator[](int i) const constant;)
   constexpr vec &operator=(const vec &o) {
     for (int i = 0; i < N; i++) all[i] = o.all[i];
     return *this;
@@ -98,7 +102,7 @@ struct vec : fields<T, N> {
   constexpr const T &operator[](int i) const { return all[i]; }
 
 #define EMU_OPERATOR(op) \
-  friend constexpr vec operator op(const vec &a, const vec &b) { \
+  friend constexpr vec operator op(vec a, vec b) { \
     vec c; \
     for (int i = 0; i < N; i++) c.all[i] = T(a.all[i] op b.all[i]); \
     return c; \
@@ -108,7 +112,7 @@ struct vec : fields<T, N> {
   EMU_OPERATOR(&) EMU_OPERATOR(|) EMU_OPERATOR(^) EMU_OPERATOR(<<) EMU_OPERATOR(>>)
 #undef EMU_OPERATOR
 #define EMU_COMPARE(op) \
-  friend constexpr vec<bool, N> operator op(const vec &a, const vec &b) { \
+  friend constexpr vec<bool, N> operator op(vec a, vec b) { \
     vec<bool, N> c; \
     for (int i = 0; i < N; i++) c.all[i] = a.all[i] op b.all[i]; \
     return c; \
@@ -116,17 +120,17 @@ struct vec : fields<T, N> {
   EMU_COMPARE(<) EMU_COMPARE(>) EMU_COMPARE(<=) EMU_COMPARE(>=) EMU_COMPARE(==) EMU_COMPARE(!=)
   EMU_COMPARE(&&) EMU_COMPARE(||)
 #undef EMU_COMPARE
-  friend constexpr vec operator-(const vec &a) {
+  friend constexpr vec operator-(vec a) {
     vec c;
     for (int i = 0; i < N; i++) c.all[i] = T(-a.all[i]);
     return c;
   }
-  friend constexpr vec operator~(const vec &a) {
+  friend constexpr vec operator~(vec a) {
     vec c;
     for (int i = 0; i < N; i++) c.all[i] = T(~a.all[i]);
     return c;
   }
-  friend constexpr vec<bool, N> operator!(const vec &a) {
+  friend constexpr vec<bool, N> operator!(vec a) {
     vec<bool, N> c;
     for (int i = 0; i < N; i++) c.all[i] = !a.all[i];
     return c;
@@ -152,6 +156,7 @@ template <typename T, int N>
 struct packed_vec {
   T all[N];
   packed_vec() = default;
+  EMU_IF_LINT(packed_vec(const packed_vec &) = default; packed_vec(const constant packed_vec &);)
   constexpr packed_vec(const vec<T, N> &o) { for (int i = 0; i < N; i++) all[i] = o.all[i]; }
   constexpr operator vec<T, N>() const {
     vec<T, N> v;
