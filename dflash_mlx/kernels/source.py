@@ -1,7 +1,7 @@
 """The Metal sources of this package and how one is launched. Knows no operation by name.
 
-A kernel's text is `metal_kernels/common.h` and the body in `metal_kernels/<name>.metal`; MLX writes
-the signature around it.
+A kernel's text is its headers and the body in `metal_kernels/<name>.metal`; MLX writes the
+signature around the body.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ class Source:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    headers: tuple[str, ...] = ("common.h",)
 
     @property
     def body(self) -> str:
@@ -29,8 +30,8 @@ class Source:
 
     @property
     def header(self) -> str:
-        """What stands before the signature: helpers that all kernels share."""
-        return text("common.h")
+        """What stands before the signature: helpers that several kernels share."""
+        return "\n".join(text(name) for name in self.headers)
 
 
 class Launcher(Protocol):

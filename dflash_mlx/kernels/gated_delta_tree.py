@@ -1,0 +1,87 @@
+"""Verify rows of one Gated DeltaNet layer, a tree by parent index, with the tape of its nodes.
+
+As `gated_delta_tape`, but each row goes on from its parent's state, and no state is written: a
+tree is always committed by `gated_delta_replay`.
+"""
+
+import mlx.core as mx
+
+from . import gated_delta_tape
+from .dispatch import Op
+from .gated_delta_tape import HEADERS, LANES, ROWS, step, template
+from .source import Launcher, Source
+
+NODES = 64  # bits of the word that holds a path
+SOURCE = Source(
+    "gated_delta_tree",
+    inputs=("q", "k", "v", "g", "beta", "state", "parents"),
+    outputs=("y", "delta"),
+    headers=HEADERS,
+)
+
+
+def reference(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+    parents: mx.array,
+) -> tuple[mx.array, mx.array]:
+    """The rows' outputs and deltas, as those of `gated_delta_tape.reference`.
+
+    `parents` int32 [T] is smaller than the row it stands at; -1 is the given state. Reads `parents`
+    on the host.
+    """
+    ys, deltas, states = [], [], [state]
+    for row, parent in enumerate(parents.tolist()):
+        rows = q[row], k[row], v[row], g[row], beta[row]
+        y, delta, after = step(*rows, states[parent + 1])
+        ys.append(y.astype(q.dtype))
+        deltas.append(delta)
+        states.append(after)
+    return mx.stack(ys), mx.stack(deltas)
+
+
+def launch(
+    launcher: Launcher,
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+    parents: mx.array,
+) -> tuple[mx.array, mx.array]:
+    """As `reference`, in one dispatch; a row gives the bits that a chain of its path gives."""
+    y, delta = launcher(
+        SOURCE,
+        [q, k, v, g, beta, state, parents],
+        template=[("InT", q.dtype), ("Rows", ROWS), *template(k, g, state)],
+        grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
+        threadgroup=(LANES * ROWS, 1, 1),
+        output_shapes=[v.shape, v.shape],
+        output_dtypes=[q.dtype, mx.float32],
+    )
+    return y, delta
+
+
+def fits(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    g: mx.array,
+    beta: mx.array,
+    state: mx.array,
+    parents: mx.array,
+) -> bool:
+    """What fits a chain, up to 64 nodes."""
+    return (
+        len(v) <= NODES
+        and parents.dtype == mx.int32
+        and gated_delta_tape.fits(q, k, v, g, beta, state)
+    )
+
+
+OP = Op("gated_delta_tree", reference, launch, fits)

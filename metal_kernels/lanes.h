@@ -1,0 +1,37 @@
+// A row of numbers held by LANES neighbouring lanes of a simdgroup: part[i][j] of a lane is element
+// 4 * (LANES * i + lane) + j, so that the lanes together read neighbours. Sums have one fixed order.
+
+template <typename P>
+inline float4 four(P from) {
+  return float4(float(from[0]), float(from[1]), float(from[2]), float(from[3]));
+}
+
+template <int LANES, int N, typename P>
+inline void load_part(thread float4 *part, P row, uint lane) {
+  for (int i = 0; i < N; ++i) {
+    part[i] = four(row + 4 * (LANES * i + lane));
+  }
+}
+
+// The sum over the lanes of a row, which all get it.
+template <int LANES>
+inline float lanes_sum(float x) {
+  for (ushort step = 1; step < LANES; step *= 2) {
+    x += simd_shuffle_xor(x, step);
+  }
+  return x;
+}
+
+// sum + a . b, the products added one by one.
+inline float add_dot(float sum, float4 a, float4 b) {
+  return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
+template <int N>
+inline float dot_part(const thread float4 *a, const thread float4 *b) {
+  float sum = 0.0f;
+  for (int i = 0; i < N; ++i) {
+    sum = add_dot(sum, a[i], b[i]);
+  }
+  return sum;
+}

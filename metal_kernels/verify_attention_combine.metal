@@ -1,0 +1,27 @@
+// partial: float [S, Hkv, R, D]; norms: float [S, Hkv, R, 2]: of each split, as verify_attention
+// leaves them; sinks: float [Hq], one more logit a head; out: [Hq * T, D]
+// Splits in which a row saw nothing are passed over. Grid: x = D; y = rows.
+uint column = thread_position_in_grid.x;
+uint row = thread_position_in_grid.y;
+uint rows = Hkv * norms_shape[2];
+int S = norms_shape[0];
+float sink = sinks[row / (rows / sinks_shape[0])];
+
+float highest = sink;
+for (int s = 0; s < S; ++s) {
+  size_t place = size_t(s) * rows + row;
+  if (norms[2 * place + 1] != 0.0f) {
+    highest = max(highest, norms[2 * place]);
+  }
+}
+float weights = exp(sink - highest);
+float sum = 0.0f;
+for (int s = 0; s < S; ++s) {
+  size_t place = size_t(s) * rows + row;
+  if (norms[2 * place + 1] != 0.0f) {
+    float weight = exp(norms[2 * place] - highest);
+    weights = fma(weight, norms[2 * place + 1], weights);
+    sum = fma(weight, partial[place * D + column], sum);
+  }
+}
+out[row * D + column] = static_cast<OutT>(sum / weights);

@@ -1,0 +1,78 @@
+"""This package's kernels in the emulator, as they are and with planted faults."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.kernels.dispatch import Op
+from dflash_mlx.kernels.source import MetalLauncher, Source
+
+from .emulator import Refused, compare, run
+
+Edit = tuple[str, str]
+# Cheap ones first: most faults show at once.
+RUNS = [("plain", "forward"), ("plain", "reverse"), ("race", "forward"), ("sanitize", "forward")]
+
+
+class Faulty(MetalLauncher):
+    """The launcher of a Mac, with one text of a kernel's header or body replaced."""
+
+    def __init__(self, edit: Edit):
+        super().__init__()
+        self.edit = edit
+        self.found = 0
+
+    def __call__(self, source: Source, *args: Any, **call: Any) -> list[mx.array]:
+        old, new = self.edit
+        self.found += source.body.count(old) + source.header.count(old)
+
+        class Edited(Source):
+            body = source.body.replace(old, new)
+            header = source.header.replace(old, new)
+
+        return super().__call__(Edited(source.name, source.inputs, source.outputs), *args, **call)
+
+
+def through(op: Op, edit: Edit | None = None, **options: Any) -> Callable[..., Any]:
+    """What `emulator.check` and `run` take: the operation's launch, emulated."""
+
+    def fn(*arrays: Any) -> Any:
+        launcher = Faulty(edit) if edit else MetalLauncher()
+        result = op.launch(launcher, *arrays, **options)
+        if isinstance(launcher, Faulty):
+            assert launcher.found == 1, f"{edit} stands in the text {launcher.found} times"
+        return result
+
+    return fn
+
+
+def caught(op: Op, edit: Edit, cases: Sequence[Sequence[Any]], tolerance: float, **options: Any):
+    """The first run that shows the planted fault, or None: wrong numbers, findings or a refusal."""
+    wanted = [op.reference(*case) for case in cases]
+    for build, schedule in RUNS:
+        for case, want in zip(cases, wanted, strict=True):
+            label = f"{build}, {schedule}"
+            try:
+                outcome = run(through(op, edit, **options), *case, build=build, schedule=schedule)
+            except Refused:
+                return f"{label}: does not compile"
+            if outcome.findings:
+                return f"{label}: {outcome.findings[0].kind}"
+            try:
+                for got, w in zip(outcome.outputs, _tuple(want), strict=True):
+                    compare(got, w, tolerance, tolerance, label)
+            except AssertionError:
+                return f"{label}: wrong numbers"
+    return None
+
+
+def same_bits(a: mx.array, b: mx.array) -> bool:
+    """Whether two arrays hold the same bits."""
+    words = {2: mx.uint16, 4: mx.uint32}[a.dtype.size]
+    return a.dtype == b.dtype and np.array_equal(np.array(a.view(words)), np.array(b.view(words)))
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
