@@ -57,7 +57,7 @@ def launch(
     count: mx.array,
     inputs: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """As `reference`, in one dispatch; the bits that the verify's chain kernel has for the state."""
+    """As `reference`, in one dispatch; states are those of the verify kernels bit for bit."""
     layers, heads, values, keys = state.shape
     width, channels = inputs.shape[1] - delta.shape[1], inputs.shape[2]
     after, window = launcher(

@@ -1,0 +1,31 @@
+"""Random rows and states of Gated DeltaNet layers."""
+
+import mlx.core as mx
+
+TREE = [-1, 0, 0, 1, 2, 4, 3, 0, 5]  # a branch in each generation, one node after its parent
+# (Hk, Hv, Dk, Dv, dtype, gates one an element): grouped heads, odd Dv, one and eight parts a lane.
+SHAPES = [
+    (1, 2, 64, 5, mx.float32, False),
+    (2, 4, 32, 33, mx.float16, True),
+    (1, 3, 128, 2, mx.bfloat16, False),
+    (1, 1, 256, 3, mx.bfloat16, True),
+]
+
+
+def rows(
+    count: int, hk: int, hv: int, dk: int, dv: int, dtype: mx.Dtype, vector: bool, seed: int = 0
+) -> list[mx.array]:
+    """q, k, v, g, beta and the state before; keys of length one, so that a state stays bounded."""
+    keys = mx.random.split(mx.random.key(seed), 6)
+    q, k = (mx.random.normal((count, hk, dk), key=key) for key in keys[:2])
+    k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
+    v = mx.random.normal((count, hv, dv), key=keys[2])
+    g = mx.random.uniform(0.5, 1.0, (count, hv, dk) if vector else (count, hv), key=keys[3])
+    beta = mx.random.uniform(0.0, 1.0, (count, hv), key=keys[4])
+    state = mx.random.normal((hv, dv, dk), key=keys[5])
+    return [q.astype(dtype), k.astype(dtype), v.astype(dtype), g, beta.astype(dtype), state]
+
+
+def path_to(node: int, parents: list[int]) -> list[int]:
+    """The rows from the first to `node`."""
+    return ([] if parents[node] < 0 else path_to(parents[node], parents)) + [node]

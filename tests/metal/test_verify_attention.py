@@ -1,0 +1,143 @@
+"""The verify attention kernels: parity, rows that do not depend on each other, one read."""
+
+import mlx.core as mx
+import pytest
+from tiny import ALL
+
+from dflash_mlx.kernels import verify_attention
+from dflash_mlx.kernels.verify_attention import Rows, Scores
+
+from .attention_rows import CONTEXT, TREE, block, plain_steps
+from .emulator import check, compare, run
+from .ours import caught, same_bits, through
+
+OP = verify_attention.OP
+CHAIN = range(-1, 6)
+SINKS = mx.array([0.5, -1.0, 2.0, 0.0])
+SCORES = [Scores(0.2), Scores(0.2, window=9, sinks=SINKS), Scores(0.5, cap=2.0)]
+TOLERANCE = {mx.float32: 2e-5, mx.float16: 2e-3, mx.bfloat16: 1e-2}
+# Heads of queries and keys, their size, dtype; the first is used wherever the shape is no matter.
+SHAPES = [
+    ((4, 2), 64, mx.float32),
+    ((2, 2), 80, mx.bfloat16),
+    ((3, 1), 96, mx.float16),
+    ((4, 1), 128, mx.bfloat16),
+    ((2, 1), 192, mx.float16),
+    ((2, 1), 256, mx.float32),
+]
+
+
+@pytest.mark.parametrize("parents", [CHAIN, TREE])
+@pytest.mark.parametrize("scores", SCORES if ALL else SCORES[1:2])
+def test_every_run_equals_the_reference(parents: list[int], scores: Scores) -> None:
+    """Schedules, sanitizers and the race check; two tiles a split, a split's border in the block."""
+    case = block(parents, 58, start=5)
+    kernel = through(OP, split=32)
+    check(kernel, OP.reference, *case, scores, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("scores", SCORES)
+def test_shapes_dtypes_and_scores(shape: tuple, scores: Scores) -> None:
+    """Every size of head; window, sinks and cap; a split's border within the block; one row."""
+    heads, dim, dtype = shape
+    if scores.sinks is not None:
+        scores = Scores(scores.scale, window=scores.window, sinks=SINKS[: heads[0]])
+    for parents, context in ((TREE, 30), ([-1], 0)):
+        case = block(parents, context, heads=heads, dim=dim, dtype=dtype)
+        outcome = run(through(OP, split=16), *case, scores, schedule="random:2")
+        assert not outcome.findings
+        want = OP.reference(*case, scores)
+        compare(outcome.outputs[0], want, TOLERANCE[dtype], TOLERANCE[dtype], f"{dim}")
+
+
+def test_64_rows_of_a_tree() -> None:
+    """Two words a row, 128 packed rows in two threadgroups, the block's rows in several splits."""
+    parents = [-1, *(max(0, i - 2) for i in range(1, 64))]
+    case = block(parents, 3, heads=(2, 1))
+    outcome = run(through(OP, split=16), *case, Scores(0.1), build="traffic")
+    compare(outcome.outputs[0], OP.reference(*case, Scores(0.1)), 2e-5, 2e-5, "64 rows")
+
+
+@pytest.mark.parametrize("scores", [SCORES[0], SCORES[1]])
+def test_a_row_has_the_same_bits_whatever_is_verified_with_it(scores: Scores) -> None:
+    """Blocks of 1 to 16 rows, and every node of a tree, against a plain step over the path."""
+    kernel = through(OP, split=16)
+    sizes = range(1, 17) if ALL else (1, 2, 7, 16)
+    for parents in (*(range(-1, size - 1) for size in sizes), TREE):
+        case = block(parents, start=2)
+        out = run(kernel, *case, scores).outputs[0]
+        for row, step in enumerate(plain_steps(*case)):
+            if ALL or row in (0, 1, len(parents) - 2, len(parents) - 1):
+                alone = run(kernel, *step, scores).outputs[0]
+                assert same_bits(out[:, row], alone[:, 0]), (len(parents), row)
+
+
+def test_other_rows_that_are_not_finite_do_not_reach_a_row() -> None:
+    """Row 2 of the tree is NaN, as after an overflow: who does not see it keeps its bits."""
+    q, keys, values, rows = block(TREE)
+    broken = [mx.array(part) for part in (keys, values)]
+    for part in broken:
+        part[:, CONTEXT + 2] = mx.nan
+    clean, got = (
+        run(through(OP, split=16), q, *parts, rows, SCORES[0]).outputs[0]
+        for parts in ((keys, values), broken)
+    )
+    for row, path in enumerate(rows.paths):
+        if 2 in path:
+            assert mx.isnan(got[:, row]).all()
+        else:
+            assert same_bits(clean[:, row], got[:, row])
+
+
+@pytest.mark.parametrize(("heads", "reads"), [((8, 1), 1), ((9, 1), 1), ((10, 1), 2)])
+def test_traffic(heads: tuple[int, int], reads: int) -> None:
+    """Each key and value is loaded once, by one thread, for up to 64 packed rows of queries."""
+    case = block(CHAIN, heads=heads)
+    first = run(through(OP, split=16), *case, SCORES[0], build="traffic").records[0]
+    once = (CONTEXT + len(CHAIN)) * 64 * 4
+    assert first.traffic["keys"].loads == first.traffic["values"].loads == reads * once
+    assert first.threadgroup_bytes == 2 * 16 * 64 * 4
+    windowed = run(through(OP, split=16), *case, Scores(0.2, window=9), build="traffic").records[0]
+    assert windowed.traffic["keys"].loads == reads * (8 + len(CHAIN)) * 64 * 4
+
+
+FIRST = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int at"
+SECOND = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int n"
+FAULTS = [
+    (FIRST, FIRST[FIRST.index("for") :]),
+    (SECOND, SECOND[SECOND.index("for") :]),
+    (SECOND, SECOND.replace("mem_threadgroup", "mem_device")),
+    (SECOND, SECOND.replace("mem_threadgroup", "mem_none").replace("threadgroup_b", "simdgroup_b")),
+    ("at < held * D", "at <= held * D"),
+    ("min(TILE, total - begin)", "TILE"),
+    ("at += 4 * threads", "at += 4 * threads + 4"),
+    ("int row = min(mine, R - 1)", "int row = mine"),
+    ("if (mine < R)", "if (mine <= R)"),
+    ("int high = (split + 1) * Split", "int high = (split + 1) * Split - 1"),
+    ("high > root ? T", "high > root + 1 ? T"),
+    ("here - there < window", "here - there <= window"),
+    ("(seen >> (i - old)) & 1", "(seen >> (i - old + 1)) & 1"),
+    ("(seen >> (i - old)) & 1", "1"),
+    ("if (there / Split != split)", "if (false)"),
+    ("if (score > highest)", "if (score < highest)"),
+    ("weights *= smaller", ""),
+    ("low - start + i", "low + i"),
+    ("context + i - old", "context + i - old + 1"),
+    ("int t = row % T", "int t = row / T"),
+    ("highest = max(highest, norms[2 * place])", "highest = norms[2 * place]"),
+    ("weights = fma(weight, norms[2 * place + 1], weights)", "weights = weights + weight"),
+    ("float weights = exp(sink - highest)", "float weights = 1.0f"),
+]
+
+
+@pytest.mark.parametrize("edit", FAULTS)
+def test_planted_faults_are_caught(edit: tuple[str, str]) -> None:
+    """Barriers, bounds, lanes, splits and masks: each shows in some run.
+
+    Splits of two tiles, a block whose first row alone is in the split of the context's end, and
+    scores far apart.
+    """
+    near, far = block(TREE, 58, start=5), block(TREE, 37, start=5)
+    cases = [(*near, SCORES[0]), (*near, SCORES[1]), (*far, Scores(20.0))]
+    assert caught(OP, edit, cases, 1e-3, split=32)
