@@ -22,16 +22,11 @@ inline float lanes_sum(float x) {
   return x;
 }
 
-// sum + a . b, the products added one by one.
-inline float add_dot(float sum, float4 a, float4 b) {
-  return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
-}
-
 template <int N>
 inline float dot_part(const thread float4 *a, const thread float4 *b) {
-  float sum = 0.0f;
-  for (int i = 0; i < N; ++i) {
-    sum = add_dot(sum, a[i], b[i]);
+  float4 sum = a[0] * b[0];
+  for (int i = 1; i < N; ++i) {
+    sum = fma(a[i], b[i], sum);
   }
-  return sum;
+  return (sum.x + sum.y) + (sum.z + sum.w);
 }

@@ -1,18 +1,20 @@
 // q: [Hkv, R, D], R = heads of a group * T rows; keys, values: [Hkv, capacity, D], rows by position
 // sees: uint [T, words], bit j of row t: whether it sees the block's row j; depths: int [T]
+// edges: int [S + 1], positions where the splits begin, and the end of the last
 // sizes: int [3], rows of context, position of keys' row 0, window; factors: float [2], scale, cap
 // partial: float [S, Hkv, R, D], not divided yet; norms: float [S, Hkv, R, 2], maximum and sum
 //
 // A threadgroup takes one split of the positions for one head of keys: it brings each key and value
 // to threadgroup memory once, and every LANES lanes hold one row of queries and go through them one
-// by one. Splits are fixed stretches of Split positions and a key that a row does not see changes
-// nothing, so a row's sums have one order whatever else is verified.
-// Grid: x = rows of queries * LANES, whole threadgroups; y = splits from the first seen; z = Hkv.
+// by one. Edges lie at fixed positions and a key that a row does not see changes nothing, so a row's
+// sums have one order whatever else is verified.
+// Grid: x = rows of queries * LANES, whole threadgroups; y = S; z = Hkv.
 constexpr int LANES = D > 128 ? 8 : 4;
 constexpr int N = D / (4 * LANES);
-constexpr int TILE = D > 128 ? 8 : 16;
-threadgroup KeyT tile_k[TILE * D];
-threadgroup KeyT tile_v[TILE * D];
+constexpr int TILE = 8;
+constexpr int FOURS = D / 4;
+threadgroup float4 tile_k[TILE * FOURS];
+threadgroup float4 tile_v[TILE * FOURS];
 
 int T = depths_shape[0];
 int R = q_shape[1];
@@ -20,8 +22,8 @@ int capacity = keys_shape[1];
 int context = sizes[0];
 int start = sizes[1];
 int window = sizes[2];
-uint threads = threads_per_threadgroup.x;
-uint me = thread_position_in_threadgroup.x;
+int threads = threads_per_threadgroup.x;
+int me = thread_position_in_threadgroup.x;
 uint lane = me % LANES;
 uint head = threadgroup_position_in_grid.z;
 int mine = thread_position_in_grid.x / LANES;
@@ -38,14 +40,12 @@ if (words > 1) {
 
 // This split: `old` rows of context from position `low` on, then those of the block's rows whose
 // position falls into it.
-int first = max(start, root - window + 1);
-int split = first / Split + int(threadgroup_position_in_grid.y);
-int low = max(first, split * Split);
-int high = (split + 1) * Split;
+int low = edges[threadgroup_position_in_grid.y];
+int high = edges[threadgroup_position_in_grid.y + 1];
 int old = max(0, min(root, high) - low);
 int total = old + (high > root ? T : 0);
 
-float4 query[N], key[N], value[N], sum[N];
+float4 query[N], key[N], sum[N];
 load_part<LANES, N>(query, q + (size_t(head) * R + row) * D, lane);
 for (int i = 0; i < N; ++i) {
   query[i] *= factors[0];
@@ -55,31 +55,34 @@ float highest = -FLT_MAX;
 float weights = 0.0f;
 
 for (int begin = 0; begin < total; begin += TILE) {
-  int held = min(TILE, total - begin);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int at = 4 * me; at < held * D; at += 4 * threads) {
-    int i = begin + at / D;
-    if (position_of(i, old, low, root, depths) / Split == split) {
-      size_t from = size_t(head) * capacity + (i < old ? low - start + i : context + i - old);
-      for (int j = 0; j < 4; ++j) {
-        tile_k[at + j] = keys[from * D + at % D + j];
-        tile_v[at + j] = values[from * D + at % D + j];
-      }
-    }
+  for (int at = me; at < TILE * FOURS; at += threads) {
+    int i = begin + at / FOURS;
+    int there = position_of(i, old, total, low, root, depths);
+    bool ours = there >= low && there < high;
+    size_t from = size_t(head) * capacity + (i < old ? low - start + i : context + i - old);
+    tile_k[at] = ours ? four(keys + from * D + at % FOURS * 4) : float4(0.0f);
+    tile_v[at] = ours ? four(values + from * D + at % FOURS * 4) : float4(0.0f);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int n = 0; n < held; ++n) {
+
+  // The scores first: they do not wait for each other.
+  float scores[TILE];
+  for (int n = 0; n < TILE; ++n) {
+    for (int c = 0; c < N; ++c) {
+      key[c] = tile_k[n * FOURS + LANES * c + lane];
+    }
+    scores[n] = lanes_sum<LANES>(dot_part<N>(query, key));
+  }
+  for (int n = 0; n < TILE; ++n) {
     int i = begin + n;
-    int there = position_of(i, old, low, root, depths);
-    if (there / Split != split) {
-      continue;
-    }
-    load_part<LANES, N>(key, tile_k + n * D, lane);
-    float score = lanes_sum<LANES>(dot_part<N>(query, key));
-    if (Capped) {
-      score = factors[1] * precise::tanh(score / factors[1]);
-    }
-    if (here - there < window && (i < old || ((seen >> (i - old)) & 1))) {
+    int there = position_of(i, old, total, low, root, depths);
+    bool near = there >= low && there < high && here - there < window;
+    if (near && (i < old || ((seen >> (i - old)) & 1))) {
+      float score = scores[n];
+      if (Capped) {
+        score = factors[1] * precise::tanh(score / factors[1]);
+      }
       if (score > highest) {
         float smaller = exp(highest - score);
         highest = score;
@@ -90,9 +93,8 @@ for (int begin = 0; begin < total; begin += TILE) {
       }
       float weight = exp(score - highest);
       weights += weight;
-      load_part<LANES, N>(value, tile_v + n * D, lane);
       for (int c = 0; c < N; ++c) {
-        sum[c] = fma(float4(weight), value[c], sum[c]);
+        sum[c] = fma(float4(weight), tile_v[n * FOURS + LANES * c + lane], sum[c]);
       }
     }
   }

@@ -2,19 +2,20 @@
 
 import mlx.core as mx
 import pytest
+from metal.delta_rows import SHAPES, TREE, path_to, rows
 from mlx_lm.models.gated_delta import gated_delta_ops
 
 from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
-from metal.delta_rows import SHAPES, TREE, path_to, rows
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_chain_is_mlx_lms_recurrence(shape: tuple) -> None:
     """Outputs and state equal mlx-lm's operations to a few last bits of float32."""
     *fed, state = rows(5, *shape)
-    y, delta, after = gated_delta_tape.reference(*fed, state)
+    y, delta, after = gated_delta_tape.OP.reference(*fed, state)
     mx.disable_compile()  # on a CPU it would compile C++ for every shape
-    wanted, wanted_after = gated_delta_ops(*(part[None] for part in fed), state[None])
+    q, k, v, g, beta, before = (part[None] for part in (*fed, state))
+    wanted, wanted_after = gated_delta_ops(q, k, v, g, beta, before)
     mx.enable_compile()
     assert y.dtype == wanted.dtype
     assert delta.dtype == mx.float32
@@ -26,13 +27,13 @@ def test_a_chain_is_mlx_lms_recurrence(shape: tuple) -> None:
 def test_a_node_of_a_tree_is_the_end_of_its_path(shape: tuple) -> None:
     """Each node equals the last row of a chain over its path, which a wrong parent does not."""
     *fed, state = rows(len(TREE), *shape)
-    y, delta = gated_delta_tree.reference(*fed, state, mx.array(TREE, mx.int32))
+    y, delta = gated_delta_tree.OP.reference(*fed, state, TREE)
     for node in range(len(TREE)):
         at = mx.array(path_to(node, TREE))
-        alone = gated_delta_tape.reference(*(part[at] for part in fed), state)
+        alone = gated_delta_tape.OP.reference(*(part[at] for part in fed), state)
         assert mx.array_equal(y[node], alone[0][-1])
         assert mx.array_equal(delta[node], alone[1][-1])
-    other = gated_delta_tree.reference(*fed, state, mx.array([-1, 0, 1, *TREE[3:]], mx.int32))
+    other = gated_delta_tree.OP.reference(*fed, state, [-1, 0, 1, *TREE[3:]])
     assert not mx.allclose(y[2], other[0][2], atol=1e-3)
 
 
@@ -42,10 +43,10 @@ def test_a_replay_gives_the_state_that_reading_the_rows_gives(count: int) -> Non
     node, layers, width = 5, [], 3
     for seed in range(2):
         layers.append(rows(len(TREE), *SHAPES[0], seed=seed))
-    parents, path = mx.array(TREE, mx.int32), mx.array(path_to(node, TREE), mx.int32)
-    tapes = [gated_delta_tree.reference(*layer, parents) for layer in layers]
+    path = mx.array(path_to(node, TREE), mx.int32)
+    tapes = [gated_delta_tree.OP.reference(*layer, TREE) for layer in layers]
     inputs = mx.random.normal((2, width + len(TREE), 7), key=mx.random.key(9))
-    after, window = gated_delta_replay.reference(
+    after, window = gated_delta_replay.OP.reference(
         mx.stack([layer[5] for layer in layers]),
         mx.stack([tape[1] for tape in tapes]),
         mx.stack([layer[1] for layer in layers]),
@@ -58,7 +59,7 @@ def test_a_replay_gives_the_state_that_reading_the_rows_gives(count: int) -> Non
     for number, (*fed, state) in enumerate(layers):
         want = state
         if count:
-            want = gated_delta_tape.reference(*(part[taken] for part in fed), state)[2]
+            want = gated_delta_tape.OP.reference(*(part[taken] for part in fed), state)[2]
         assert mx.allclose(after[number], want, rtol=1e-6, atol=1e-6)
         kept = mx.concatenate([inputs[number, :width], inputs[number, width:][taken]])
         assert mx.array_equal(window[number], kept[-width:])
@@ -67,9 +68,9 @@ def test_a_replay_gives_the_state_that_reading_the_rows_gives(count: int) -> Non
 def test_what_the_kernels_take() -> None:
     """A state that is not float32, a key of 48 or a tree over 64 rows is left to the reference."""
     fed = rows(2, *SHAPES[0])
-    assert gated_delta_tape.fits(*fed)
-    assert not gated_delta_tape.fits(*fed[:5], fed[5].astype(mx.bfloat16))
-    assert not gated_delta_tape.fits(*rows(2, 1, 2, 48, 5, mx.float32, False))
+    assert gated_delta_tape.OP.fits(*fed)
+    assert not gated_delta_tape.OP.fits(*fed[:5], fed[5].astype(mx.bfloat16))
+    assert not gated_delta_tape.OP.fits(*rows(2, 1, 2, 48, 5, mx.float32, False))
     many = rows(65, *SHAPES[0])
-    assert not gated_delta_tree.fits(*many, mx.array([*range(-1, 64)], mx.int32))
-    assert gated_delta_tree.fits(*(part[:64] for part in many[:5]), many[5], mx.array([0] * 64))
+    assert not gated_delta_tree.OP.fits(*many, range(-1, 64))
+    assert gated_delta_tree.OP.fits(*(part[:64] for part in many[:5]), many[5], [0] * 64)

@@ -3,9 +3,9 @@ do not depend on each other."""
 
 import mlx.core as mx
 import pytest
-
-from dflash_mlx.kernels.verify_attention import Rows, Scores, fits, reference
 from metal.attention_rows import CONTEXT, TREE, block, plain_steps
+
+from dflash_mlx.kernels.verify_attention import Rows, Scores, edges_between, fits, reference
 
 
 def seen(rows: Rows, window: int) -> mx.array:
@@ -50,6 +50,19 @@ def test_every_row_has_the_bits_of_a_plain_step(dtype: mx.Dtype) -> None:
         out = reference(*arrays, scores)
         for row, step in enumerate(plain_steps(*arrays)):
             assert mx.array_equal(out[:, row : row + 1], reference(*step, scores))
+
+
+def test_splits_begin_at_fixed_positions() -> None:
+    """Whatever the first and the last position: only then do plain steps and blocks sum alike."""
+    assert edges_between(0, 33, 16) == [0, 16, 32, 48]
+    assert edges_between(5, 16, 16) == [5, 16]
+    long = edges_between(0, 600, 16)
+    assert long[15:] == [240, 256, 320, 384, 448, 512, 576, 640]
+    for first, end in ((0, 1), (16, 17), (37, 300), (321, 600), (599, 600)):
+        edges = edges_between(first, end, 16)
+        assert edges[0] == first
+        assert edges[1:] == [edge for edge in long if first < edge <= edges[-1]]
+        assert edges[-2] < end <= edges[-1]
 
 
 def test_what_the_kernel_takes() -> None:

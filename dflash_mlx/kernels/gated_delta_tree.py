@@ -4,6 +4,8 @@ As `gated_delta_tape`, but each row goes on from its parent's state, and no stat
 tree is always committed by `gated_delta_replay`.
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 
 from . import gated_delta_tape
@@ -27,15 +29,14 @@ def reference(
     g: mx.array,
     beta: mx.array,
     state: mx.array,
-    parents: mx.array,
+    parents: Sequence[int],
 ) -> tuple[mx.array, mx.array]:
     """The rows' outputs and deltas, as those of `gated_delta_tape.reference`.
 
-    `parents` int32 [T] is smaller than the row it stands at; -1 is the given state. Reads `parents`
-    on the host.
+    `parents`, one a row, are earlier rows; -1 is the given state.
     """
     ys, deltas, states = [], [], [state]
-    for row, parent in enumerate(parents.tolist()):
+    for row, parent in enumerate(parents):
         rows = q[row], k[row], v[row], g[row], beta[row]
         y, delta, after = step(*rows, states[parent + 1])
         ys.append(y.astype(q.dtype))
@@ -52,12 +53,12 @@ def launch(
     g: mx.array,
     beta: mx.array,
     state: mx.array,
-    parents: mx.array,
+    parents: Sequence[int],
 ) -> tuple[mx.array, mx.array]:
     """As `reference`, in one dispatch; a row gives the bits that a chain of its path gives."""
     y, delta = launcher(
         SOURCE,
-        [q, k, v, g, beta, state, parents],
+        [q, k, v, g, beta, state, mx.array([*parents], mx.int32)],
         template=[("InT", q.dtype), ("Rows", ROWS), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
         threadgroup=(LANES * ROWS, 1, 1),
@@ -74,14 +75,10 @@ def fits(
     g: mx.array,
     beta: mx.array,
     state: mx.array,
-    parents: mx.array,
+    parents: Sequence[int],
 ) -> bool:
     """What fits a chain, up to 64 nodes."""
-    return (
-        len(v) <= NODES
-        and parents.dtype == mx.int32
-        and gated_delta_tape.fits(q, k, v, g, beta, state)
-    )
+    return len(parents) <= NODES and gated_delta_tape.fits(q, k, v, g, beta, state)
 
 
 OP = Op("gated_delta_tree", reference, launch, fits)

@@ -13,7 +13,8 @@ import mlx.core as mx
 from .dispatch import Op
 from .source import Launcher, Source
 
-SPLIT = 256  # positions one threadgroup goes through
+SPLIT = 256  # positions one threadgroup goes through, in a long context four times as many
+SHORT = 16  # splits of that length
 THREADS = 256  # of a threadgroup at most
 ROWS = 64  # of a block at most: bits of the word that holds a path
 DIMS = (64, 80, 96, 128, 192, 256)
@@ -23,7 +24,7 @@ NO_SINK = -3.4028234663852886e38  # the lowest float32: its weight is 0, and no 
 HEADERS = ("lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
-    inputs=("q", "keys", "values", "sees", "depths", "sizes", "factors"),
+    inputs=("q", "keys", "values", "sees", "depths", "edges", "sizes", "factors"),
     outputs=("partial", "norms"),
     headers=HEADERS,
 )
@@ -127,8 +128,8 @@ def launch(
     heads, count, dim = q.shape
     packed = heads // len(keys) * count
     root, window = rows.start + rows.context, scores.window or NO_WINDOW
-    first = max(rows.start, root - window + 1) // split
-    splits = (root + count - 1) // split - first + 1
+    edges = edges_between(max(rows.start, root - window + 1), root + count, split)
+    splits = len(edges) - 1
     lanes = 8 if dim > 128 else 4
     threads = min(THREADS, -(-packed * lanes // 32) * 32)
     partial, norms = launcher(
@@ -139,14 +140,13 @@ def launch(
             values,
             rows.sees,
             rows.depths,
+            mx.array(edges, mx.int32),
             mx.array([rows.context, rows.start, window], mx.int32),
             mx.array([scores.scale, scores.cap], mx.float32),
         ],
         template=[
-            ("KeyT", keys.dtype),
             ("Hkv", len(keys)),
             ("D", dim),
-            ("Split", split),
             ("Capped", scores.cap > 0),
         ],
         grid=(-(-packed * lanes // threads) * threads, splits, len(keys)),
@@ -165,6 +165,19 @@ def launch(
         output_dtypes=[q.dtype],
     )
     return out
+
+
+def edges_between(first: int, end: int, split: int) -> list[int]:
+    """Where the splits that hold positions `first` to `end` - 1 begin, and where the last ends.
+
+    But for `first` itself they depend on no other position: that is why a row's sums do not.
+    """
+    edges, edge = [first], 0
+    while edge < end:
+        edge += split if edge < SHORT * split else 4 * split
+        if edge > first:
+            edges.append(edge)
+    return edges
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:

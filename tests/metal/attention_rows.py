@@ -28,8 +28,8 @@ def block(
         mx.concatenate([mx.random.normal((heads[1], count, dim), key=seed), spare], axis=1)
         for seed in seeds[1:]
     )
-    arrays = (part.astype(dtype) for part in (q, keys, values))
-    return (*arrays, Rows.of(context, parents, start))
+    rows = Rows.of(context, parents, start)
+    return q.astype(dtype), keys.astype(dtype), values.astype(dtype), rows
 
 
 def plain_steps(

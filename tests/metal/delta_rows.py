@@ -1,5 +1,7 @@
 """Random rows and states of Gated DeltaNet layers."""
 
+import random
+
 import mlx.core as mx
 
 TREE = [-1, 0, 0, 1, 2, 4, 3, 0, 5]  # a branch in each generation, one node after its parent
@@ -29,3 +31,9 @@ def rows(
 def path_to(node: int, parents: list[int]) -> list[int]:
     """The rows from the first to `node`."""
     return ([] if parents[node] < 0 else path_to(parents[node], parents)) + [node]
+
+
+def random_tree(count: int, seed: int) -> list[int]:
+    """Parents of a random tree, several of them roots; half of the nodes follow the one before."""
+    draw = random.Random(seed)
+    return [node - 1 if draw.random() < 0.5 else draw.randrange(-1, node) for node in range(count)]

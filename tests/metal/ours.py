@@ -1,6 +1,7 @@
 """This package's kernels in the emulator, as they are and with planted faults."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -9,15 +10,34 @@ import numpy as np
 from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.source import MetalLauncher, Source
 
-from .emulator import compare, run
+from . import emulator
+from .emulator import Outcome, compare
 
 Edit = tuple[str, str]
+# As the emulator's, for operations whose arguments are not all arrays.
+run: Callable[..., Outcome] = emulator.run
+check: Callable[..., Outcome] = emulator.check
 # Cheap ones first: most faults show at once.
 RUNS = [("plain", "forward"), ("plain", "reverse"), ("race", "forward"), ("sanitize", "forward")]
 
 
+@dataclass(frozen=True)
+class Edited(Source):
+    """A source with one text of its header or body replaced."""
+
+    edit: Edit = ("", "")
+
+    @property
+    def body(self) -> str:
+        return super().body.replace(*self.edit)
+
+    @property
+    def header(self) -> str:
+        return super().header.replace(*self.edit)
+
+
 class Faulty(MetalLauncher):
-    """The launcher of a Mac, with one text of a kernel's header or body replaced."""
+    """The launcher of a Mac that plants a fault; `found` says how often its place was there."""
 
     def __init__(self, edit: Edit):
         super().__init__()
@@ -25,14 +45,9 @@ class Faulty(MetalLauncher):
         self.found = 0
 
     def __call__(self, source: Source, *args: Any, **call: Any) -> list[mx.array]:
-        old, new = self.edit
-        self.found += source.body.count(old) + source.header.count(old)
-
-        class Edited(Source):
-            body = source.body.replace(old, new)
-            header = source.header.replace(old, new)
-
-        return super().__call__(Edited(source.name, source.inputs, source.outputs), *args, **call)
+        self.found += (source.header + source.body).count(self.edit[0])
+        names = source.name, source.inputs, source.outputs, source.headers
+        return super().__call__(Edited(*names, self.edit), *args, **call)
 
 
 def through(op: Op, edit: Edit | None = None, **options: Any) -> Callable[..., Any]:

@@ -7,11 +7,10 @@ from tiny import ALL
 from dflash_mlx.kernels import gated_delta_tape, gated_delta_tree
 from dflash_mlx.kernels.dispatch import Op
 
-from .delta_rows import SHAPES, TREE, path_to, rows
-from .emulator import check, compare, run
-from .ours import caught, same_bits, through
+from .delta_rows import SHAPES, TREE, path_to, random_tree, rows
+from .emulator import compare
+from .ours import caught, check, run, same_bits, through
 
-PARENTS = mx.array(TREE, mx.int32)
 TOLERANCE = {mx.float32: 2e-5, mx.float16: 4e-3, mx.bfloat16: 3e-2}
 
 
@@ -20,7 +19,7 @@ TOLERANCE = {mx.float32: 2e-5, mx.float16: 4e-3, mx.bfloat16: 3e-2}
 def test_every_run_equals_the_reference(shape: tuple, tree: bool) -> None:
     """Schedules, sanitizers and the race check; 2 or 1 threadgroups, the last one partial."""
     fed = rows(len(TREE), *shape)
-    op, more = (gated_delta_tree.OP, [PARENTS]) if tree else (gated_delta_tape.OP, [])
+    op, more = (gated_delta_tree.OP, [TREE]) if tree else (gated_delta_tape.OP, [])
     tolerance = TOLERANCE[shape[4]]
     check(through(op), op.reference, *fed, *more, rtol=tolerance, atol=tolerance)
 
@@ -34,8 +33,8 @@ def test_other_shapes_and_dtypes(shape: tuple) -> None:
     for op, case in (
         (gated_delta_tape.OP, fed),
         (gated_delta_tape.OP, one),
-        (gated_delta_tree.OP, [*fed, PARENTS]),
-        (gated_delta_tree.OP, [*one, PARENTS[:1]]),
+        (gated_delta_tree.OP, [*fed, TREE]),
+        (gated_delta_tree.OP, [*one, TREE[:1]]),
     ):
         outcome = run(through(op), *case, schedule="random:4")
         assert not outcome.findings
@@ -54,7 +53,7 @@ def test_a_row_has_the_same_bits_whatever_is_verified_with_it() -> None:
         fewer = run(through(gated_delta_tape.OP), *part).outputs
         assert same_bits(fewer[0], y[:count])
         assert same_bits(fewer[1], delta[:count])
-    y, delta = run(through(gated_delta_tree.OP), *fed, PARENTS).outputs
+    y, delta = run(through(gated_delta_tree.OP), *fed, TREE).outputs
     for node in (5, 6, 8):
         at = mx.array(path_to(node, TREE))
         chain = run(through(gated_delta_tape.OP), *(part[at] for part in fed[:5]), fed[5]).outputs
@@ -62,13 +61,28 @@ def test_a_row_has_the_same_bits_whatever_is_verified_with_it() -> None:
         assert same_bits(delta[node], chain[1][-1])
 
 
+@pytest.mark.parametrize("seed", range(40 if ALL else 4))
+def test_random_trees(seed: int) -> None:
+    """Any number of rows and any parents; all shapes where everything is run."""
+    parents = random_tree(1 + 7 * seed % 20, seed)
+    fed = rows(len(parents), *SHAPES[seed % 4 if ALL else 0], seed=seed)
+    case = [*fed, parents]
+    outcome = run(through(gated_delta_tree.OP), *case, schedule=f"random:{seed}")
+    assert not outcome.findings
+    (y, delta), (want_y, want_delta) = outcome.outputs, gated_delta_tree.OP.reference(*case)
+    compare(y, want_y, TOLERANCE[y.dtype], 1e-3, "y")
+    compare(delta, want_delta, 2e-5, 2e-5, "delta")
+
+
 def test_64_nodes_fit() -> None:
     """A comb: every second node is a leaf, so every node but the first walks its path again."""
-    parents = mx.array([-1, *(max(0, (i - 1) // 2 * 2) for i in range(1, 64))], mx.int32)
+    parents = [-1, *(max(0, (i - 1) // 2 * 2) for i in range(1, 64))]
     fed = rows(64, *SHAPES[0][:3], 1, *SHAPES[0][4:])
     outcome = run(through(gated_delta_tree.OP), *fed, parents, build="race")
     assert not outcome.findings
-    for got, want in zip(outcome.outputs, gated_delta_tree.reference(*fed, parents), strict=True):
+    for got, want in zip(
+        outcome.outputs, gated_delta_tree.OP.reference(*fed, parents), strict=True
+    ):
         compare(got, want, 1e-4, 1e-4, "64 nodes")
 
 
@@ -79,7 +93,7 @@ def test_traffic() -> None:
     chain = run(through(gated_delta_tape.OP), *fed, build="traffic").traffic
     assert chain["state"].loads == chain["after"].stores == state
     assert chain["delta"].stores == len(TREE) * 4 * 2 * 5
-    tree = run(through(gated_delta_tree.OP), *fed, PARENTS, build="traffic").traffic
+    tree = run(through(gated_delta_tree.OP), *fed, TREE, build="traffic").traffic
     assert tree["state"].loads == state
     written = sum(traffic.stores for traffic in tree.values())
     assert written == tree["y"].stores + tree["delta"].stores == 2 * len(TREE) * 4 * 2 * 5
@@ -93,7 +107,7 @@ FAULTS: list[tuple[Op, str, str]] = [
     (gated_delta_tape.OP, "if (lane == 0) {", "{"),
     (gated_delta_tape.OP, "LANES * i + lane) + j] = s", "LANES * i + lane) + j + 1] = s"),
     (gated_delta_tape.OP, "t < T;", "t <= T;"),
-    (gated_delta_tape.OP, "float sum = 0.0f", "float sum"),
+    (gated_delta_tape.OP, "int i = 1; i < N", "int i = 0; i < N"),
     (gated_delta_tree.OP, BARRIER, ""),
     (gated_delta_tree.OP, BARRIER, BARRIER.replace("mem_threadgroup", "mem_none")),
     (gated_delta_tree.OP, BARRIER, BARRIER.replace("mem_threadgroup", "mem_device")),
@@ -111,5 +125,5 @@ FAULTS: list[tuple[Op, str, str]] = [
 def test_planted_faults_are_caught(op: Op, old: str, new: str) -> None:
     """Barriers dropped and weakened, wrong lanes, bounds and indices: each shows in some run."""
     fed = rows(len(TREE), *SHAPES[0])
-    case = [*fed, PARENTS] if op is gated_delta_tree.OP else fed
+    case = [*fed, TREE] if op is gated_delta_tree.OP else fed
     assert caught(op, (old, new), [case], 2e-5)

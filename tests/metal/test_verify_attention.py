@@ -1,15 +1,18 @@
 """The verify attention kernels: parity, rows that do not depend on each other, one read."""
 
+import random
+
 import mlx.core as mx
 import pytest
 from tiny import ALL
 
 from dflash_mlx.kernels import verify_attention
-from dflash_mlx.kernels.verify_attention import Rows, Scores
+from dflash_mlx.kernels.verify_attention import Scores
 
 from .attention_rows import CONTEXT, TREE, block, plain_steps
-from .emulator import check, compare, run
-from .ours import caught, same_bits, through
+from .delta_rows import random_tree
+from .emulator import compare
+from .ours import caught, check, run, same_bits, through
 
 OP = verify_attention.OP
 CHAIN = range(-1, 6)
@@ -30,7 +33,7 @@ SHAPES = [
 @pytest.mark.parametrize("parents", [CHAIN, TREE])
 @pytest.mark.parametrize("scores", SCORES if ALL else SCORES[1:2])
 def test_every_run_equals_the_reference(parents: list[int], scores: Scores) -> None:
-    """Schedules, sanitizers and the race check; two tiles a split, a split's border in the block."""
+    """Schedules, sanitizers and the race check; two tiles a split, a border in the block."""
     case = block(parents, 58, start=5)
     kernel = through(OP, split=32)
     check(kernel, OP.reference, *case, scores, rtol=2e-5, atol=2e-5)
@@ -51,6 +54,21 @@ def test_shapes_dtypes_and_scores(shape: tuple, scores: Scores) -> None:
         compare(outcome.outputs[0], want, TOLERANCE[dtype], TOLERANCE[dtype], f"{dim}")
 
 
+@pytest.mark.parametrize("seed", range(60 if ALL else 6))
+def test_random_blocks(seed: int) -> None:
+    """Any tree behind any context, window and start; all shapes where everything is run."""
+    draw = random.Random(seed)
+    heads, dim, dtype = SHAPES[seed % len(SHAPES) if ALL else 0]
+    parents = random_tree(draw.randrange(1, 20), seed)
+    case = block(parents, draw.randrange(70), draw.randrange(40), heads, dim, dtype)
+    sinks = draw.choice([None, SINKS[: heads[0]]])
+    scores = Scores(0.3, draw.choice([0.0, 4.0]), draw.choice([0, 1, 3, 17, 100]), sinks)
+    outcome = run(through(OP, split=16), *case, scores, schedule=f"random:{seed}")
+    assert not outcome.findings
+    want = OP.reference(*case, scores)
+    compare(outcome.outputs[0], want, TOLERANCE[dtype], TOLERANCE[dtype], str(scores))
+
+
 def test_64_rows_of_a_tree() -> None:
     """Two words a row, 128 packed rows in two threadgroups, the block's rows in several splits."""
     parents = [-1, *(max(0, i - 2) for i in range(1, 64))]
@@ -61,11 +79,12 @@ def test_64_rows_of_a_tree() -> None:
 
 @pytest.mark.parametrize("scores", [SCORES[0], SCORES[1]])
 def test_a_row_has_the_same_bits_whatever_is_verified_with_it(scores: Scores) -> None:
-    """Blocks of 1 to 16 rows, and every node of a tree, against a plain step over the path."""
+    """Blocks of 1 to 16 rows, and nodes of a tree on both sides of a border between long splits,
+    against a plain step over the path."""
     kernel = through(OP, split=16)
     sizes = range(1, 17) if ALL else (1, 2, 7, 16)
-    for parents in (*(range(-1, size - 1) for size in sizes), TREE):
-        case = block(parents, start=2)
+    for context, parents in (*((27, range(-1, size - 1)) for size in sizes), (316, TREE)):
+        case = block(parents, context, start=2)
         out = run(kernel, *case, scores).outputs[0]
         for row, step in enumerate(plain_steps(*case)):
             if ALL or row in (0, 1, len(parents) - 2, len(parents) - 1):
@@ -92,34 +111,38 @@ def test_other_rows_that_are_not_finite_do_not_reach_a_row() -> None:
 
 @pytest.mark.parametrize(("heads", "reads"), [((8, 1), 1), ((9, 1), 1), ((10, 1), 2)])
 def test_traffic(heads: tuple[int, int], reads: int) -> None:
-    """Each key and value is loaded once, by one thread, for up to 64 packed rows of queries."""
+    """Each key and value is loaded once, by one thread, for up to 64 packed rows of queries; those
+    of a block on both sides of a border too."""
     case = block(CHAIN, heads=heads)
     first = run(through(OP, split=16), *case, SCORES[0], build="traffic").records[0]
     once = (CONTEXT + len(CHAIN)) * 64 * 4
     assert first.traffic["keys"].loads == first.traffic["values"].loads == reads * once
-    assert first.threadgroup_bytes == 2 * 16 * 64 * 4
+    assert first.threadgroup_bytes == 2 * 8 * 64 * 4
     windowed = run(through(OP, split=16), *case, Scores(0.2, window=9), build="traffic").records[0]
     assert windowed.traffic["keys"].loads == reads * (8 + len(CHAIN)) * 64 * 4
 
 
 FIRST = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int at"
-SECOND = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int n"
+SECOND = "threadgroup_barrier(mem_flags::mem_threadgroup);\n\n"
 FAULTS = [
     (FIRST, FIRST[FIRST.index("for") :]),
-    (SECOND, SECOND[SECOND.index("for") :]),
+    (SECOND, ""),
     (SECOND, SECOND.replace("mem_threadgroup", "mem_device")),
     (SECOND, SECOND.replace("mem_threadgroup", "mem_none").replace("threadgroup_b", "simdgroup_b")),
-    ("at < held * D", "at <= held * D"),
-    ("min(TILE, total - begin)", "TILE"),
-    ("at += 4 * threads", "at += 4 * threads + 4"),
+    ("at < TILE * FOURS", "at <= TILE * FOURS"),
+    ("at += threads", "at += threads + 1"),
+    ("i < total ? root + depths", "i <= total ? root + depths"),
+    ("int me = ", "int me = 1 + "),
     ("int row = min(mine, R - 1)", "int row = mine"),
     ("if (mine < R)", "if (mine <= R)"),
-    ("int high = (split + 1) * Split", "int high = (split + 1) * Split - 1"),
+    ("y + 1];", "y + 1] - 1;"),
     ("high > root ? T", "high > root + 1 ? T"),
     ("here - there < window", "here - there <= window"),
     ("(seen >> (i - old)) & 1", "(seen >> (i - old + 1)) & 1"),
     ("(seen >> (i - old)) & 1", "1"),
-    ("if (there / Split != split)", "if (false)"),
+    ("bool near = there >= low && there < high &&", "bool near ="),
+    ("tile_k[n * FOURS", "tile_k[FOURS"),
+    ("LANES * c + lane];", "LANES * c + lane + 1];"),
     ("if (score > highest)", "if (score < highest)"),
     ("weights *= smaller", ""),
     ("low - start + i", "low + i"),
