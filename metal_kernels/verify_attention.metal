@@ -22,6 +22,8 @@ int capacity = keys_shape[1];
 int context = sizes[0];
 int start = sizes[1];
 int window = sizes[2];
+float scale = factors[0];
+float cap = factors[1];
 int threads = threads_per_threadgroup.x;
 int me = thread_position_in_threadgroup.x;
 uint lane = me % LANES;
@@ -48,7 +50,7 @@ int total = old + (high > root ? T : 0);
 float4 query[N], key[N], sum[N];
 load_part<LANES, N>(query, q + (size_t(head) * R + row) * D, lane);
 for (int i = 0; i < N; ++i) {
-  query[i] *= factors[0];
+  query[i] *= scale;
   sum[i] = float4(0.0f);
 }
 float highest = -FLT_MAX;
@@ -81,7 +83,7 @@ for (int begin = 0; begin < total; begin += TILE) {
     if (near && (i < old || ((seen >> (i - old)) & 1))) {
       float score = scores[n];
       if (Capped) {
-        score = factors[1] * precise::tanh(score / factors[1]);
+        score = cap * precise::tanh(score / cap);
       }
       if (score > highest) {
         float smaller = exp(highest - score);
