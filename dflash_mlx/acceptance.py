@@ -17,15 +17,20 @@ import numpy as np
 from .errors import DFlashError, UsageError
 from .sampling import Draws, Shaper
 from .slots import Draft, Slots
+from .tree import Tree
 from .types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one block on the host: accepted drafts, then the target's bonus token."""
+    """The outcome of one block on the host: accepted drafts, then the target's bonus token.
+
+    Of a tree, `path` are the accepted drafts' rows.
+    """
 
     accepted: tuple[int, ...]
     bonus: int
+    path: tuple[int, ...] | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -65,6 +70,20 @@ class Match:
         chosen = self.choose(self.shaper.penalise(logits, history, draft.tokens))
         kept = count_prefix(chosen[:-1] == draft.tokens)
         return to_host(chosen[kept][None], logits, draft.tokens, kept)
+
+    def walk(self, tree: Tree, logits: mx.array, history: list[int]) -> Verdict:
+        """Follow the target's own choices through a tree, from its logits [R, V] of all rows.
+
+        Each row chooses once, and those on the way decide: what is committed was chosen by the
+        target after just the tokens before it, which is plain sampling (spec 4.3).
+        """
+        chosen = self.choose(self.shaper.penalise_paths(logits, history, tree.paths()))
+        broken = mx.isnan(logits.sum())[None]
+        first, *choices = np.array(mx.concatenate([broken, chosen.astype(mx.int32)])).tolist()
+        if first:
+            raise not_numbers()
+        path, bonus = tree.walk(choices)
+        return Verdict(tuple(tree.tokens[row - 1] for row in path), bonus, path)
 
 
 class TokenRejection(Match):

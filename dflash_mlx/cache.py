@@ -1,31 +1,24 @@
 """The target's caches, which can go back to an earlier token exactly.
 
 Rows of keys and values are cut. Recurrent state and full windows go back a pass; further only to a
-snapshot, which the caller asks for where a turn ends. A rewind here succeeds exactly or raises.
-Knows cache classes, not models.
+snapshot, which the caller asks for where a turn ends. Of a pass over a tree one path is picked.
+Each of these succeeds exactly or raises. Knows cache classes, not models.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import (
-    CacheList,
-    ChunkedKVCache,
-    KVCache,
-    QuantizedKVCache,
-    RotatingKVCache,
-)
+from mlx_lm.models.cache import RotatingKVCache
 
-from . import rotating
-from .cpu import MaskedCache
+from .branch import Branch, tree_mask
 from .errors import DFlashError, RewindError
+from .layer_cache import KINDS, ROWS, can_cut, cut, load, members, pick, save
 from .recurrent import RecurrentCache
 from .registry import SNAPSHOT_BYTES, SNAPSHOTS
-
-ROWS = (KVCache, MaskedCache, QuantizedKVCache)  # go back to anywhere
-KINDS = (*ROWS, ChunkedKVCache, RotatingKVCache, RecurrentCache)
+from .tree import Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +44,8 @@ class TargetCache:
         self.layers = layers
         self._members = list(members(layers))
         self._snapshots: list[Snapshot] = []
+        self._grown: tuple[int, Tree] | None = None
+        self.branch: Branch | None = None
         for cache in self._members:
             if type(cache) not in KINDS:
                 raise DFlashError(
@@ -89,6 +84,7 @@ class TargetCache:
 
         Costs memory for each token of a pass where layers are recurrent: not for a prefill.
         """
+        assert self._grown is None
         for cache in self._stateful:
             if isinstance(cache, RecurrentCache):
                 cache.taping = on
@@ -98,6 +94,7 @@ class TargetCache:
 
         Does nothing where every layer can go back anywhere.
         """
+        assert self._grown is None
         length = self.offset
         if not length or not self._stateful or any(s.length == length for s in self._snapshots):
             return
@@ -111,8 +108,50 @@ class TargetCache:
         ):
             del self._snapshots[0]
 
+    @contextmanager
+    def reading(self, tree: Tree) -> Iterator[None]:
+        """The one pass in this context reads a tree: every row sees its own path.
+
+        `branch` is set meanwhile. Follow it with `pick`, or with a rewind to before the pass.
+        """
+        assert self._grown is None
+        self._grown, self.branch = (self.offset, tree), Branch(tree)
+        try:
+            for cache in self._members:
+                if isinstance(cache, RecurrentCache):
+                    cache.branch = self.branch
+                else:
+                    cache.make_mask = tree_mask(
+                        cache, self.branch
+                    )  # this object's, not its class's
+            yield
+        finally:
+            self.branch = None
+            for cache in self._members:
+                if isinstance(cache, RecurrentCache):
+                    cache.branch = None
+                else:
+                    vars(cache).pop("make_mask", None)
+
+    def pick(self, rows: tuple[int, ...]) -> None:
+        """Keep one path of the tree that was just read: row 0, the anchor's, and on from there.
+
+        RewindError, with nothing changed, if that cannot be.
+        """
+        start, tree = self._grown or (self.offset, None)
+        whole = tree and all(cache.offset == start + tree.rows for cache in self._members)
+        if not (tree and whole and tree.is_path(rows)):
+            raise RewindError(
+                "the cache has read no tree with such a path.", hint="start a new conversation"
+            )
+        for cache in self._members:
+            pick(cache, rows, tree.rows)
+        self._grown = None
+
     def can_rewind(self, length: int) -> bool:
         """Whether `rewind(length)` would succeed."""
+        if self._grown and length > self._grown[0]:
+            return False
         return 0 <= length <= self.offset and (
             self._can_cut(length) or any(s.length == length for s in self._snapshots)
         )
@@ -141,58 +180,7 @@ class TargetCache:
             for cache, part in zip(self._stateful, taken.parts, strict=True):
                 load(cache, part, length)
         self._snapshots = [s for s in self._snapshots if s.length <= length]
+        self._grown = None
 
     def _can_cut(self, length: int) -> bool:
         return all(length <= cache.offset and can_cut(cache, length) for cache in self._members)
-
-
-def members(layers: list[Any]) -> Iterator[Any]:
-    """The caches of all layers, those in mlx-lm's lists one by one."""
-    for layer in layers:
-        if type(layer) is CacheList:
-            yield from members(list(layer.caches))
-        else:
-            yield layer
-
-
-def can_cut(cache: Any, length: int) -> bool:
-    """Whether one cache can go back to `length` tokens by itself."""
-    if isinstance(cache, RotatingKVCache):
-        return rotating.can_rewind(cache, length)
-    if isinstance(cache, RecurrentCache):
-        return cache.can_rewind(length)
-    if isinstance(cache, ChunkedKVCache):  # its front is cut to `chunk_size` rows before a pass
-        return length == cache.offset or cache.start_position <= max(0, length - cache.chunk_size)
-    return True
-
-
-def cut(cache: Any, length: int) -> None:
-    """Let one cache go back to `length` tokens, which `can_cut` has allowed."""
-    if isinstance(cache, RotatingKVCache):
-        rotating.rewind(cache, length)
-    elif isinstance(cache, RecurrentCache):
-        cache.rewind(length)
-    else:
-        cache.trim(cache.offset - length)
-
-
-def save(cache: Any) -> tuple[mx.array, ...]:
-    """Copies of what one cache that has read something needs to go on from here."""
-    if isinstance(cache, RotatingKVCache):
-        return rotating.save(cache)
-    if isinstance(cache, RecurrentCache):
-        return cache.save()
-    keys, values = cache.keys_and_values()
-    rows = mx.arange(keys.shape[2])
-    return mx.take(keys, rows, axis=2), mx.take(values, rows, axis=2)
-
-
-def load(cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-    """Put one cache back to what `save` gave after `length` tokens."""
-    if isinstance(cache, RotatingKVCache):
-        rotating.load(cache, (part[0], part[1]), length)
-    elif isinstance(cache, RecurrentCache):
-        cache.load(part, length)
-    else:
-        cache.keys, cache.values, cache.offset = part[0], part[1], length
-        cache.start_position = length - part[0].shape[2]

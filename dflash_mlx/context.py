@@ -4,12 +4,14 @@ The two caches always cover the same tokens. Does not know text, or how tokens a
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import mlx.core as mx
 
 from .drafter import Drafter
 from .sampling import HISTORY
 from .target import Target
+from .tree import Tree
 
 Progress = Callable[[int, int], None]
 CHUNK = 2048  # tokens a prefill pass, as in mlx-lm
@@ -110,22 +112,40 @@ class Context:
         """The tokens that penalties look at, up to the anchor."""
         return [*self.tokens[1 - HISTORY :], anchor]
 
-    def verify(self, anchor: int, drafts: mx.array) -> tuple[mx.array, mx.array]:
+    def verify(
+        self, anchor: int, drafts: mx.array, tree: Tree | None = None
+    ) -> tuple[mx.array, mx.array]:
         """One target pass over [anchor, drafts]: logits [γ + 1, V] and taps [1, γ + 1, K * Ht].
 
-        Follow it with `commit`.
+        The drafts are a chain, or the nodes of a tree. Follow it with `commit`.
         """
         block = mx.concatenate([mx.array([anchor]), drafts.astype(mx.int32)])[None]
         self.target_cache.tape(True)
-        logits, taps = self.target.forward(block, self.target_cache)
+        with nullcontext() if tree is None else self.target_cache.reading(tree):
+            logits, taps = self.target.forward(block, self.target_cache)
         return logits[0], taps
 
-    def commit(self, anchor: int, kept: tuple[int, ...], taps: mx.array) -> None:
-        """Keep the anchor and the kept tokens but the last, which is the next anchor."""
+    def commit(
+        self,
+        anchor: int,
+        kept: tuple[int, ...],
+        taps: mx.array,
+        path: tuple[int, ...] | None = None,
+    ) -> None:
+        """Keep the anchor and the kept tokens but the last, which is the next anchor.
+
+        `path` are the rows of a tree's accepted drafts, of which the kept ones are the first.
+        """
         count = len(kept)
-        self.target_cache.rewind(len(self.tokens) + count)
+        if path is None:
+            self.target_cache.rewind(len(self.tokens) + count)
+            taps = taps[:, :count]
+        else:
+            rows = (0, *path)[:count]
+            self.target_cache.pick(rows)
+            taps = taps[:, mx.array(rows)]
         if self.draft_cache is not None:
-            self.draft_cache.absorb(taps[:, :count])
+            self.draft_cache.absorb(taps)
             mx.async_eval(self.draft_cache.state)
         before = len(self.tokens)
         self.tokens += (anchor, *kept[:-1])

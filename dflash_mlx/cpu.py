@@ -76,18 +76,31 @@ class SharedRope(nn.Module):
             mx.arange(0, -half, -1, dtype=mx.float32) * (math.log(rope.base) / half)
         )
         self._at: tuple[int, int] | None = None
+        self._depths: mx.array | None = None
         self._table: tuple[mx.array, mx.array] = (self._rates, self._rates)
 
-    def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
-        """Rotate x [..., L, d] that starts at position `offset`; arrays of them go to nn.RoPE."""
-        if not isinstance(offset, int) or x.shape[-1] != self._plain.dims:
+    def shares(self, x: mx.array, offset: int | mx.array) -> bool:
+        """Whether the table is used: not for arrays of offsets, nor where part of x is turned."""
+        return isinstance(offset, int) and x.shape[-1] == self._plain.dims
+
+    def __call__(
+        self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None
+    ) -> mx.array:
+        """Rotate x [..., L, d] that starts at position `offset`.
+
+        With `depths` [L] the rows stand that far behind `offset`, instead of one after another.
+        """
+        if not self.shares(x, offset):
+            assert depths is None
             return self._plain(x, offset=offset)  # pyright: ignore[reportArgumentType]
+        assert isinstance(offset, int)
         at = (offset, x.shape[-2])
-        if at != self._at:
-            positions = mx.arange(offset, offset + at[1], dtype=mx.float32) * self._plain.scale
+        if at != self._at or depths is not self._depths:
+            steps = mx.arange(at[1]) if depths is None else depths
+            positions = (offset + steps).astype(mx.float32) * self._plain.scale
             angles = positions[:, None] * self._rates
             cos, sin = mx.cos(angles), mx.sin(angles)
-            self._at = at
+            self._at, self._depths = at, depths
             self._table = mx.concatenate([cos, cos], -1), mx.concatenate([-sin, sin], -1)
         cos, sin = self._table
         first, second = mx.split(x, 2, axis=-1)

@@ -1,16 +1,16 @@
-"""The loop of the DFlash paper: draft -> verify -> accept -> commit, one block a turn.
+"""The loop of the DFlash paper: plan -> propose -> verify -> judge -> commit, one block a turn.
 
 Tokens in, blocks out. Does not know text, templates or clocks.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import mlx.core as mx
 
 from .acceptance import Match
 from .context import Context
-from .slots import Draft
-from .types import Block
+from .proposal import propose
+from .types import Block, Plan
 
 
 def decode(
@@ -21,34 +21,32 @@ def decode(
     block_size: int,
     max_tokens: int,
     stops: frozenset[int],
+    plan: Callable[[], Plan] | None = None,
 ) -> Generator[Block]:
     """Answer a prompt that `context` has read, from the logits [1, V] after it.
 
     The first block is the token that the prefill gives; each other block is one verify. After every
-    block the caches hold all tokens but the last, which is the next anchor.
+    block the caches hold all tokens but the last, which is the next anchor. A block of `block_size`
+    tokens is drafted every round, and `plan` says how much of it is verified, and how: all of it as
+    a chain, if nothing is said.
     """
-    left, kept, drafted, accepted = max_tokens, (rule.first(logits, context.tokens),), 0, 0
+    left, kept, counts = max_tokens, (rule.first(logits, context.tokens),), (0, 0, 0)
     while True:
         anchor, left = kept[-1], left - len(kept)
         reason = finish(kept, left, stops)
-        # The next draft is computed while this block is shown.
-        draft = None if reason else propose(context, rule, anchor, min(block_size, left + 1))
-        yield Block(kept, drafted, accepted, finish_reason=reason)
-        if draft is None:
+        offer = None
+        if not reason:  # the next draft is computed while this block is shown
+            wanted = plan() if plan else Plan(block_size)
+            offer = propose(context, rule, anchor, min(block_size, left + 1), wanted)
+        drafted, accepted, depth = counts
+        yield Block(kept, drafted, accepted, finish_reason=reason, depth=depth)
+        if offer is None:
             return
-        logits, taps = context.verify(anchor, draft.tokens)
-        verdict = rule.judge(draft, logits, context.history(anchor))
+        logits, taps = offer.verify(context, anchor)
+        verdict = offer.judge(rule, logits, context.history(anchor))
         kept = cut(verdict.tokens, left, stops)
-        context.commit(anchor, kept, taps)
-        drafted, accepted = draft.tokens.size, min(len(verdict.accepted), len(kept))
-
-
-def propose(context: Context, rule: Match, anchor: int, width: int) -> Draft:
-    """Start computing the drafts of a block of `width` tokens, anchor included."""
-    assert context.draft_cache is not None
-    draft = rule.propose(context.draft_cache.slots(anchor, width), context.history(anchor))
-    mx.async_eval(draft.tokens)
-    return draft
+        context.commit(anchor, kept, taps, verdict.path)
+        counts = offer.drafted, min(len(verdict.accepted), len(kept)), offer.depth
 
 
 def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ What a family needs beyond the table is a function that the table names. Knows n
 from dataclasses import dataclass
 from typing import Any
 
-from .recurrent import Project, project_joined, project_separate
+from .delta import Project, project_joined, project_separate
 
 
 @dataclass(frozen=True, slots=True)

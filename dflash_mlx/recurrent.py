@@ -5,23 +5,19 @@ recurrence, which is small, and going back runs mlx-lm's own update again over t
 Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import ArraysCache
-from mlx_lm.models.gated_delta import (
-    compute_g,
-    gated_delta_ops,
-    gated_delta_update,
-    normalize_qk,
-)
+from mlx_lm.models.gated_delta import normalize_qk
 
+from .branch import Branch
 from .cpu import on_cpu
+from .delta import Project, grow, split_heads, update, walk
 
-Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array]]
 State = list[mx.array | None]
 # On the CPU mlx-lm takes row after row, and keeping the states on the way costs only their memory:
 # that many bytes a layer. On a GPU they stay inside a kernel.
@@ -57,17 +53,29 @@ class Tape:
             _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
         return [self.inputs[:, rows : rows + self.net.conv_kernel_size - 1], state]
 
+    def along(self, rows: tuple[int, ...]) -> State:
+        """The states after these rows of a tree, a path from its anchor."""
+        path, window = mx.array(rows), self.net.conv_kernel_size - 1
+        keys, values = self.keys[:, path], self.values[:, path]
+        _, state = update(
+            self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
+        )
+        last = [*range(window), *(window + row for row in rows)][-window:]
+        return [self.inputs[:, mx.array(last)], state]
+
 
 class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can go back into a pass.
 
-    The state before the last pass is always kept, its tape only if `taping` was set.
+    The state before the last pass is always kept, its tape only if `taping` was set. While `branch`
+    is set a pass reads a tree: the state stays what it was, until `pick` says which path was right.
     """
 
     def __init__(self) -> None:
         super().__init__(2)
         self.offset = 0
         self.taping = True
+        self.branch: Branch | None = None
         self._start = 0
         self._before: State = [None, None]
         self._tape: Tape | None = None
@@ -101,6 +109,11 @@ class RecurrentCache(ArraysCache):
             assert self._tape is not None
             self.cache = self._tape.after(length - self._start)
         self.offset = length
+
+    def pick(self, rows: tuple[int, ...]) -> None:
+        """Keep the path of these rows of the last pass, which read a tree."""
+        assert self._tape is not None
+        self.load(self._tape.along(rows), self._start + len(rows))
 
     def save(self) -> tuple[mx.array, ...]:
         """The state of a layer that has read something; nothing else is kept alive by it."""
@@ -145,38 +158,32 @@ class TapedDelta(nn.Module):
 
     def _taped(self, inputs: mx.array, cache: RecurrentCache) -> mx.array:
         net: Any = self.net
-        count, window = inputs.shape[1], net.conv_kernel_size - 1
+        count, window, branch = inputs.shape[1], net.conv_kernel_size - 1, cache.branch
         mixed, gate, a, b = self._project(net, inputs)
-        before = cache[0]
+        before, state = cache.cache
         if before is None:
             before = mx.zeros((1, window, net.conv_dim), dtype=inputs.dtype)
         rows = mx.concatenate([before, mixed], axis=1)
-        queries, keys, values = split_heads(net, nn.silu(net.conv1d(rows)))
-        queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
-        stride, states = stride_of(net, count), [cache[1]]
-        if stride < count:
-            out, states[1:] = walk(net, queries, keys, values, a, b, states[0], stride)
+        if branch is None:
+            mixed = net.conv1d(rows)
         else:
-            out, state = update(net, queries, keys, values, a, b, states[0])
+            mixed = net.conv1d(rows[0][branch.windows(window + 1)]).swapaxes(0, 1)
+        queries, keys, values = split_heads(net, nn.silu(mixed))
+        queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
+        fed = queries, keys, values, a, b
+        stride, states = stride_of(net, count), [state]
+        if branch is not None:
+            out, stride = grow(net, *fed, state, branch), count
+        elif stride < count:
+            out, states[1:] = walk(net, *fed, state, stride)
+        else:
+            out, state = update(net, *fed, state)
             states.append(state)
-        cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
+        if branch is None:
+            cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
         cache.keep(Tape(net, rows, keys, values, a, b, tuple(states), stride))
         cache.advance(count)
         return net.out_proj(net.norm(out, gate).reshape(1, count, -1))
-
-
-def update(
-    net: Any,
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    a: mx.array,
-    b: mx.array,
-    state: mx.array | None,
-) -> tuple[mx.array, mx.array]:
-    """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
-    own, kernel = (net.A_log, net.dt_bias), not net.training
-    return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
 
 
 def stride_of(net: Any, count: int) -> int:
@@ -185,53 +192,6 @@ def stride_of(net: Any, count: int) -> int:
         return count
     size = 4 * net.num_v_heads * net.head_v_dim * net.head_k_dim
     return min(count, -(-count * size // HELD))
-
-
-def walk(
-    net: Any,
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    a: mx.array,
-    b: mx.array,
-    state: mx.array | None,
-    stride: int,
-) -> tuple[mx.array, list[mx.array]]:
-    """`update` by mlx-lm's steps: the outputs, and the states after every `stride` rows and all."""
-    repeat = net.num_v_heads // net.num_k_heads
-    queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
-    fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
-    places = list(range(stride, keys.shape[1], stride))
-    outs, states = [], []
-    for q, k, v, g, beta in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
-        out, state = gated_delta_ops(q, k, v, g, beta, state)
-        outs.append(out)
-        states.append(state)
-    return mx.concatenate(outs, axis=1), states
-
-
-def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:
-    """Queries, keys and values [1, S, heads, d] of the convolution's output [1, S, C]."""
-    parts = mx.split(mixed, [net.key_dim, 2 * net.key_dim], axis=-1)
-    wide = (net.head_k_dim, net.head_k_dim, net.head_v_dim)
-    return [
-        part.reshape(1, mixed.shape[1], -1, width) for part, width in zip(parts, wide, strict=True)
-    ]
-
-
-def project_separate(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Qwen3.5: input x -> convolution input [1, S, C], gate [1, S, Hv, Dv], a and b [1, S, Hv]."""
-    gate = net.in_proj_z(x).reshape(1, x.shape[1], net.num_v_heads, net.head_v_dim)
-    return net.in_proj_qkv(x), gate, net.in_proj_a(x), net.in_proj_b(x)
-
-
-def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """Qwen3-Next: the same from two joined projections, which mlx-lm takes apart."""
-    queries, keys, values, gate, b, a = net.fix_query_key_value_ordering(
-        net.in_proj_qkvz(x), net.in_proj_ba(x)
-    )
-    flat = [part.reshape(1, x.shape[1], -1) for part in (queries, keys, values)]
-    return mx.concatenate(flat, axis=-1), gate, a, b
 
 
 def tape_layers(layers: list[Any], project: Project) -> None:

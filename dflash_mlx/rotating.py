@@ -41,6 +41,16 @@ def rewind(cache: RotatingKVCache, length: int) -> None:
     load(cache, (keys[..., :-drop, :], values[..., :-drop, :]), length)
 
 
+def pick(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
+    """Of the newest `count` rows, one pass's, keep these [k], in their order."""
+    assert cache.keys is not None
+    assert cache.values is not None
+    held = cache.keys.shape[2] - count
+    kept = mx.concatenate([mx.arange(held), held + rows])
+    keys, values = mx.take(cache.keys, kept, axis=2), mx.take(cache.values, kept, axis=2)
+    load(cache, (keys, values), cache.offset - count + rows.size)
+
+
 def save(cache: RotatingKVCache) -> Rows:
     """Copies of the rows that the next token's window needs, in temporal order."""
     keys, values = cache._temporal_order(cache.keys), cache._temporal_order(cache.values)

@@ -5,6 +5,7 @@ sample one and the same distribution. Knows the tokens before each row, not wher
 """
 
 import secrets
+from collections.abc import Sequence
 
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
@@ -38,13 +39,25 @@ class Shaper:
         """Penalise rows [S, V]; row j follows the history and the first j drafts [>= S - 1]."""
         if not self._processors:
             return logits
-        recent = history[-HISTORY:]
-        tokens = mx.concatenate([mx.array(recent, dtype=mx.int32), drafts.astype(mx.int32)])
+        tokens = mx.concatenate([recent(history), drafts.astype(mx.int32)])
+        known = tokens.size - drafts.size
+        return self._each(logits, [tokens[: known + j] for j in range(logits.shape[0])])
+
+    def penalise_paths(
+        self, logits: mx.array, history: list[int], paths: Sequence[Sequence[int]]
+    ) -> mx.array:
+        """Penalise rows [R, V]; each follows the history and its own path."""
+        if not self._processors:
+            return logits
+        return self._each(logits, [recent([*history, *path]) for path in paths])
+
+    def _each(self, logits: mx.array, before: list[mx.array]) -> mx.array:
+        """Penalise rows [S, V] by the tokens before each."""
         rows = []
-        for j in range(logits.shape[0]):
+        for j, tokens in enumerate(before):
             row = logits[j : j + 1]
             for process in self._processors:
-                row = process(tokens[: len(recent) + j], row)
+                row = process(tokens, row)
             rows.append(row)
         return mx.concatenate(rows)
 
@@ -60,6 +73,11 @@ class Shaper:
         if self._top_k:
             rows = apply_top_k(rows, self._top_k)
         return rows * (1 / params.temperature)
+
+
+def recent(tokens: list[int]) -> mx.array:
+    """The tokens that penalties may look at."""
+    return mx.array(tokens[-HISTORY:], dtype=mx.int32)
 
 
 def penalties(params: SamplingParams) -> list:

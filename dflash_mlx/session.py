@@ -5,7 +5,7 @@ Knows templates, text and what was read before; does not know the terminal, and 
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, get_args
 
 from mlx_lm.generate import wired_limit
 
@@ -15,12 +15,12 @@ from .context import Context, Progress
 from .decode import decode
 from .errors import UsageError
 from .pair import Pair
+from .plans import Mode, plan_of
 from .stats import Stats
 from .template import TemplateOptions
 from .text import Reader
 from .types import Block, SamplingParams
 
-Mode = Literal["dflash", "baseline"]
 Prompt = str | list[dict[str, Any]] | list[int]
 
 
@@ -32,14 +32,15 @@ class Session:
     """Answers prompts one after another; a prompt that goes on from the last is not read again."""
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
-        if mode not in ("dflash", "baseline"):
-            raise UsageError(f"there is no mode '{mode}'.", hint="use dflash or baseline")
-        if mode == "dflash" and pair.drafter is None:
+        if mode not in get_args(Mode):
+            names = ", ".join(get_args(Mode))
+            raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {names}")
+        if mode != "baseline" and pair.drafter is None:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
         self.pair, self.mode = pair, mode
-        self.context = Context(pair.target, pair.drafter if mode == "dflash" else None)
+        self.context = Context(pair.target, None if mode == "baseline" else pair.drafter)
         self.stats = Stats()
 
     @property
@@ -58,6 +59,8 @@ class Session:
         max_tokens: int = 512,
         block_size: int | None = None,
         accept: str = "match",
+        tree_budget: int | None = None,
+        chain_seed: bool = False,
         stop: Sequence[str] = (),
         think: bool | None = None,
         reasoning_effort: str | None = None,
@@ -68,9 +71,11 @@ class Session:
         """Answer a prompt: a string (one user message; plain text if `raw`), messages, or ids.
 
         `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
-        rule above temperature 0. `on_prefill(done, total)` counts the prompt tokens that are read
-        now. Closing the iterator keeps the caches right. Raises UsageError for bad arguments and
-        DFlashError for what goes wrong later.
+        rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
+        if not given, at most 1024), with the greedy chain in it if `chain_seed`.
+        `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
+        keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
+        wrong later.
 
         `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
         one that it does not know is refused. `tools` are JSON schemas of functions, written where
@@ -79,7 +84,7 @@ class Session:
         """
         sampling = sampling or SamplingParams()
         target = self.pair.target
-        width = self._width(block_size)
+        width, plan = self._width(block_size), plan_of(self.mode, tree_budget, chain_seed, accept)
         options = TemplateOptions(think, reasoning_effort, tools or None)
         ids = self._ids(prompt, options, raw)
         room = target.context_length - len(ids)
@@ -116,7 +121,13 @@ class Session:
                 )
             logits = self.context.read(ids[cached:], on_prefill, turn=turn - cached)
             return decode(
-                self.context, logits, rule, block_size=width, max_tokens=limit, stops=stops
+                self.context,
+                logits,
+                rule,
+                block_size=width,
+                max_tokens=limit,
+                stops=stops,
+                plan=plan,
             )
 
         return self._readable(blocks, Reader(target.tokenizer, opening, stop), stats)

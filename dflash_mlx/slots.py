@@ -2,7 +2,8 @@
 
 A DFlash v1 drafter gives every slot a distribution of its own. A DFlash 2 drafter gives each slot a
 few candidates and scores them by the token before, so its drafts are a walk from the anchor. Both
-can be asked for the likeliest drafts, or for drafts drawn at random with what each was drawn from.
+can be asked for the likeliest drafts, for drafts drawn at random with what each was drawn from, or
+for what a tree is made of.
 Does not know models, or how drafts are judged.
 """
 
@@ -10,8 +11,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
 
 from .sampling import Shaper
+from .tree import Candidates
+
+BLOCK = 64  # tokens looked at together where the likeliest of a vocabulary are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,27 @@ class Draft:
 
     tokens: mx.array
     probabilities: mx.array | None = None
+
+    def first(self, count: int) -> "Draft":
+        """At most the first `count` drafts."""
+        q = self.probabilities
+        return Draft(self.tokens[:count], None if q is None else q[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The likeliest tokens of every slot: [γ, k] ids, ascending, and what `Candidates` wants.
+
+    scores: [γ, c, k] and totals: [γ, c], both float32.
+    """
+
+    tokens: mx.array
+    scores: mx.array
+    totals: mx.array
+
+    def to_host(self) -> Candidates:
+        """Wait for them."""
+        return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
 
 
 class Slots(Protocol):
@@ -31,6 +57,10 @@ class Slots(Protocol):
 
     def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
         """Drafts at the shaper's temperature, after the tokens of the history."""
+        ...
+
+    def top(self, count: int) -> Top:
+        """At least the `count` likeliest tokens of each slot, or all there are."""
         ...
 
 
@@ -49,6 +79,13 @@ class Independent:
         rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
         rows = shaper.shape(rows)
         return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
+
+    def top(self, count: int) -> Top:
+        """The likeliest of each slot; its argmax is among them also where many are level."""
+        logits = self.logits.astype(mx.float32)
+        best = top_ids(logits, min(count, logits.shape[-1]))
+        scores = mx.take_along_axis(logits, best, axis=-1)
+        return Top(best, scores[:, None], mx.logsumexp(logits, axis=-1)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +118,10 @@ class Lattice:
         q = mx.put_along_axis(nothing, self.candidates, chances, axis=-1)
         return Draft(self._tokens(path), q)
 
+    def top(self, count: int) -> Top:
+        """All candidates, each after every candidate before it."""
+        return Top(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
+
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
         """The rows [γ, k] (of the scores) that a walk's places [γ] go through."""
         rows = self.scores if rows is None else rows
@@ -97,3 +138,22 @@ class Lattice:
 
     def _tokens(self, path: mx.array) -> mx.array:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]
+
+
+def top_ids(logits: mx.array, count: int) -> mx.array:
+    """The ids [γ, count], ascending, of the largest of logits [γ, V], the argmax surely of them.
+
+    The `count` largest are in the `count` blocks with the largest maxima; only those are sorted.
+    """
+    best = mx.argmax(logits, axis=-1, keepdims=True)
+    if count == 1:
+        return best
+    costs = mx.put_along_axis(-logits, best, mx.array(-mx.inf), axis=-1)
+    if logits.shape[-1] % BLOCK or logits.shape[-1] < 4 * BLOCK * count:
+        return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
+    costs = costs.reshape(costs.shape[0], -1, BLOCK)
+    blocks = mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count]
+    inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
+    places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
+    ids = mx.take_along_axis(blocks, places // BLOCK, axis=1) * BLOCK + places % BLOCK
+    return mx.sort(ids, axis=-1)

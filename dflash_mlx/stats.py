@@ -11,8 +11,9 @@ class Stats:
     """One answer in numbers; it grows while the answer does.
 
     committed: tokens kept of each verify, bonus included; the prefill's token is in none.
-    drafted, accepted: drafts offered to the target, and kept.
-    accepted_by_position: how often the draft in slot 1, 2, ... was kept.
+    drafted, accepted: drafts offered to the target, and kept; of a tree its nodes, and those on the
+        path that was kept.
+    accepted_by_position: how often a draft in slot 1, 2, ... was kept.
     prompt_tokens, cached_tokens: prompt length, and how much of it was not read again.
     lost_tokens: what was read again only because a cache could not go back to it.
     generated: tokens of the answer, a stop token included.
@@ -44,7 +45,7 @@ class Stats:
             self.committed.append(len(block.tokens))
             self.drafted += block.drafted
             self.accepted += block.accepted
-            missing = block.drafted - len(self.accepted_by_position)
+            missing = (block.depth or block.drafted) - len(self.accepted_by_position)
             self.accepted_by_position += [0] * missing
             for slot in range(block.accepted):
                 self.accepted_by_position[slot] += 1

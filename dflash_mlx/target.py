@@ -15,6 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
+from .branch import Branch, plant
 from .cache import TargetCache
 from .checkpoint import check_weights
 from .config import is_drafter, load_config
@@ -65,6 +66,8 @@ class Target:
             tape_layers(self._body.layers, family.project)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
+        self._branch: Branch | None = None
+        self._planted = False
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
         # Gemma's class makes a table of its own size where config.json says none on top.
@@ -128,14 +131,18 @@ class Target:
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
 
-        Evaluates nothing. Without tapped layers the taps are [B, S, 0].
+        Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache is reading
+        a tree every row follows its parent.
         """
-        self._seen = {}
+        self._seen, self._branch = {}, None if cache is None else cache.branch
+        if self._branch is not None and not self._planted:
+            plant(self.model, lambda: self._branch)
+            self._planted = True
         try:
             logits = self.model(tokens, cache=None if cache is None else cache.layers)
             taps = [self._seen[number] for number in self._tapped]
         finally:
-            self._seen = None
+            self._seen = self._branch = None
         if not taps:
             return logits, mx.zeros((*tokens.shape, 0), dtype=logits.dtype)
         return logits, mx.concatenate(taps, axis=-1)

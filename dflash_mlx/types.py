@@ -62,11 +62,26 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """What one round verifies: `rows` of the target, the anchor's included.
+
+    1 row is a plain step, without a draft. More are a chain of drafts, the first `rows` - 1 of the
+    block that is drafted; or a `tree` of as many nodes, which with `chain_seed` has that chain in
+    it.
+    """
+
+    rows: int
+    tree: bool = False
+    chain_seed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Tokens committed together: those of one verify, the prefill's one token, or a plain step's.
 
-    `drafted` is how many drafts the verify was offered (0 outside a verify), `accepted` how many of
-    `tokens` are drafts. `text` and `thinking` are what became readable with this block; a stop
+    `drafted` is how many drafts the verify was offered (0 outside a verify), `depth` how many slots
+    they were for, which is less where they were a tree, and `accepted` how many of `tokens` are
+    drafts. `text` and `thinking` are what became readable with this block; a stop
     token has no text. `finish_reason` is None but in the last block: "stop" or "length".
     """
 
@@ -76,3 +91,4 @@ class Block:
     text: str = ""
     thinking: str = ""
     finish_reason: str | None = None
+    depth: int = 0

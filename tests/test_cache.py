@@ -20,7 +20,7 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx import cache as cache_module
-from dflash_mlx import recurrent, registry
+from dflash_mlx import recurrent, registry, rotating
 from dflash_mlx.cache import TargetCache, members
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.recurrent import RecurrentCache, Tape
@@ -421,7 +421,7 @@ def test_shared_snapshots_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch
     def save(layer: Any) -> tuple[mx.array, mx.array]:
         return layer.keys, layer.values
 
-    monkeypatch.setattr(cache_module.rotating, "save", save)
+    monkeypatch.setattr(rotating, "save", save)
     with pytest.raises((AssertionError, ValueError)):
         there_and_back(kind)
 

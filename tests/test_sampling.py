@@ -25,7 +25,7 @@ from dflash_mlx.pair import Pair, load
 from dflash_mlx.recurrent import RecurrentCache
 from dflash_mlx.sampling import Shaper
 from dflash_mlx.slots import Draft, Independent, Lattice, Slots
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.types import Plan, SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)
 SETTINGS = {
@@ -164,12 +164,17 @@ def outputs(
     kept, bonus, drafts = many[:, 0], many[:, 1], many[:, 2:]
     tokens = np.concatenate([drafts, np.zeros((count, 1), dtype=drafts.dtype)], axis=1)
     tokens[np.arange(count), kept] = bonus
-    dice = np.random.default_rng(12)
+    fill(tokens, kept, tables, params)
+    return tokens, kept
+
+
+def fill(tokens: np.ndarray, kept: np.ndarray, tables: Tables, params: SamplingParams) -> None:
+    """Fill what comes after each bonus token, in slot `kept`, from the target's own law."""
+    dice, count = np.random.default_rng(12), len(tokens)
     for slot, law in enumerate(stock_law(tables, params)):
         steps = law[tuple(tokens[:, :slot].T)] if slot else np.tile(law, (count, 1))
         drawn = (steps.cumsum(axis=1) < dice.random((count, 1))).sum(axis=1)
         tokens[:, slot] = np.where(slot > kept, drawn.clip(max=tables.vocab - 1), tokens[:, slot])
-    return tokens, kept
 
 
 def on_device(
@@ -466,8 +471,9 @@ def answer_surprise(
     mode: str = "dflash",
     family: str = "golden",
     drafter: str = "dflash",
+    plan: Callable[[], Plan] | None = None,
 ) -> float:
-    """How far whole answers are off the law."""
+    """How far whole answers are off the law; `plan` is what every round verifies."""
     pair = pair_of(family, drafter)
     law = golden_law(tuple(prompt), params, family)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -483,7 +489,8 @@ def answer_surprise(
         for seed in range(count):
             judge = make_rule(rule, replace(params, seed=seed), pair.target.vocab_size)
             stops = frozenset({EOS})
-            answer = tiny.decode(context, logits, judge, block_size=4, max_tokens=3, stops=stops)
+            options: dict[str, Any] = {"block_size": 4, "max_tokens": 3, "stops": stops}
+            answer = tiny.decode(context, logits, judge, plan=plan, **options)
             counts[tuple(tiny.joined(list(answer)))] += 1
             context.rewind(len(prompt))
     unlisted = [key for key in counts if key not in law]

@@ -29,7 +29,7 @@ from dflash_mlx.model import DraftModel
 from dflash_mlx.pair import Pair
 from dflash_mlx.slots import Independent, Slots
 from dflash_mlx.target import Target
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block, Plan, SamplingParams
 
 ALL = os.environ.get("LOSSLESS") == "all"
 exhaustive = pytest.mark.skipif(not ALL, reason="takes long: LOSSLESS=all runs it")
@@ -487,6 +487,7 @@ def speculate(
     max_tokens: int,
     stops: frozenset[int] = frozenset(),
     chunk: int = 2048,
+    plan: Callable[[], Plan] | None = None,
 ) -> list[Block]:
     """A greedy DFlash answer; checks that the context covers all tokens but the last."""
     context = Context(target, drafter)
@@ -500,6 +501,7 @@ def speculate(
             max_tokens=max_tokens,
             stops=stops,
             chunk=chunk,
+            plan=plan,
         )
     )
     assert context.tokens == [*prompt, *joined(blocks)][:-1]

@@ -1,0 +1,155 @@
+"""Draft trees: the likeliest continuations of an anchor, as many as a verify may hold.
+
+DDTree (arXiv 2604.12989) sees a drafter's slots as a distribution over texts. The prefixes that are
+likeliest under it form a tree, and no other tree of that size has a longer expected match: a
+best-first heap finds them one by one. Plain numbers on the host; does not know models or MLX.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, heappushpop
+from math import inf
+
+import numpy as np
+
+Ranked = tuple[list[float], list[int], list[int]]  # log-probabilities, tokens, cases; falling
+Entry = tuple[float, tuple[int, ...], int, Ranked]  # -log q, ranks, parent's row, its children
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes in the order they were found, parents before children.
+
+    Node n of 1, 2, ... is row n of a verify; row 0 is the anchor, which is not a node. `tokens` are
+    the nodes' drafts, `parents` the rows they follow, `depths` how far they are from the anchor,
+    and `logs` the drafter's log-probabilities of the whole paths to them.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    logs: tuple[float, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a verify: the anchor and the nodes."""
+        return len(self.tokens) + 1
+
+    def ancestors(self) -> np.ndarray:
+        """Which rows each row sees: itself and those on its path; bool [rows, rows]."""
+        bits = [1]
+        for row, parent in enumerate(self.parents, 1):
+            bits.append(bits[parent] | 1 << row)
+        width = (self.rows + 7) // 8
+        packed = np.frombuffer(b"".join(b.to_bytes(width, "little") for b in bits), np.uint8)
+        seen = np.unpackbits(packed.reshape(-1, width), 1, self.rows, bitorder="little")
+        return seen.view(np.bool_)
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """The drafts from the anchor to each row, the row's own included; of row 0 none."""
+        found: list[tuple[int, ...]] = [()]
+        for token, parent in zip(self.tokens, self.parents, strict=True):
+            found.append((*found[parent], token))
+        return found
+
+    def levels(self) -> list[list[int]]:
+        """The rows of depth 0, 1, ..."""
+        found: list[list[int]] = [[0]]
+        for row, depth in enumerate(self.depths, 1):
+            if depth == len(found):
+                found.append([])
+            found[depth].append(row)
+        return found
+
+    def walk(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Follow the target's choice at each row from the anchor: the rows accepted, the bonus.
+
+        It ends where the choice is no child's token; that choice is the bonus token.
+        """
+        children = dict(
+            zip(zip(self.parents, self.tokens, strict=True), range(1, self.rows), strict=True)
+        )
+        row, path = 0, []
+        while (child := children.get((row, chosen[row]))) is not None:
+            path.append(child)
+            row = child
+        return tuple(path), chosen[row]
+
+    def path_to(self, row: int) -> tuple[int, ...]:
+        """The rows from the anchor's to this one."""
+        found = [row]
+        while found[-1]:
+            found.append(self.parents[found[-1] - 1])
+        return tuple(reversed(found))
+
+    def is_path(self, rows: tuple[int, ...]) -> bool:
+        """Whether rows are the anchor's and then each a child of the one before."""
+        return bool(rows) and 0 <= rows[-1] < self.rows and self.path_to(rows[-1]) == rows
+
+
+class Candidates:
+    """The tokens that the drafter offers in every slot, likeliest first.
+
+    Made from `tokens` [γ, k], ascending, and their `scores` [γ, c, k], which become
+    log-probabilities when `totals` [γ, c] are taken off. Where c is more than 1, case i is that
+    candidate i stands in the slot before; in slot 0 all cases are the same.
+    """
+
+    def __init__(self, tokens: np.ndarray, scores: np.ndarray, totals: np.ndarray):
+        self.slots, self._cases = scores.shape[:2]
+        order = np.argsort(-scores, axis=-1, kind="stable")
+        self._logs = np.minimum(np.take_along_axis(scores, order, -1) - totals[..., None], 0.0)
+        self._order, self._tokens = order, tokens
+        self._known: dict[tuple[int, int], Ranked] = {}
+
+    def after(self, slot: int, case: int) -> Ranked:
+        """What may stand in a slot; of equals the smaller token id first."""
+        found = self._known.get((slot, case))
+        if found is None:
+            order, logs = self._order[slot, case], self._logs[slot, case].tolist()
+            while logs and not logs[-1] > -inf:  # what the drafter cannot say is no candidate
+                logs.pop()
+            cases = order.tolist() if self._cases > 1 else [0] * len(logs)
+            found = self._known[slot, case] = logs, self._tokens[slot][order].tolist(), cases
+        return found
+
+
+def best_first(candidates: Candidates, budget: int, *, chain_seed: bool = False) -> Tree:
+    """The `budget` likeliest prefixes (fewer where there are no more), the likeliest first.
+
+    Of equally likely ones the one with the lexicographically smaller ranks (paper, algorithm 1).
+    With `chain_seed` the greedy chain comes first, and the rest is filled with the likeliest.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    costs, slots = [0.0], candidates.slots
+    heap: list[Entry] = []
+
+    def child(row: int, ranks: tuple[int, ...], case: int) -> Entry | None:
+        """The likeliest child of a row."""
+        if len(ranks) == slots:
+            return None
+        ranked = candidates.after(len(ranks), case)
+        return (costs[row] - ranked[0][0], (*ranks, 0), row, ranked) if ranked[0] else None
+
+    def take(entry: Entry) -> Entry | None:
+        """Make an entry a node and put its next sibling on the heap; the child is given back."""
+        cost, ranks, parent, ranked = entry
+        logs, ids, cases = ranked
+        rank = ranks[-1]
+        tokens.append(ids[rank])
+        parents.append(parent)
+        depths.append(len(ranks))
+        costs.append(cost)
+        if rank + 1 < len(logs):
+            sibling = costs[parent] - logs[rank + 1]
+            heappush(heap, (sibling, (*ranks[:-1], rank + 1), parent, ranked))
+        return child(len(tokens), ranks, cases[rank])
+
+    entry = child(0, (), 0)
+    while chain_seed and entry and len(tokens) < budget:
+        entry = take(entry)
+    while len(tokens) < budget and (entry or heap):
+        entry = take(heappushpop(heap, entry) if entry else heappop(heap))
+    return Tree(tuple(tokens), tuple(parents), tuple(depths), tuple(-cost for cost in costs[1:]))
