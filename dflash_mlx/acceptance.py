@@ -15,7 +15,9 @@ import mlx.core as mx
 import numpy as np
 
 from .errors import DFlashError, UsageError
-from .sampling import Draws, Shaper
+from .kernels import verify_accept, verify_accept_sample
+from .kernels.dispatch import Kernels
+from .sampling import Draws, Shaper, words
 from .slots import Draft, Slots
 from .tree import Tree
 from .types import SamplingParams
@@ -45,19 +47,20 @@ class Match:
     p(d) and the output has the target's distribution.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int):
+    def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
         self.params = params
+        self.kernels = kernels or Kernels()
         self.shaper = Shaper(params, vocab_size)
         self.draws = Draws(params.seed)
 
     def first(self, logits: mx.array, history: list[int]) -> int:
         """The token after the prompt, from the logits [1, V] of its last token."""
-        rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
-        return to_host(self.choose(rows), logits).bonus
+        nothing = mx.zeros((0,), dtype=mx.int32)
+        return to_host(self._outcome(self.shaper.penalise(logits, history, nothing), nothing)).bonus
 
     def propose(self, slots: Slots, history: list[int]) -> Draft:
         """The likeliest drafts."""
-        return slots.likeliest()
+        return slots.likeliest(self.kernels)
 
     def choose(self, rows: mx.array) -> mx.array:
         """The target's own choice at each of its penalised rows [S, V] -> [S]."""
@@ -67,9 +70,13 @@ class Match:
 
     def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
         """Compare the drafts [γ] with the target's logits [γ + 1, V]."""
-        chosen = self.choose(self.shaper.penalise(logits, history, draft.tokens))
-        kept = count_prefix(chosen[:-1] == draft.tokens)
-        return to_host(chosen[kept][None], logits, draft.tokens, kept)
+        rows = self.shaper.penalise(logits, history, draft.tokens)
+        return to_host(self._outcome(rows, draft.tokens))
+
+    def _outcome(self, rows: mx.array, drafts: mx.array) -> mx.array:
+        if self.params.greedy:
+            return self.kernels(verify_accept.OP, rows, drafts)
+        return verify_accept.of_choices(self.choose(rows), drafts, mx.isnan(rows).any())
 
     def walk(self, tree: Tree, logits: mx.array, history: list[int]) -> Verdict:
         """Follow the target's own choices through a tree, from its logits [R, V] of all rows.
@@ -89,98 +96,57 @@ class Match:
 class TokenRejection(Match):
     """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+."""
 
+    joint = False
+
     def propose(self, slots: Slots, history: list[int]) -> Draft:
         """Draw each slot from the drafter's distribution."""
         return slots.drawn(self.shaper, self.draws.next(), history)
 
     def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
-        """Equation 1 of the paper at every row."""
-        p, q = self._target(draft, logits, history), draft.probabilities
-        assert q is not None
-        ratio = at(p[:-1], draft.tokens) / at(q, draft.tokens)
-        kept = count_prefix(mx.random.uniform(shape=ratio.shape, key=self.draws.next()) < ratio)
-        return self._finish(draft, logits, p, q, kept, mx.array(1.0))
-
-    def _target(self, draft: Draft, logits: mx.array, history: list[int]) -> mx.array:
+        """Hold the target's distributions against those the drafts were drawn from."""
         rows = self.shaper.penalise(logits, history, draft.tokens)
-        return mx.softmax(self.shaper.shape(rows), axis=-1)
-
-    def _finish(
-        self,
-        draft: Draft,
-        logits: mx.array,
-        p: mx.array,
-        q: mx.array,
-        kept: mx.array,
-        weight: mx.array,
-    ) -> Verdict:
-        """Draw the bonus token from (weight p - q)+ after the kept drafts; q ends with a 0 row."""
-        q = mx.concatenate([q, mx.zeros_like(q[:1])])
-        residual = mx.maximum(weight * p[kept] - q[kept], 0)
-        residual = mx.where(residual.sum() > 0, residual, p[kept])
-        bonus = mx.random.categorical(mx.log(residual)[None], key=self.draws.next())
-        return to_host(bonus, logits, draft.tokens, kept)
+        return to_host(
+            self.kernels(
+                verify_accept_sample.OP,
+                self.shaper.shape(rows),
+                draft.tokens,
+                draft.probabilities,
+                draft.candidates,
+                words(self.draws.next(), draft.tokens.size + 1),
+                self.joint,
+            )
+        )
 
 
 class BlockVerification(TokenRejection):
     """Judge prefixes by their joint ratio: never fewer accepted tokens than token by token."""
 
-    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
-        """Algorithm 2 of the paper, the running min(1, .) written as a reflected sum of logs."""
-        p, q = self._target(draft, logits, history), draft.probabilities
-        assert q is not None
-        steps = mx.log(at(p[:-1], draft.tokens)) - mx.log(at(q, draft.tokens))
-        total = mx.cumsum(mx.maximum(steps, -1e30))
-        weights = mx.exp(total - mx.maximum(mx.cummax(total), 0))  # w_1 .. w_γ
-        surplus = mx.maximum(weights[:-1, None] * p[1:-1] - q[1:], 0).sum(axis=-1)
-        open_ = surplus + (1 - weights[:-1])
-        chance = mx.where(open_ > 0, surplus / mx.where(open_ > 0, open_, 1), 1)
-        chance = mx.concatenate([chance, weights[-1:]])
-        passed = mx.random.uniform(shape=chance.shape, key=self.draws.next()) < chance
-        slots = mx.arange(1, passed.shape[0] + 1)
-        kept = mx.max(mx.where(passed, slots, 0))
-        weight = mx.concatenate([mx.array([1.0]), weights])[kept]
-        # With every draft kept the bonus is a plain sample: q is 0 there, any weight will do.
-        weight = mx.where(kept == passed.shape[0], 1.0, weight)
-        return self._finish(draft, logits, p, q, kept, weight)
+    joint = True
 
 
 RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
 
 
-def make_rule(name: str, params: SamplingParams, vocab_size: int) -> Match:
-    """The named rule; at temperature 0 all are the same, the greedy prefix."""
+def make_rule(
+    name: str, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None
+) -> Match:
+    """The named rule; at temperature 0 all are the same, the greedy prefix.
+
+    Without `kernels` everything is computed by MLX operations.
+    """
     if name not in RULES:
         raise UsageError(
             f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
         )
-    return (Match if params.greedy else RULES[name])(params, vocab_size)
+    return (Match if params.greedy else RULES[name])(params, vocab_size, kernels)
 
 
-def at(rows: mx.array, tokens: mx.array) -> mx.array:
-    """rows [γ, V] at tokens [γ] -> [γ]."""
-    return mx.take_along_axis(rows, tokens[:, None], axis=-1)[:, 0]
-
-
-def count_prefix(flags: mx.array) -> mx.array:
-    """How many flags hold before the first that does not: [γ] -> []."""
-    return mx.cumprod(flags.astype(mx.int32)).sum()
-
-
-def to_host(
-    bonus: mx.array,
-    logits: mx.array,
-    drafts: mx.array | None = None,
-    kept: mx.array | None = None,
-) -> Verdict:
+def to_host(outcome: mx.array) -> Verdict:
     """The block's one look at results; DFlashError when the logits are not numbers."""
-    broken = mx.isnan(logits.sum()).astype(mx.int32)
-    kept = mx.zeros((), dtype=mx.int32) if kept is None else kept
-    parts = [broken[None], kept[None], bonus] + ([] if drafts is None else [drafts])
-    values = np.array(mx.concatenate([part.astype(mx.int32) for part in parts])).tolist()
-    if values[0]:
+    broken, kept, bonus, *drafts = np.array(outcome).tolist()
+    if broken:
         raise not_numbers()
-    return Verdict(tuple(values[3 : 3 + values[1]]), values[2])
+    return Verdict(tuple(drafts[:kept]), bonus)
 
 
 def not_numbers() -> DFlashError:

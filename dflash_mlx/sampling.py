@@ -27,6 +27,11 @@ class Draws:
         return key
 
 
+def words(key: mx.array, count: int) -> mx.array:
+    """Uniform random words of a key, [count] uint32: a key is two of them."""
+    return mx.random.split(key, count)[:, 0]
+
+
 class Shaper:
     """Turns logits into scaled log-probabilities: `softmax` of its result is what is sampled."""
 

@@ -7,6 +7,7 @@ import mlx.core as mx
 from mlx import nn
 
 from .config import DFlash2
+from .kernels import selector_walk
 from .slots import Lattice
 
 
@@ -25,10 +26,13 @@ class CandidateSelector(nn.Module):
         """Logits [γ, V] and hidden states [γ, H] of the slots after the anchor."""
         k = self._top_k
         candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
-        start = mx.full((1, k), anchor, dtype=candidates.dtype)
-        before = mx.concatenate([start, candidates[:-1]])
-        before = self.predecessor_codebook[before] * self.hidden_projection(hidden)[:, None]
-        after = self.successor_codebook[candidates]
-        pairs = before.astype(mx.float32) @ after.astype(mx.float32).swapaxes(1, 2)
-        own = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
-        return Lattice(candidates, own[:, None] + pairs, logits.shape[-1])
+        made_of = (
+            mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32),
+            candidates,
+            anchor,
+            self.hidden_projection(hidden),
+            self.predecessor_codebook,
+            self.successor_codebook,
+        )
+        scores = selector_walk.scores(*made_of)
+        return Lattice(candidates, scores, logits.shape[-1], made_of)

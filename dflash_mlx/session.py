@@ -102,7 +102,7 @@ class Session:
                 f"the prompt has {len(ids):,} tokens, the context holds {target.context_length:,}.",
                 hint="shorten the prompt",
             )
-        rule = make_rule(accept, sampling, target.vocab_size)
+        rule = make_rule(accept, sampling, target.vocab_size, target.kernels)
         limit, stops = min(max_tokens, room), target.eos_ids
         cached, lost = self.context.reuse(ids)
         turn, opening = self._turn(prompt, ids, options, raw)

@@ -8,11 +8,13 @@ Does not know models, or how drafts are judged.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
+from .kernels import selector_walk
+from .kernels.dispatch import Kernels
 from .sampling import Shaper
 from .tree import Candidates
 
@@ -21,10 +23,14 @@ BLOCK = 64  # tokens looked at together where the likeliest of a vocabulary are 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens [γ], and what they were drawn from [γ, V] (None: not drawn)."""
+    """Proposed tokens [γ], and what they were drawn from (None: not drawn).
+
+    probabilities: [γ, V]; or [γ, k], those of the `candidates` [γ, k], and 0 for other tokens.
+    """
 
     tokens: mx.array
     probabilities: mx.array | None = None
+    candidates: mx.array | None = None
 
     def first(self, count: int) -> "Draft":
         """At most the first `count` drafts."""
@@ -51,7 +57,7 @@ class Top:
 class Slots(Protocol):
     """The slots of one block, before anything is proposed for them."""
 
-    def likeliest(self) -> Draft:
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
         """The greedy drafts."""
         ...
 
@@ -70,7 +76,7 @@ class Independent:
 
     logits: mx.array
 
-    def likeliest(self) -> Draft:
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
         """Each slot's argmax."""
         return Draft(mx.argmax(self.logits, axis=-1))
 
@@ -94,15 +100,19 @@ class Lattice:
 
     candidates: [γ, k] token ids, ascending. scores: [γ, k, k] float32; [t, i, j] is the score of
     slot t's candidate j after candidate i of slot t - 1. Before slot 0 stands the anchor, and all
-    its k rows are the same.
+    its k rows are the same. made_of: what the scores were computed from, if the greedy walk may be
+    computed from that too; nothing is computed that is not asked for.
     """
 
     candidates: mx.array
     scores: mx.array
     vocab_size: int
+    made_of: tuple[Any, ...] | None = None
 
-    def likeliest(self) -> Draft:
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
         """The best candidate after the one just taken, slot by slot; the smaller id of equals."""
+        if self.made_of is not None:
+            return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
         return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
 
     def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
@@ -114,9 +124,7 @@ class Lattice:
         rows = self.scores * (1 / shaper.params.temperature)
         path = self._walk(mx.random.categorical(rows, key=key))
         chances = mx.softmax(self.passed(path, rows), axis=-1)
-        nothing = mx.zeros((path.shape[0], self.vocab_size))
-        q = mx.put_along_axis(nothing, self.candidates, chances, axis=-1)
-        return Draft(self._tokens(path), q)
+        return Draft(self._tokens(path), chances, self.candidates)
 
     def top(self, count: int) -> Top:
         """All candidates, each after every candidate before it."""
@@ -130,11 +138,7 @@ class Lattice:
 
     def _walk(self, choices: mx.array) -> mx.array:
         """Each row's choice [γ, k] -> the places [γ] of the candidates taken, from the anchor."""
-        place, path = mx.array(0), []
-        for row in choices:
-            place = row[place]
-            path.append(place)
-        return mx.stack(path)
+        return selector_walk.walk(choices)
 
     def _tokens(self, path: mx.array) -> mx.array:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]

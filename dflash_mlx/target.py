@@ -22,6 +22,7 @@ from .config import is_drafter, load_config
 from .cpu import lighten, settle
 from .errors import DFlashError, first_line
 from .families import FAMILIES, flat
+from .kernels.dispatch import Kernels, available
 from .recurrent import recurrent_caches, tape_layers
 from .template import NOTHING, Template, TemplateOptions
 from .thinking import turn_ends
@@ -51,14 +52,20 @@ class Tap(nn.Module):
 
 
 class Target:
-    """A loaded target with its tokenizer."""
+    """A loaded target with its tokenizer, and the kernels that its pair runs."""
 
     def __init__(
-        self, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any], path: Path
+        self,
+        model: nn.Module,
+        tokenizer: TokenizerWrapper,
+        config: dict[str, Any],
+        path: Path,
+        kernels: Kernels | None = None,
     ):
         config = flat(config)
         family = FAMILIES[config["model_type"]]
         self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
+        self.kernels = kernels or Kernels()
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
@@ -95,7 +102,7 @@ class Target:
             ) from error
         settle(model)
         mx.eval(model.parameters())
-        return cls(model, tokenizer, config, path)
+        return cls(model, tokenizer, config, path, available())
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read, in the order they are joined."""

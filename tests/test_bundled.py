@@ -84,11 +84,11 @@ def test_lossless(kind: str) -> None:
 
 def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """An acceptance that keeps one draft too many is seen at once."""
-    from dflash_mlx import acceptance
+    from dflash_mlx.kernels import outcome
 
-    count = acceptance.count_prefix
+    count = outcome.count_prefix
     monkeypatch.setattr(
-        acceptance, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
+        outcome, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
     )
     prompt, wanted = answers()[0]
     vocab = pair().target.vocab_size

@@ -445,11 +445,11 @@ def test_self_test_sees_a_wrong_token(monkeypatch, look):
     """An acceptance that keeps one draft too many is a fail; planted in the engine itself."""
     import mlx.core as mx
 
-    from dflash_mlx import acceptance
+    from dflash_mlx.kernels import outcome
 
-    count = acceptance.count_prefix
+    count = outcome.count_prefix
     monkeypatch.setattr(
-        acceptance, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
+        outcome, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
     )
     check = look()["self-test"]
     assert check["status"] == "fail"
@@ -461,9 +461,9 @@ def test_self_test_sees_a_wrong_token(monkeypatch, look):
 
 def test_self_test_sees_drafts_that_are_worth_nothing(monkeypatch, look):
     """Right words without any speed-up are a warning."""
-    from dflash_mlx import acceptance
+    from dflash_mlx.kernels import outcome
 
-    monkeypatch.setattr(acceptance, "count_prefix", lambda flags: 0 * flags.sum())
+    monkeypatch.setattr(outcome, "count_prefix", lambda flags: 0 * flags.sum())
     check = look()["self-test"]
     assert check["status"] == "warn"
     assert "the same both ways" in check["found"]

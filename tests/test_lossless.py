@@ -13,10 +13,10 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx import acceptance
 from dflash_mlx.cache import TargetCache
 from dflash_mlx.context import Context
 from dflash_mlx.drafter import Drafter
+from dflash_mlx.kernels import outcome
 from dflash_mlx.target import Target
 from dflash_mlx.types import SamplingParams
 
@@ -207,9 +207,9 @@ def test_accepted_counts() -> None:
 
 def keep_one_draft_too_many(patch: pytest.MonkeyPatch) -> None:
     """A fault: the first rejected draft stays."""
-    honest = acceptance.count_prefix
+    honest = outcome.count_prefix
     patch.setattr(
-        acceptance,
+        outcome,
         "count_prefix",
         lambda flags: mx.minimum(honest(flags) + 1, flags.shape[0]),
     )

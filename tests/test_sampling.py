@@ -21,6 +21,8 @@ from mlx_lm import sample_utils
 from dflash_mlx import acceptance, api
 from dflash_mlx.acceptance import RULES, BlockVerification, Match, TokenRejection, make_rule
 from dflash_mlx.context import Context
+from dflash_mlx.kernels import outcome
+from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.recurrent import RecurrentCache
 from dflash_mlx.sampling import Shaper
@@ -177,12 +179,9 @@ def fill(tokens: np.ndarray, kept: np.ndarray, tables: Tables, params: SamplingP
         tokens[:, slot] = np.where(slot > kept, drawn.clip(max=tables.vocab - 1), tokens[:, slot])
 
 
-def on_device(
-    bonus: mx.array, logits: mx.array, drafts: mx.array | None = None, kept: mx.array | None = None
-) -> Any:
+def on_device(outcome: mx.array) -> Any:
     """Stands in for to_host under vmap, where nothing can be looked at."""
-    assert kept is not None
-    return SimpleNamespace(kept=kept.astype(mx.int32), bonus=bonus[0].astype(mx.int32))
+    return SimpleNamespace(kept=outcome[1], bonus=outcome[2])
 
 
 def surprise(counts: np.ndarray, law: np.ndarray) -> float:
@@ -256,42 +255,49 @@ class KeepsOneTooMany(Match):
     def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Any:
         """As the honest one, and one more."""
         chosen = self.choose(self.shaper.penalise(logits, history, draft.tokens))
-        kept = acceptance.count_prefix(chosen[:-1] == draft.tokens)
+        kept = outcome.count_prefix(chosen[:-1] == draft.tokens)
         kept = mx.minimum(kept + 1, draft.tokens.shape[0])
-        return acceptance.to_host(chosen[kept][None], logits, draft.tokens, kept)
+        return acceptance.to_host(outcome.pack(mx.array(0), kept, chosen[kept], draft.tokens))
 
 
-class NoResidual(TokenRejection):
+def no_residual(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: after a rejection the bonus is a plain sample."""
+    honest = op.draw
+    patch.setattr(op, "draw", lambda p, q, weight, word: honest(p, q * 0, weight, word))
+    return TokenRejection
 
-    def _finish(self, draft: Any, logits: Any, p: Any, q: Any, kept: Any, weight: Any) -> Any:
-        return super()._finish(draft, logits, p, q * 0, kept, weight)
 
-
-class Inverted(TokenRejection):
+def inverted(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: accept with q / p."""
-
-    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Any:
-        """Equation 1 upside down."""
-        p, q = self._target(draft, logits, history), draft.probabilities
-        assert q is not None
-        ratio = acceptance.at(q, draft.tokens) / acceptance.at(p[:-1], draft.tokens)
-        passed = mx.random.uniform(shape=ratio.shape, key=self.draws.next()) < ratio
-        kept = acceptance.count_prefix(passed)
-        return self._finish(draft, logits, p, q, kept, mx.array(1.0))
+    honest = op.keep_each
+    patch.setattr(op, "keep_each", lambda at_p, at_q, chances: honest(at_q, at_p, chances))
+    return TokenRejection
 
 
-class BlockNoWeight(BlockVerification):
+def no_weight(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: the residual forgets the joint ratio."""
+    honest = op.draw
+    one = mx.array(1.0)
+    patch.setattr(op, "draw", lambda p, q, weight, word: honest(p, q, one, word))
+    return BlockVerification
 
-    def _finish(self, draft: Any, logits: Any, p: Any, q: Any, kept: Any, weight: Any) -> Any:
-        return super()._finish(draft, logits, p, q, kept, mx.array(1.0))
+
+def one_word(patch: pytest.MonkeyPatch) -> type[Match]:
+    """A fault: the word that decides about the first draft draws the bonus token too."""
+    honest = acceptance.words
+    patch.setattr(acceptance, "words", lambda *args: honest(*args)[mx.array([0, 1, 2, 0])])
+    return TokenRejection
 
 
-@pytest.mark.parametrize("fault", [KeepsOneTooMany, NoResidual, Inverted, BlockNoWeight])
-def test_broken_rules_are_noticed(fault: type[Match]) -> None:
+@pytest.mark.parametrize(
+    "fault", [lambda _: KeepsOneTooMany, no_residual, inverted, no_weight, one_word]
+)
+def test_broken_rules_are_noticed(
+    fault: Callable[[pytest.MonkeyPatch], type[Match]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above can fail: it sees each of these faults at once."""
-    assert block_surprise(fault, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
+    rule = fault(monkeypatch)
+    assert block_surprise(rule, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
 
 
 class OtherQ(Lattice):
@@ -338,7 +344,10 @@ def test_walks_are_drawn_slot_by_slot(params: SamplingParams) -> None:
     def run(key: mx.array) -> tuple[mx.array, mx.array]:
         draft = slots.drawn(Shaper(params, tables.vocab), key, tables.history)
         assert draft.probabilities is not None
-        return draft.tokens, draft.probabilities
+        assert draft.candidates is not None
+        nothing = mx.zeros((tables.width - 1, tables.vocab))
+        q = mx.put_along_axis(nothing, draft.candidates, draft.probabilities, axis=-1)
+        return draft.tokens, q
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.random, "categorical", gumbel_categorical)

@@ -44,4 +44,5 @@ class Kernels:
 
 def available() -> Kernels:
     """All kernels where MLX computes by Metal, else none."""
-    return Kernels(MetalLauncher() if mx.metal.is_available() else None)
+    on_gpu = mx.default_device() == mx.Device(mx.gpu)
+    return Kernels(MetalLauncher() if on_gpu and mx.metal.is_available() else None)
