@@ -32,7 +32,7 @@ def chunks_of(vocab: int) -> int:
     return -(-vocab // CHUNK)
 
 
-def fits(rows: mx.array, drafts: mx.array) -> bool:
+def fits(rows: mx.array, drafts: mx.array, *_: object) -> bool:
     """Whether the kernels take such a block: rows [γ + 1, V], drafts [γ]."""
     floating = mx.issubdtype(rows.dtype, mx.floating)
     sizes = 0 < drafts.size < MAX_ROWS and chunks_of(rows.shape[-1]) <= MAX_CHUNKS
