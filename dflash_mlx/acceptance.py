@@ -85,7 +85,7 @@ class Match:
         target after just the tokens before it, which is plain sampling (spec 4.3).
         """
         chosen = self.choose(self.shaper.penalise_paths(logits, history, tree.paths()))
-        broken = mx.isnan(logits.sum())[None]
+        broken = mx.isnan(logits).any()[None]
         first, *choices = np.array(mx.concatenate([broken, chosen.astype(mx.int32)])).tolist()
         if first:
             raise not_numbers()

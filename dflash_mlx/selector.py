@@ -35,4 +35,4 @@ class CandidateSelector(nn.Module):
             self.successor_codebook,
         )
         scores = selector_walk.scores(*made_of)
-        return Lattice(candidates, scores, logits.shape[-1], made_of)
+        return Lattice(candidates, scores, made_of)

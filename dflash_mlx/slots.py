@@ -34,8 +34,12 @@ class Draft:
 
     def first(self, count: int) -> "Draft":
         """At most the first `count` drafts."""
-        q = self.probabilities
-        return Draft(self.tokens[:count], None if q is None else q[:count])
+        q, ids = self.probabilities, self.candidates
+        return Draft(
+            self.tokens[:count],
+            None if q is None else q[:count],
+            None if ids is None else ids[:count],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,6 @@ class Lattice:
 
     candidates: mx.array
     scores: mx.array
-    vocab_size: int
     made_of: tuple[Any, ...] | None = None
 
     def likeliest(self, kernels: Kernels | None = None) -> Draft:

@@ -144,7 +144,7 @@ def no_predecessor(patch: pytest.MonkeyPatch) -> None:
         rows = [honest(self, logits[i : i + 1], hidden[i : i + 1], anchor) for i in range(7)]
         candidates = mx.concatenate([row.candidates for row in rows])
         scores = mx.concatenate([row.scores for row in rows])
-        return Lattice(candidates, scores, logits.shape[-1])
+        return Lattice(candidates, scores)
 
     patch.setattr(CandidateSelector, "__call__", call)
 

@@ -80,7 +80,7 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
         noise = mx.random.normal((k if number else 1, k), key=next(keys))
         candidates.append(top)
         scores.append(0.7 * near[:, top] + noise)
-    lattice = Lattice(mx.stack(candidates).astype(mx.uint32), mx.stack(scores), vocab)
+    lattice = Lattice(mx.stack(candidates).astype(mx.uint32), mx.stack(scores))
     return Tables(lattice, rows, [3, 1, 1, 4])
 
 
@@ -329,7 +329,7 @@ def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice])
     """Drafts and their q must come from one walk: each fault breaks the law of both rules."""
     honest = lattice_tables()
     slots: Any = honest.slots
-    faulty = fault(slots.candidates, slots.scores, slots.vocab_size)
+    faulty = fault(slots.candidates, slots.scores)
     tables = Tables(faulty, honest.rows, honest.history)
     params = SETTINGS["hot"]
     assert block_surprise(RULES[rule], params, tables, 8 * COUNT) > 3 * LIMIT

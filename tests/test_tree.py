@@ -205,7 +205,7 @@ def test_the_first_candidate_is_the_chains_draft(count):
         Independent(level_logits()),
         Independent(level_logits().astype(mx.bfloat16)),
         Independent(mx.zeros((6, 50))),
-        Lattice(mx.array(ids), mx.array(scores), 50),
+        Lattice(mx.array(ids), mx.array(scores)),
     ):
         chain = slots.likeliest().tokens.tolist()
         tree = best_first(slots.top(count).to_host(), 6, chain_seed=True)
@@ -242,7 +242,7 @@ def test_logs_are_the_drafters_own():
     ids = mx.array([[1, 4, 6], [2, 3, 7]])
     scores = mx.random.normal((2, 3, 3), key=mx.random.key(2))
     scores[0] = scores[0, :1]
-    tree = best_first(Lattice(ids, scores, 9).top(20).to_host(), 12)
+    tree = best_first(Lattice(ids, scores).top(20).to_host(), 12)
     law = np.array(mx.softmax(scores, axis=-1), dtype=np.float64)
     places = [row.index for row in np.array(ids).tolist()]
     for path, log in zip(tree.paths()[1:], tree.logs, strict=True):

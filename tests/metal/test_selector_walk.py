@@ -7,11 +7,11 @@ from tiny import ALL
 
 from dflash_mlx.kernels import selector_walk
 
-from .emulator import check, compare, run
-from .ours import Edit, caught, through
+from .edits import BARRIER, NONE, WEAK
+from .emulator import compare
+from .ours import Edit, caught, check, run, through
 
 OP = selector_walk.OP
-FULL = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
 
 def lattice(
@@ -115,9 +115,9 @@ CASES = [
     rounded(),
 ]
 EDITS: list[Edit] = [
-    (f"{FULL}\n", ""),
-    (FULL, "threadgroup_barrier(mem_flags::mem_none);"),
-    (FULL, "simdgroup_barrier(mem_flags::mem_threadgroup);"),
+    (f"{BARRIER}\n", ""),
+    (BARRIER, NONE),
+    (BARRIER, WEAK),
     ("scores[slot % 2]", "scores[0]"),
     ("uint before = uint(anchor);", "uint before = uint(candidates[0]);"),
     ("i < K; i += simdgroups_per_threadgroup", "i <= K; i += simdgroups_per_threadgroup"),

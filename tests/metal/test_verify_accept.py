@@ -8,11 +8,11 @@ from tiny import ALL
 from dflash_mlx.kernels import verify_accept
 
 from .blocks import masked, near_drafts
-from .emulator import check, compare, run
-from .ours import Edit, caught, through
+from .edits import NONE, REDUCE, dropped, weakened
+from .emulator import compare
+from .ours import Edit, caught, check, run, through
 
 OP = masked(verify_accept.OP)
-FULL = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 
 
 def block(
@@ -109,36 +109,40 @@ def test_what_does_not_fit_goes_to_the_reference() -> None:
     assert not fits(mx.zeros((2, 9), dtype=mx.int32), mx.zeros((1,)))
 
 
+LANE_0 = "if (thread_index_in_simdgroup == 0) {\n  values_of"
+GROUPS = "group < SIMDGROUPS; group++) {\n    const Best"
+LOGIT = "logits[ulong(row) * vocab + token]"
 EDITS: list[Edit] = [
     # verify_accept_argmax
-    (f"{FULL}\nif (thread_id == 0) {{\n  best", "if (thread_id == 0) {\n  best"),
-    (f"{FULL}\nif (thread_id == 0) {{\n  best", "simdgroup_barrier(mem_flags::mem_threadgroup);\nif (thread_id == 0) {\n  best"),
+    dropped("\nif (thread_id == 0) {\n  best"),
+    weakened("\nif (thread_id == 0) {\n  best"),
     ("min(first + CHUNK, vocab);", "first + CHUNK;"),
     ("token < min(four + 4, last)", "token <= min(four + 4, last)"),
     ("token < min(four + 4, last)", "token < four + 4"),
     ("four += 4 * THREADS", "four += 8 * THREADS"),
     ("const uint first = chunk * CHUNK;", "const uint first = chunk * CHUNK + 1;"),
-    ("ulong(row) * vocab + token", "ulong(row) * vocab + token + 1"),
-    ("float(logits[ulong(row) * vocab + token]), token}", "float(logits[ulong(row) * vocab + token]), four}"),
-    ("broken = simd_any(broken);\nif (thread_index_in_simdgroup == 0) {\n  values_of", "if (thread_index_in_simdgroup == 0) {\n  values_of"),
-    ("if (thread_index_in_simdgroup == 0) {\n  values_of", "if (thread_index_in_simdgroup == 32) {\n  values_of"),
-    ("for (uint group = 1; group < SIMDGROUPS; group++) {\n    const Best", "for (uint group = 1; group < SIMDGROUPS - 1; group++) {\n    const Best"),
+    (LOGIT, "logits[ulong(row) * vocab + token + 1]"),
+    (f"float({LOGIT}), token}}", f"float({LOGIT}), four}}"),
+    (f"broken = simd_any(broken);\n{LANE_0}", LANE_0),
+    (LANE_0, LANE_0.replace("== 0", "== 32")),
+    (GROUPS, GROUPS.replace("SIMDGROUPS;", "SIMDGROUPS - 1;")),
     # accept.h and common.h
     ("a.place < b.place", "a.place > b.place"),
     ("a.value > b.value", "a.value >= b.value"),
     ("ushort step = 1", "ushort step = 2"),
     ("0x7fffffffu) > 0x7f800000u", "0x7fffffffu) >= 0x7f800000u"),
     # verify_accept_prefix
-    (f"}}\n{FULL}\n\n// Thread j", "}\n\n// Thread j"),
-    (f"}}\n{FULL}\nif (thread_id == 0) {{\n  for", "}\nif (thread_id == 0) {\n  for"),
+    dropped("\n\n// Thread j"),
+    weakened("\n\n// Thread j", NONE),
+    dropped(f"{REDUCE}end"),
     ("row += SIMDGROUPS", "row += LANES"),
     ("if (thread_id < rows - 1)", "if (thread_id < rows)"),
     ("? end : thread_id;", "? end : thread_id + 1;"),
     ("end = simd_min(end);\n", ""),
-    ("broken = thread_id < rows && bad[thread_id]", "broken = thread_id < rows - 1 && bad[thread_id]"),
+    ("broken = thread_id < rows &&", "broken = thread_id < rows - 1 &&"),
     ("outcome[2] = chosen[end];", "outcome[2] = chosen[end - 1];"),
     ("end = min(end, ends[group]);", "end = ends[group];"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=[str(number) for number in range(len(EDITS))])

@@ -1,21 +1,17 @@
 """The kernels of the sampled verify: bit for bit the reference's decisions, for the same words."""
 
-from functools import partial
-
 import mlx.core as mx
-import numpy as np
 import pytest
 from tiny import ALL
 
 from dflash_mlx.kernels import verify_accept_sample
-from dflash_mlx.kernels.dispatch import Op
 
 from .blocks import level, masked, on_borders, sampled
-from .emulator import check, compare, run
-from .ours import Edit, caught, through
+from .edits import BARRIER, REDUCE, dropped, weakened
+from .emulator import compare
+from .ours import Edit, caught, check, run, through
 
 OP = masked(verify_accept_sample.OP)
-FULL = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 every_rule = pytest.mark.parametrize("joint", [False, True], ids=["token", "block"])
 every_q = pytest.mark.parametrize("k", [0, 5], ids=["dense", "sparse"])
 
@@ -131,10 +127,12 @@ def cases_of(joint: bool, k: int) -> list[tuple]:
     return [full(case, joint) for case in cases]
 
 
+LESS = "rest -= min(share, whole(q[ulong(row) * vocab + token], 1.0f));"
+RESTS = "* chunks + thread_id];\n  wholes_of"
 BOTH: list[Edit] = [
     # verify_accept_sample_sums
-    (f"}}\n{FULL}\n\nconst uint out", "}\n\nconst uint out"),
-    (f"{FULL}\nif (thread_id == 0) {{\n  for (uint group = 1; group < SIMDGROUPS; group++) {{\n    rest", "if (thread_id == 0) {\n  for (uint group = 1; group < SIMDGROUPS; group++) {\n    rest"),
+    dropped("\n\nconst uint out"),
+    dropped(f"{REDUCE}rest"),
     ("const uint last = min(first + CHUNK, vocab);", "const uint last = first + CHUNK;"),
     ("token = first + thread_id; token < last", "token = first + thread_id; token <= last"),
     ("rest = simd_sum(rest);\n", ""),
@@ -144,10 +142,10 @@ BOTH: list[Edit] = [
     ("rint((weight * ONE) * p)", "floor((weight * ONE) * p)"),
     ("word >> 8", "word >> 9"),
     # verify_accept_sample_draw
-    (f"}}\n{FULL}\n\nuint kept", "}\n\nuint kept"),
-    (f"}}\n{FULL}\nint total", "}\nint total"),
-    (f"{FULL}\nfor (uint group = 0", "simdgroup_barrier(mem_flags::mem_threadgroup);\nfor (uint group = 0"),
-    (f"}}\n{FULL}\nif (thread_id == 0) {{\n  for (uint group = 1; group < SIMDGROUPS; group++) {{\n    bad", "}\nif (thread_id == 0) {\n  for (uint group = 1; group < SIMDGROUPS; group++) {\n    bad"),
+    dropped("\n\nuint kept"),
+    dropped("\nint total"),
+    weakened("\nfor (uint group = 0"),
+    dropped(f"{REDUCE}bad"),
     ("if (place < before + sum)", "if (place <= before + sum)"),
     ("while (place >= before + parts[i])", "while (place > before + parts[i])"),
     ("if (token < vocab)", "if (token <= vocab)"),
@@ -155,12 +153,12 @@ BOTH: list[Edit] = [
     ("simd_prefix_exclusive_sum(own)", "simd_prefix_inclusive_sum(own)"),
     ("thread_id <= drafted && is_nan", "thread_id < drafted && is_nan"),
     ("ulong(kept) * vocab + token", "ulong(kept) * vocab + token + 1"),
-]  # fmt: skip
+]
 TOKEN: list[Edit] = [
     ("* at_q[kept] < at_p[kept]", "* at_q[kept] <= at_p[kept]"),
     ("while (kept < drafted && uniform_of", "while (kept <= drafted && uniform_of"),
-    ("(JOINT ? kept : 0) * chunks + thread_id];\n  wholes_of", "kept * chunks + thread_id];\n  wholes_of"),
-]  # fmt: skip
+    (f"(JOINT ? kept : 0) {RESTS}", f"kept {RESTS}"),
+]
 JOINT: list[Edit] = [
     ("* spread < surplus", "* spread <= surplus"),
     ("spread == 0.0f ||", ""),
@@ -170,9 +168,9 @@ JOINT: list[Edit] = [
     ("row += SIMDGROUPS", "row += LANES"),
     ("JOINT && row < drafted ?", "JOINT ?"),
     ("kept < drafted ? joint_weight(at_p, at_q, kept) : 1.0f", "joint_weight(at_p, at_q, kept)"),
-    (f"}}\n  {FULL}\n  kept = drafted;", "}\n  kept = drafted;"),
+    (f"{BARRIER}\n  kept = drafted;", "kept = drafted;"),
     (", TINY)", ", 0.5f)"),
-]  # fmt: skip
+]
 SPARSE: list[Edit] = [
     ("first <= token && token < last", "first < token && token < last"),
     ("first <= token && token < last", "token < last"),
@@ -182,9 +180,9 @@ SPARSE: list[Edit] = [
 ]
 DENSE: list[Edit] = [
     ("if (K == 0 && row < drafted)", "if (K == 0)"),
-    ("rest -= min(share, whole(q[ulong(row) * vocab + token], 1.0f));", "rest -= whole(q[ulong(row) * vocab + token], 1.0f);"),
+    (LESS, LESS.replace("min(share, ", "(")),
     ("if (!plain && kept < drafted)", "if (kept < drafted)"),
-]  # fmt: skip
+]
 FAULTS = (
     [(edit, False, 0) for edit in BOTH]
     + [(edit, False, 0) for edit in TOKEN]
