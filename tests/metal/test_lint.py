@@ -124,6 +124,13 @@ CLEAN = {
         "inline float g(const device float* v) { return v[0]; }\n"
         "inline float g(const constant float* v) { return v[0]; }\n",
     ),
+    "vectors": (
+        "float4 v = float4(c[0]); v *= c[1]; v = v + c[2]; v = c[3]; v.xy = c[0]; v.zw += a[i];\n"
+        "const constant float4* w = (const constant float4*)c; v = w[0]; v += w[0]; v.xy = w[0].zw;\n"
+        "device float4* u = (device float4*)o; u[i / 4] = v; u[0].xy = v.zw; v = u[0] * w[0] * c[1];\n"
+        "o[i] = dot(v, w[0]) + dot(u[0], v) + max(v, w[0]).x + float4(half4(v)).x + w[0][1];",
+        "",
+    ),
     "overloads that call each other": (
         "o[i] = twice(2) + twice(2.0f);",
         "inline float twice(float x) { return x * 2; }\n"

@@ -15,14 +15,14 @@ struct swizzle {
   constexpr operator V() const { return V(all[I]...); }
   EMU_IF_LINT(constexpr operator V() const constant;)
   constexpr V get() const { return V(all[I]...); }
-  constexpr swizzle &operator=(const V &other) {
+  constexpr swizzle &operator=(V other) {
     int from = 0;
     ((all[I] = other[from++]), ...);
     return *this;
   }
   constexpr swizzle &operator=(const swizzle &other) { return *this = other.get(); }
 #define EMU_ASSIGN(op) \
-  constexpr swizzle &operator op##=(const V &other) { return *this = get() op other; }
+  constexpr swizzle &operator op##=(V other) { return *this = get() op other; }
   EMU_ASSIGN(+) EMU_ASSIGN(-) EMU_ASSIGN(*) EMU_ASSIGN(/)
 #undef EMU_ASSIGN
 };
@@ -84,7 +84,9 @@ struct vec : fields<T, N> {
   template <typename V, typename U, int M, int... I, typename = enable_if_t<!is_same_v<V, vec>>>
   explicit constexpr vec(const swizzle<V, U, M, I...> &o) : vec(o.get()) {}
   constexpr vec(const vec &) = default;
-  EMU_IF_LINT(vec(const constant vec &); template <typename U, typename = enable_if_t<is_same_v<U, vec>>>
+  EMU_IF_LINT(template <typename U, typename = void, typename = enable_if_t<is_arithmetic_v<U>>>
+              vec &operator=(U value);
+              vec(const constant vec &); template <typename U, typename = enable_if_t<is_same_v<U, vec>>>
               vec &operator=(const constant U &);
               constexpr const constant T &operator[](int i) const constant;)
   constexpr vec &operator=(const vec &o) {
@@ -107,7 +109,7 @@ struct vec : fields<T, N> {
     for (int i = 0; i < N; i++) c.all[i] = T(a.all[i] op b.all[i]); \
     return c; \
   } \
-  constexpr vec &operator op##=(const vec &b) { return *this = *this op b; }
+  constexpr vec &operator op##=(vec b) { return *this = *this op b; }
   EMU_OPERATOR(+) EMU_OPERATOR(-) EMU_OPERATOR(*) EMU_OPERATOR(/) EMU_OPERATOR(%)
   EMU_OPERATOR(&) EMU_OPERATOR(|) EMU_OPERATOR(^) EMU_OPERATOR(<<) EMU_OPERATOR(>>)
 #undef EMU_OPERATOR
