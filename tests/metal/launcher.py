@@ -11,7 +11,7 @@ import mlx.core as mx
 from .build import kernel_library
 from .findings import Finding, KernelFault, Traffic, finding
 from .host import block, empty_output, to_host, to_mlx
-from .source import Unit, translate
+from .source import Refused, Unit, translate
 from .trace import Launch, trace
 from .worker import Job, Worker
 
@@ -81,6 +81,8 @@ class Emulator:
         """Run a traced launch on these inputs."""
         x, y, z = (min(t, g) for t, g in zip(launch.threadgroup, launch.grid, strict=True))
         group, threads = (x, y, z), x * y * z
+        if threads < 1:
+            raise Refused(f"an empty grid or threadgroup: {launch.grid}, {launch.threadgroup}")
         if threads > 1024:
             raise KernelFault(Finding("threads", f"{threads} threads in a threadgroup: over 1024"))
         if self.edit is not None:

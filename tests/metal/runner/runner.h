@@ -54,6 +54,11 @@ void *new_fiber(unsigned index, void (*start)());  // a stack pointer to switch 
 extern "C" void emu_switch(void **save, void *to);
 bool in_a_stack_guard(const void *address);
 
+// ids.cpp: what a thread knows of its place.
+void place(emu_ids &ids, unsigned i, const unsigned group[3], const unsigned groups[3],
+           const unsigned size[3]);
+std::string thread_name();
+
 // group.cpp: threads of one threadgroup as fibers.
 struct thread_state {
   void *stack_pointer = nullptr;
@@ -79,7 +84,6 @@ extern current_state current;
 void run_launch(launch &run, outcome &result);
 [[noreturn]] void stop_launch(const char *kind, const std::string &text);
 std::string where_is(const void *address);  // "3 bytes past the end of x", or an empty text
-std::string thread_name();
 
 // shared.cpp: threadgroup variables.
 void begin_group_memory();
