@@ -43,6 +43,7 @@ class Traffic:
 
 
 def finding(raw: list, library: Path) -> Finding:
+    """A finding as the runner reports it: kind, text and addresses in the library."""
     kind, text, where = raw
     if kind == "sanitizer":
         return _sanitizer_finding(text)

@@ -19,6 +19,8 @@ def _bits(dtype: mx.Dtype) -> Any:
 
 
 def to_host(array: mx.array, contiguous: bool) -> np.ndarray:
+    """An array's bits as unsigned integers (bool as bool), with its own strides if it may be
+    strided and without a copy where possible."""
     if not array.size:
         raise Refused("an empty input")
     view = array if array.dtype == mx.bool_ else array.view(_bits(array.dtype)[0])
@@ -27,6 +29,7 @@ def to_host(array: mx.array, contiguous: bool) -> np.ndarray:
 
 
 def empty_output(shape: tuple[int, ...], dtype: mx.Dtype, init_value: float | None) -> np.ndarray:
+    """What an output holds before the launch: the fill value, or NaN and its like."""
     if init_value is not None:
         filled = mx.broadcast_to(mx.array(init_value).astype(dtype), shape)
         return np.array(filled if dtype == mx.bool_ else filled.view(_bits(dtype)[0]))
@@ -36,6 +39,7 @@ def empty_output(shape: tuple[int, ...], dtype: mx.Dtype, init_value: float | No
 
 
 def to_mlx(host: np.ndarray, dtype: mx.Dtype) -> mx.array:
+    """The array of this dtype whose bits these are."""
     if dtype == mx.bool_:
         return mx.array(host).astype(mx.bool_)
     return mx.array(host).view(dtype)
@@ -47,6 +51,7 @@ def block(
     outputs: list[np.ndarray],
     init_value: float | None,
 ) -> Block:
+    """The memory of one buffer of the kernel's signature."""
     if buffer.role == "output":
         array = outputs[buffer.of]
         return Block(buffer.name, array, 0, array.nbytes, True, init_value is not None)

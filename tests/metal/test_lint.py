@@ -126,8 +126,9 @@ CLEAN = {
     ),
     "vectors": (
         "float4 v = float4(c[0]); v *= c[1]; v = v + c[2]; v = c[3]; v.xy = c[0]; v.zw += a[i];\n"
-        "const constant float4* w = (const constant float4*)c; v = w[0]; v += w[0]; v.xy = w[0].zw;\n"
-        "device float4* u = (device float4*)o; u[i / 4] = v; u[0].xy = v.zw; v = u[0] * w[0] * c[1];\n"
+        "const constant float4* w = (const constant float4*)c; v = w[0]; v += w[0];\n"
+        "device float4* u = (device float4*)o; u[i / 4] = v; u[0].xy = v.zw;\n"
+        "v = u[0] * w[0] * c[1]; v.xy = w[0].zw;\n"
         "o[i] = dot(v, w[0]) + dot(u[0], v) + max(v, w[0]).x + float4(half4(v)).x + w[0][1];",
         "",
     ),
@@ -145,7 +146,7 @@ CLEAN = {
     ),
     "narrow types": (
         "bfloat x = b[i] * b[i] + bfloat(a[i]); q[i] = x;\n"
-        "half y = h[i] * 2.0h; o[i] = x + float(y);",
+        "half y = h[i] * 2.0h; o[i] = x + float(y); q[i] = i < 4 ? b[i] : bfloat(0.0f);",
         "",
     ),
     "pragma and macros": (
