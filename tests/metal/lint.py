@@ -41,8 +41,8 @@ REFUSED = {
     "wchar_t": "Metal has no wchar_t",
 }
 CLANG = (
-    "-cc1 -triple spir64 -x clcpp -cl-std=clc++2021 -fsyntax-only -nostdsysteminc -w -ferror-limit 0"
-    " -cl-single-precision-constant -Wno-reserved-user-defined-literal -DEMU_LINT"
+    "-cc1 -triple spir64 -x clcpp -cl-std=clc++2021 -fsyntax-only -nostdsysteminc -w"
+    " -ferror-limit 0 -cl-single-precision-constant -Wno-reserved-user-defined-literal -DEMU_LINT"
 ).split()
 # Words of Metal that g++ takes as names.
 KEYWORDS = SPACES | set(
