@@ -2,7 +2,8 @@
 
 Knows no models: a command imports the engine when it runs, so that help is quick.
 
-    0 done    1 fault    2 wrong usage    130 Ctrl-C    141 the reader closed the pipe
+    0 done    1 fault    2 wrong usage    3 `bench --check` found a difference
+    130 Ctrl-C    141 the reader closed the pipe
 """
 
 import os
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
 
+from .bench import bench
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
@@ -133,6 +135,7 @@ app = typer.Typer(
 )
 app.command("chat", epilog=EPILOG)(chat)
 app.command("generate", epilog=EPILOG)(generate)
+app.command("bench", epilog=EPILOG)(bench)
 app.command("train")(train)
 app.add_typer(models, name="models")
 app.command("doctor")(doctor)

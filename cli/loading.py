@@ -43,9 +43,7 @@ def fetch_pair(options: ModelOptions, out: Output) -> None:
 
     A pair that does not fit the memory is refused, unless --force.
     """
-    if options.offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # read once, when huggingface_hub is imported
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn of long prompts
+    prepare_libraries(offline=options.offline)
     label = f"looking for {options.model or 'the bundled pair'}"
     with Wait(out, label) as wait:
         import dflash_mlx.hub as hub
@@ -75,6 +73,14 @@ def check_memory(
     wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
     if not options.force and (warning := check_fits(wanted, working_set(), label)):
         out.note(warning, "warning")
+
+
+def prepare_libraries(*, offline: bool) -> None:
+    """Set what other packages read once, when they are imported."""
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it would warn of long prompts
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def add_drafter(pair: "Pair", options: ModelOptions, out: Output) -> "Pair":

@@ -36,11 +36,11 @@ def test_help_and_version_load_no_model_code():
         "main = import_module('dflash_mlx.cli.app').main\n"
         "try:\n    main()\nexcept SystemExit as left:\n    assert left.code == 0, left.code\n"
         "heavy = {'mlx', 'mlx_lm', 'transformers', 'numpy', 'huggingface_hub'}\n"
-        "heavy |= {'rich', 'prompt_toolkit', 'pygments', 'markdown_it'}\n"
+        "heavy |= {'matplotlib', 'datasets', 'rich', 'prompt_toolkit', 'pygments', 'markdown_it'}\n"
         "heavy &= set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
-    for arguments in (["--help"], ["--version"], ["chat", "--help"]):
+    for arguments in (["--help"], ["--version"], ["chat", "--help"], ["bench", "--help"]):
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
         )

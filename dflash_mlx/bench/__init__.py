@@ -1,0 +1,83 @@
+"""Speed and sameness of the engine's modes on many prompts, interleaved, in one process.
+
+    import dflash_mlx
+    from dflash_mlx import bench
+    pair = dflash_mlx.load()
+    schedule = bench.Schedule(modes=bench.parse_modes("baseline,dflash"), temperatures=(0.0, 1.0))
+    questions = bench.questions_of("bundled", limit=8)
+    with bench.Results(bench.facts_of(pair, schedule), Path("results.jsonl")) as results:
+        for record in bench.run(pair, questions, schedule, results.records):
+            results.keep(record)
+    rows = bench.summarise(results.of(schedule, questions))
+
+Importing this package loads no model code; the names below load it when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dflash_mlx.blas import use_openblas
+
+if TYPE_CHECKING:
+    from .curve import Curve, measure
+    from .differences import Difference, find_differences, with_gap
+    from .facts import facts_of
+    from .modes import Variant, offered, parse_modes
+    from .plot import check_plotting, draw
+    from .questions import Question, read_questions
+    from .record import Record
+    from .results import Results
+    from .runner import check, run
+    from .schedule import Schedule, parse_temperatures
+    from .suites import questions_of, suite_names
+    from .summary import Row, Spread, summarise
+
+__all__ = [
+    "Curve",
+    "Difference",
+    "Question",
+    "Record",
+    "Results",
+    "Row",
+    "Schedule",
+    "Spread",
+    "Variant",
+    "check",
+    "check_plotting",
+    "draw",
+    "facts_of",
+    "find_differences",
+    "measure",
+    "offered",
+    "parse_modes",
+    "parse_temperatures",
+    "questions_of",
+    "read_questions",
+    "run",
+    "suite_names",
+    "summarise",
+    "with_gap",
+]
+_HOMES = {
+    "curve": ("Curve", "measure"),
+    "differences": ("Difference", "find_differences", "with_gap"),
+    "facts": ("facts_of",),
+    "modes": ("Variant", "offered", "parse_modes"),
+    "schedule": ("Schedule", "parse_temperatures"),
+    "plot": ("check_plotting", "draw"),
+    "questions": ("Question", "read_questions"),
+    "record": ("Record",),
+    "results": ("Results",),
+    "runner": ("check", "run"),
+    "suites": ("questions_of", "suite_names"),
+    "summary": ("Row", "Spread", "summarise"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module; on Linux OpenBLAS goes under MLX first."""
+    for home, names in _HOMES.items():
+        if name in names:
+            use_openblas()
+            return getattr(import_module(f".{home}", __name__), name)
+    raise AttributeError(f"module 'dflash_mlx.bench' has no attribute '{name}'")

@@ -1,0 +1,109 @@
+"""What a benchmark asks: chats of one or more turns, from a JSONL file or from the package.
+
+Knows the file's format; does not know models or data sets.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub import bundled
+
+BUNDLED = "bundled"
+FORMAT_HINT = (
+    'each line is a JSON string, {"prompt": "..."}, {"messages": [...]} or {"turns": ["...", ...]}'
+    ', optionally with "task": "name"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A chat that is asked turn by turn, each answer being part of the next turn's prompt.
+
+    `number` counts from 1 in its suite; `task` is what it is counted under in tables; `turns` are
+    the messages that come before each answer.
+    """
+
+    suite: str
+    number: int
+    task: str
+    turns: tuple[tuple[dict[str, Any], ...], ...]
+
+    @property
+    def digest(self) -> str:
+        """A short hash of what is asked."""
+        text = json.dumps(self.turns, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def from_user(texts: list[str]) -> tuple[tuple[dict[str, Any], ...], ...]:
+    """Turns of a user who says one text after another."""
+    return tuple(({"role": "user", "content": text},) for text in texts)
+
+
+def bundled_questions() -> list[Question]:
+    """Held-out prompts of the bundled pair, its four families in turn."""
+    return read_questions(bundled("target").parent / "prompts.jsonl", suite=BUNDLED)
+
+
+def read_questions(path: Path, suite: str | None = None) -> list[Question]:
+    """All questions of a JSONL file; DFlashError names the first line that is none.
+
+    They belong to `suite`, or to one that is called like the file. An assistant message at the end
+    of a chat is not asked.
+    """
+    suite = suite or path.stem
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise DFlashError(f"'{path}' cannot be read ({reason}).", hint=FORMAT_HINT) from None
+    found: list[Question] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        turns, task = parse(line)
+        if not turns:
+            raise DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
+        found.append(Question(suite, len(found) + 1, task or suite, turns))
+    if not found:
+        raise DFlashError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
+    return found
+
+
+def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
+    """The turns and the task of one line; no turns when it is not a question."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        return (), ""
+    value = {"prompt": value} if isinstance(value, str) else value
+    if not isinstance(value, dict) or not isinstance(task := value.get("task", ""), str):
+        return (), ""
+    forms = [value[form] for form in ("prompt", "messages", "turns") if form in value]
+    if len(forms) != 1:
+        return (), ""
+    if "messages" in value:
+        messages = forms[0]
+        if not isinstance(messages, list) or not all(map(is_message, messages)):
+            return (), ""
+        while messages and messages[-1]["role"] == "assistant":
+            messages = messages[:-1]
+        return ((tuple(messages),) if messages else ()), task
+    texts = forms[0] if "turns" in value else forms
+    if not isinstance(texts, list) or not all(map(is_text, texts)):
+        return (), ""
+    return from_user(texts), task
+
+
+def is_text(value: Any) -> bool:
+    """Whether a JSON value is text that is not empty."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_message(value: Any) -> bool:
+    """Whether a JSON value is a chat message with text that is not empty."""
+    return isinstance(value, dict) and is_text(value.get("role")) and is_text(value.get("content"))

@@ -1,0 +1,103 @@
+"""What is run, in which order: every question by every mode, the modes in turn.
+
+Knows names and numbers, no models.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_mlx.errors import UsageError
+from dflash_mlx.types import SamplingParams
+
+from .modes import BASELINE, Variant
+from .questions import Question
+from .record import Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The settings of a run; UsageError for those that make no sense.
+
+    `block_size` is that of modes that are given no width (None: the drafter's); `think` and
+    `effort` are switches of the chat template (None: left to it); `cooldown` is the pause in
+    seconds before every answer.
+    """
+
+    modes: tuple[Variant, ...]
+    temperatures: tuple[float, ...] = (0.0,)
+    repeats: int = 1
+    max_tokens: int = 256
+    seed: int = 0
+    block_size: int | None = None
+    accept: str = "match"
+    think: bool | None = None
+    effort: str | None = None
+    cooldown: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Look at every number, before anything is loaded."""
+        for name, value, least in (
+            ("repeats", self.repeats, 1),
+            ("max_tokens", self.max_tokens, 1),
+            ("cooldown", self.cooldown, 0),
+        ):
+            if value < least:
+                raise UsageError(f"{name} cannot be {value}.", hint=f"give {least} or more")
+        if not self.modes or not self.temperatures:
+            raise UsageError("there is nothing to run.", hint="give a mode and a temperature")
+        if len(set(self.temperatures)) < len(self.temperatures):
+            raise UsageError("a temperature was given twice.", hint="give each one once")
+        fixed = [v.mode == BASELINE or (v.mode == "dflash" and v.width) for v in self.modes]
+        if self.block_size and all(fixed):
+            raise UsageError("no mode takes a block size.", hint="leave --block-size out")
+        for temperature in self.temperatures:
+            SamplingParams(temperature=temperature, seed=self.seed)
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether there is something to hold the other modes against."""
+        return Variant(BASELINE) in self.modes
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """What the chat template is told, as `Session.stream` and `Session.tokens` take it."""
+        return {"think": self.think, "reasoning_effort": self.effort}
+
+    def keys(self, questions: Sequence[Question]) -> list[tuple[Key, Question, Variant]]:
+        """All answers in the order of the run.
+
+        A question's answers stand next to each other, so that a machine that slows down slows all
+        modes alike; each question, and each repeat, begins with another mode.
+        """
+        found = []
+        for repeat in range(self.repeats):
+            for place, question in enumerate(questions):
+                first = (place + repeat) % len(self.modes)
+                for temperature in self.temperatures:
+                    for variant in self.modes[first:] + self.modes[:first]:
+                        key = Key(
+                            question.suite,
+                            question.number,
+                            question.digest,
+                            variant.label,
+                            temperature,
+                            repeat + 1,
+                        )
+                        found.append((key, question, variant))
+        return found
+
+    def sampling(self, key: Key) -> SamplingParams:
+        """How the tokens of an answer are chosen; every question and repeat has its own seed."""
+        if key.temperature == 0:
+            return SamplingParams()
+        seed = self.seed + 1000 * key.number + key.repeat
+        return SamplingParams(temperature=key.temperature, seed=seed)
+
+
+def parse_temperatures(text: str) -> tuple[float, ...]:
+    """Temperatures from numbers with commas between them; UsageError for what is none."""
+    try:
+        return tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        raise UsageError(f"temperatures cannot be '{text}'.", hint="give 0, or 0,1") from None

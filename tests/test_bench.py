@@ -1,0 +1,558 @@
+"""What `dflash bench` measures: statistics, order, differences, prompts, the file of results."""
+
+import json
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import mlx.core as mx
+import pytest
+from golden_pair import GOLDEN
+
+import dflash_mlx
+from dflash_mlx import bench
+from dflash_mlx.bench import differences, modes, plot, questions, results, runner, suites, summary
+from dflash_mlx.bench.curve import Curve, curve_of
+from dflash_mlx.bench.record import Key, Record, Rounds, Turn, record_of
+from dflash_mlx.bench.schedule import Schedule
+from dflash_mlx.errors import DFlashError, UsageError
+
+KEY = Key("s", 1, "d", "dflash", 0.0, 1)
+FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
+
+
+@pytest.fixture(scope="module")
+def pair() -> dflash_mlx.Pair:
+    """The golden pair: random weights, a chat template."""
+    return dflash_mlx.load(GOLDEN / "target", GOLDEN / "draft")
+
+
+def schedule_of(names="baseline,dflash", **values) -> Schedule:
+    """A schedule with short answers."""
+    return Schedule(modes=modes.parse_modes(names), **{"max_tokens": 8, **values})
+
+
+def asked(*turns, number=1, task="s") -> questions.Question:
+    """A question of these turns."""
+    return questions.Question("s", number, task, questions.from_user(list(turns)))
+
+
+def turn(count=11, seconds=1.0, **values) -> Turn:
+    """An answer of `count` tokens, ten of them in `seconds`."""
+    given = {
+        "prompt_tokens": 20, "cached_tokens": 0, "text": "x", "tokens": tuple(range(count)),
+        "finish_reason": "stop", "prefill_seconds": 0.5, "first_token_seconds": 0.6,
+        "decode_seconds": seconds, "verifies": 0, "committed": 0, "drafted": 0, "accepted": 0,
+        "accepted_by_position": (), "rounds": (Rounds(1, count - 1, count - 1, seconds),),
+    }  # fmt: skip
+    return Turn(**{**given, **values})
+
+
+def record(key=KEY, *turns, task="s", **changes) -> Record:
+    """A record of these turns, or of one."""
+    return Record(replace(key, **changes), task, turns or (turn(),), 1000)
+
+
+# --- statistics -------------------------------------------------------------------------------
+
+
+def test_quartiles_of_known_numbers():
+    """Guards the method: inclusive, so that quartiles lie within what was measured."""
+    assert summary.spread([1, 2, 3, 4, 5]) == summary.Spread(2, 3, 4)
+    assert summary.spread([None, 7.0]) == summary.Spread(7, 7, 7)
+    assert summary.spread([1.0, 3.0]) == summary.Spread(1.5, 2, 2.5)
+    assert summary.spread([None]) is None
+
+
+def test_speedup_is_the_ratio_in_the_same_repeat():
+    """A machine twice as slow in the second repeat changes nothing."""
+    records = []
+    for repeat, slow in ((1, 1.0), (2, 2.0)):
+        records += [
+            record(KEY, turn(seconds=4.0 * slow), mode="baseline", repeat=repeat),
+            record(KEY, turn(seconds=1.0 * slow), repeat=repeat),
+        ]
+    plain, fast = summary.summarise(records)
+    assert plain.speedup is None
+    assert plain.mean_speedup is None
+    assert fast.speedup == summary.Spread(4, 4, 4)
+    assert fast.mean_speedup == pytest.approx(4)
+    assert fast.decode == summary.Spread(6.25, 7.5, 8.75)
+    assert fast.prefill == summary.Spread(40, 40, 40)
+    assert (fast.questions, fast.answers, fast.identical, fast.compared) == (1, 2, 2, 2)
+
+
+def test_speedups_are_those_of_questions():
+    """Ratios 2, 4 and 9 of three questions: the median is 4; means are over seconds a token."""
+    records = []
+    for number, ratio in enumerate((2.0, 4.0, 9.0), 1):
+        records += [
+            record(KEY, turn(seconds=36.0), mode="baseline", number=number),
+            record(KEY, turn(seconds=36.0 / ratio), number=number),
+        ]
+    row = summary.summarise(records)[1]
+    assert row.speedup == summary.Spread(3, 4, 6.5)
+    assert row.mean_speedup == pytest.approx(108 / (18 + 9 + 4))
+
+
+def test_acceptance_is_pooled():
+    """Two verifies of 3 drafts keep 2 and 0: rate 1/3, τ 2, by position 50 %, 50 %, 0 %."""
+    one = turn(
+        verifies=2, committed=4, drafted=6, accepted=2, accepted_by_position=(1, 1, 0),
+        rounds=(Rounds(4, 2, 4, 1.0),),
+    )  # fmt: skip
+    row = summary.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]
+    assert row.acceptance_rate == pytest.approx(1 / 3)
+    assert row.tau == summary.Spread(2, 2, 2)
+    assert row.by_position == (0.5, 0.5, 0)
+    assert row.rounds == (Rounds(4, 4, 8, 2.0),)
+    assert row.speedup is None  # there is no baseline
+
+
+def test_rows_of_tasks_and_of_all():
+    records = [
+        record(task=task, number=number, mode=mode)
+        for number, task in enumerate("ab", 1)
+        for mode in ("dflash", "baseline")
+    ]
+    found = [(row.task, row.mode) for row in summary.summarise(records)]
+    assert found == [(task, mode) for task in ("a", "b", "all") for mode in ("baseline", "dflash")]
+    assert len(summary.summarise(records[:2])) == 2
+
+
+def test_short_answers_have_no_rate():
+    short = record(KEY, turn(count=1, seconds=0.0))
+    assert summary.summarise([short])[0].decode is None
+
+
+# --- the order, and the runner ------------------------------------------------------------------
+
+
+def test_modes_take_turns():
+    """Each question and repeat begins with another mode; answers to one question stay together."""
+    schedule = schedule_of("baseline,dflash,dflash:4", temperatures=(0.0, 1.0), repeats=2)
+    keys = [key for key, _, _ in schedule.keys([asked("a"), asked("b", number=2)])]
+    assert len(set(keys)) == len(keys) == 3 * 2 * 2 * 2
+    begins = [keys[i].mode for i in range(0, len(keys), 6)]
+    assert begins == ["baseline", "dflash", "dflash", "dflash:4"]
+    assert {(k.number, k.repeat) for k in keys[:6]} == {(1, 1)}
+
+
+def test_every_question_and_repeat_has_its_own_seed():
+    schedule = schedule_of(temperatures=(0.0, 0.7), repeats=2, seed=5)
+    seeds = {
+        schedule.sampling(k).seed
+        for k, _, v in schedule.keys([asked("a"), asked("b", number=2)])
+        if k.temperature and v.mode == "dflash"
+    }
+    assert len(seeds) == 4
+    assert schedule.sampling(KEY).seed is None
+
+
+def test_run_answers_in_sessions(pair):
+    """Two turns of a chat are one session: the second one reads only what is new."""
+    schedule, chat = schedule_of(max_tokens=6), asked("hello", "and again")
+    made = list(runner.run(pair, [chat], schedule, {}))
+    assert [r.key.mode for r in made] == ["baseline", "dflash"]
+    assert made[0].turns[0].tokens == made[1].turns[0].tokens
+    for one in made:
+        first, second = one.turns
+        assert first.cached_tokens == 0
+        assert second.cached_tokens >= first.prompt_tokens
+        assert 1 < len(first.tokens) <= 6
+        for part in one.turns:
+            assert sum(r.tokens for r in part.rounds) == len(part.tokens) - 1
+            assert sum(r.seconds for r in part.rounds) == pytest.approx(part.decode_seconds)
+            assert part.first_token_seconds >= part.prefill_seconds > 0
+        assert one.peak_bytes > 0
+        assert record_of(json.loads(json.dumps(one.data()))) == one
+    assert {r.rows for r in made[0].turns[0].rounds} == {1}
+    assert max(r.rows for r in made[1].turns[0].rounds) == 6  # the rest of six tokens, not 8
+    done = {made[0].key: made[0]}
+    assert [r.key for r in runner.run(pair, [chat], schedule, done)] == [made[1].key]
+
+
+def test_watch_stops_between_blocks(pair):
+    """The cooldown is no pause that Ctrl-C must wait for."""
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(runner.run(pair, [asked("hello")], schedule_of(), {}, stop))
+    with pytest.raises(KeyboardInterrupt):
+        runner.rest(1000, stop)
+
+
+def test_a_question_that_does_not_fit_is_named(pair):
+    long = asked("x" * (pair.target.context_length + 1), number=7)
+    with pytest.raises(UsageError, match="question 7 of 's' has"):
+        runner.check(pair, schedule_of(), [long])
+
+
+def test_costs_of_every_width(pair, monkeypatch):
+    """Also where the context hardly holds the passes."""
+    monkeypatch.setattr(pair.target, "context_length", 150)
+    found = bench.measure(pair, 10**9)
+    assert [rows for rows, _ in found.verify] == [1, 2, 4, 8, 16, 24, 32, 64]
+    assert all(seconds > 0 for _, seconds in found.verify)
+    assert found.depth == 150 - 64 - 8 * 6
+    assert found.draft is not None
+    assert found.draft[0] == 8
+    assert curve_of(json.loads(json.dumps(found.data()))) == found
+
+
+# --- modes ------------------------------------------------------------------------------------
+
+
+def test_modes_are_those_of_the_engine():
+    """A mode that the engine gains is run without a change here."""
+    assert modes.offered()[0] == "baseline"
+    assert {"baseline", "dflash"} <= set(modes.offered())
+    found = modes.parse_modes(" dflash:4, baseline")
+    assert [v.label for v in found] == ["dflash:4", "baseline"]
+    assert found[0].options(None) == {"block_size": 4}
+    assert found[1].options(8) == {}
+    assert modes.Variant("ddtree", 32).options(None) == {"block_size": None, "tree_budget": 32}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fast", "there is no mode 'fast'."),
+        ("baseline:4", "the mode baseline has no width."),
+        ("dflash:1", "the block_size of 'dflash:1' cannot be '1'."),
+        ("dflash:", "the block_size of 'dflash:' cannot be ''."),
+        ("dflash,dflash", "a mode was given twice."),
+        (" , ", "no mode was given."),
+    ],
+)
+def test_bad_modes(text, message):
+    with pytest.raises(UsageError) as fault:
+        modes.parse_modes(text)
+    assert fault.value.message == message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"repeats": 0}, {"max_tokens": 0}, {"cooldown": -1}, {"temperatures": (0.0, 0.0)},
+     {"temperatures": ()}, {"temperatures": (-1.0,)}, {"seed": -1}, {"names": "dflash:4",
+     "block_size": 8}],
+)  # fmt: skip
+def test_bad_plans(values):
+    with pytest.raises(UsageError):
+        schedule_of(**values)
+
+
+# --- differences --------------------------------------------------------------------------------
+
+
+def test_first_difference():
+    assert differences.first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert differences.first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert differences.first_difference([1, 2, 3], [1, 2]) == 2
+    assert differences.first_difference([], [4]) == 0
+
+
+def test_differences_are_those_of_the_same_repeat_at_zero():
+    """Samples are not compared, nor what has no baseline."""
+    wrong = turn(tokens=(0, 1, 9))
+    records = [
+        record(KEY, turn(count=3), mode="baseline"),
+        record(KEY, wrong),
+        record(KEY, wrong, temperature=1.0),
+        record(KEY, turn(count=3), mode="baseline", temperature=1.0),
+        record(KEY, wrong, repeat=2),
+    ]
+    (found,) = differences.find_differences(records)
+    assert (found.key, found.turn, found.token) == (KEY, 1, 3)
+    assert (found.wanted, found.said, found.gap) == (2, 9, None)
+    row = next(r for r in summary.summarise(records) if r.mode == "dflash" and not r.temperature)
+    assert (row.identical, row.compared) == (0, 1)
+    ended = differences.differs(records[0], record(KEY, turn(count=2)))
+    assert ended is not None
+    assert (ended.token, ended.wanted, ended.said) == (3, 2, None)
+
+
+def test_gap_is_that_of_the_shared_prefix(pair):
+    """The gap in a second turn, against logits from one plain pass over all tokens before it."""
+    chat = asked("hello", "and again")
+    made = {r.key: r for r in runner.run(pair, [chat], schedule_of(max_tokens=6), {})}
+    key = next(key for key in made if key.mode == "dflash")
+    first, second = made[key].turns
+    changed = (*second.tokens[:4], second.tokens[4] + 1)
+    made[key] = replace(made[key], turns=(first, replace(second, tokens=changed)))
+    (found,) = differences.find_differences(made.values())
+    assert (found.turn, found.token) == (2, 5)
+    found = differences.with_gap(found, pair, [chat], made, schedule_of())
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "and again"},
+    ]
+    ids = [*pair.target.chat_tokens(messages), *second.tokens[:4]]
+    row = sorted(pair.target.forward(mx.array([ids]), None)[0][0, -1].tolist())  # type: ignore
+    assert found.gap == pytest.approx(row[-1] - row[-2], abs=1e-4)
+    assert found.data()["gap"] == found.gap
+
+
+# --- prompts ------------------------------------------------------------------------------------
+
+
+def test_bundled_prompts_are_the_held_out_ones():
+    """Guards the file in the wheel: made by the generator, nothing that was trained on."""
+    held_out = import_module("held_out")
+    file = Path(str(dflash_mlx.__file__)).parent / "bundled" / "prompts.jsonl"
+    assert file.read_text("utf-8").splitlines() == held_out.lines()
+    found = suites.questions_of("bundled", 4)
+    assert [q.task for q in found] == ["arithmetic", "lists", "functions", "everyday"]
+    assert len(suites.questions_of("bundled")) == 80
+
+
+def test_kinds_of_lines(tmp_path):
+    file = tmp_path / "own.jsonl"
+    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    lines = [
+        "a",
+        {"prompt": "b", "task": "sums"},
+        {"messages": [*chat, {"role": "assistant", "content": "said"}]},
+        {"turns": ["c", "d"]},
+    ]
+    file.write_text("\n\n".join(map(json.dumps, lines)))
+    found = questions.read_questions(file)
+    assert [(q.suite, q.number, q.task) for q in found] == [
+        ("own", 1, "own"), ("own", 2, "sums"), ("own", 3, "own"), ("own", 4, "own"),
+    ]  # fmt: skip
+    assert found[2].turns == (tuple(chat),)
+    assert found[3].turns == questions.from_user(["c", "d"])
+    assert len({q.digest for q in found}) == 4
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "7", "{}", '{"prompt": ""}', '{"prompt": "a", "turns": ["b"]}', '{"turns": []}',
+     '{"turns": ["a", 1]}', '{"messages": []}', '{"messages": [{"role": "user"}]}',
+     '{"messages": [{"role": "assistant", "content": "a"}]}', '{"prompt": "a", "task": 1}'],
+)  # fmt: skip
+def test_bad_lines_are_named(tmp_path, line):
+    file = tmp_path / "own.jsonl"
+    file.write_text(f'"fine"\n\n{line}\n')
+    with pytest.raises(DFlashError, match=r"line 3 of '.*own.jsonl' is not a prompt\."):
+        questions.read_questions(file)
+
+
+def test_bad_files(tmp_path):
+    for name, content, message in (
+        ("none", None, "No such file or directory"),
+        ("empty", b"\n\n", "there are no prompts in"),
+        ("binary", b"\xff\xfe", "it is not UTF-8 text"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(DFlashError, match=message):
+            questions.read_questions(tmp_path / name)
+
+
+class Rows(list):
+    """Rows as the `datasets` library has them, in its order after a shuffle."""
+
+    def shuffle(self, seed):
+        assert seed == 42
+        return Rows(reversed(self))
+
+
+ROW = {
+    "question": "q", "problem": "p", "prompt": "t", "question_content": "c", "starter_code": "",
+    "instruction": "i", "input": "",
+}  # fmt: skip
+
+
+def fake_datasets(monkeypatch, rows, calls=None):
+    """A `datasets` library of these rows, or that raises them."""
+
+    def load_dataset(*names, **options):
+        if calls is not None:
+            calls.append((names, options))
+        if isinstance(rows, Exception):
+            raise rows
+        return Rows(rows)
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+
+
+def test_every_suite_asks_its_columns(monkeypatch):
+    calls = []
+    fake_datasets(monkeypatch, [{**ROW, "number": n} for n in range(200)], calls)
+    for name, suite in suites.SUITES.items():
+        if name == "mt-bench":
+            fake_datasets(monkeypatch, [{"prompt": ["a", "b"]}] * 200, calls)
+        found = suites.questions_of(name)
+        assert len(found) == suite.count
+        assert len(found[0].turns) == (2 if name == "mt-bench" else 1)
+        assert {q.task for q in found} == {name}
+        fake_datasets(monkeypatch, [ROW] * 200, calls)
+        if name != "mt-bench":
+            assert len(suites.questions_of(name, 3)) == 3
+    assert (("openai/gsm8k", "main"), {"split": "test"}) in calls
+    fake_datasets(monkeypatch, [{"problem": f"p{n}"} for n in range(50)])
+    texts = [q.turns[0][0]["content"].split("\n")[0] for q in suites.questions_of("aime25", 3)]
+    assert texts == ["p49", "p48", "p47"]  # in the order of the shuffle
+    files = [options for names, options in calls if names == ("json",)]
+    assert files[0]["data_files"] == "hf://datasets/livecodebench/code_generation_lite/test6.jsonl"
+
+
+def test_wording_of_optional_columns():
+    """An instruction's input and a problem's starting code are asked when they are there."""
+    assert suites.instruction({"instruction": "i", "input": "n"}) == ["i\n\nn"]
+    assert suites.instruction(ROW) == ["i"]
+    assert "x = 1" in suites.programming({"question_content": "c", "starter_code": "x = 1"})[0]
+    assert "standard input" in suites.programming(ROW)[0]
+
+
+def test_suites_that_cannot_be_read(monkeypatch):
+    """Each with a sentence and what to do: no such suite, no package, no network, other columns."""
+    with pytest.raises(UsageError, match="there is no suite 'mmlu'"):
+        suites.questions_of("mmlu")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(DFlashError, match="needs the package 'datasets'") as fault:
+        suites.questions_of("gsm8k")
+    assert "dflash-chat[bench]" in fault.value.hint
+    fake_datasets(monkeypatch, ConnectionError("Couldn't reach the Hub.\nmore"))
+    with pytest.raises(DFlashError, match=r"cannot be read \(Couldn't reach the Hub\)\.") as fault:
+        suites.questions_of("gsm8k")
+    assert "--prompts" in fault.value.hint
+    for rows in ([{"other": 1}], [{"question": None}], []):
+        fake_datasets(monkeypatch, rows)
+        with pytest.raises(DFlashError, match="has not the expected columns"):
+            suites.questions_of("gsm8k")
+
+
+# --- the file of results ------------------------------------------------------------------------
+
+
+def test_results_go_on(tmp_path):
+    """A torn last line is dropped, and what comes later stands where it stood."""
+    file = tmp_path / "r.jsonl"
+    curve = Curve(5, ((1, 0.5),), (8, 0.25))
+    with results.Results(FACTS, file) as held:
+        held.keep(record())
+        held.keep_curve(curve)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"kind": "answer", "sui')
+    with results.Results(FACTS, file) as held:
+        assert held.records == {KEY: record()}
+        assert held.curve == curve
+        assert file.read_bytes() == whole
+        held.keep(record(repeat=2))
+    assert file.read_bytes().startswith(whole)
+    assert len(file.read_bytes().splitlines()) == 4
+    with results.Results(FACTS, file) as held:
+        assert set(held.records) == {KEY, replace(KEY, repeat=2)}
+
+
+def test_results_of_another_run_are_refused(tmp_path):
+    file = tmp_path / "r.jsonl"
+    with results.Results(FACTS, file):
+        pass
+    other = {**FACTS, "settings": {"max_tokens": 16}}
+    with pytest.raises(DFlashError) as fault:
+        results.Results(other, file)
+    assert "of another run: its settings max tokens is 8, now it is 16." in fault.value.message
+    with pytest.raises(DFlashError, match="its settings seed is not set, now it is 1"):
+        results.Results({**FACTS, "settings": {"max_tokens": 8, "seed": 1}}, file)
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b'{"kind": "answer"}\n', b"[]\n", b"\xff\n"])
+def test_other_files_are_refused_and_left_alone(tmp_path, content):
+    file = tmp_path / "r.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(DFlashError, match=r"line 1 of '.*' is no benchmark result"):
+        results.Results(FACTS, file)
+    assert file.read_bytes() == content
+
+
+def test_results_without_a_place():
+    with pytest.raises(DFlashError, match=r"cannot be written \(No such file or directory\)"):
+        results.Results(FACTS, Path("no/such/folder/r.jsonl"))
+    with results.Results(FACTS) as held:
+        held.keep(record())
+        assert list(held.records) == [KEY]
+
+
+# --- plots --------------------------------------------------------------------------------------
+
+
+def drawn_rows() -> list[summary.Row]:
+    """Rows of two tasks at two temperatures."""
+    kept = {"verifies": 2, "committed": 4, "drafted": 6, "accepted": 2}
+    fast = turn(seconds=0.5, **kept, accepted_by_position=(1, 1, 0), rounds=(Rounds(4, 2, 4, 0.5),))
+    return summary.summarise(
+        [
+            record(KEY, one, mode=mode, number=number, task=task, temperature=temperature)
+            for number, task in enumerate(("sums", "lists"), 1)
+            for temperature in (0.0, 1.0)
+            for mode, one in (("baseline", turn()), ("dflash", fast))
+        ]
+    )
+
+
+def test_pictures_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(plot, "DOTS", 40)
+    curve = Curve(32, ((1, 0.01), (2, 0.01), (4, 0.02)), (8, 0.005))
+    found = plot.draw(tmp_path / "x.png", drawn_rows(), curve, "a machine")
+    assert [file.name for file in found] == ["x-speedup.png", "x-accept.png", "x-cost.png"]
+    for file in found:
+        assert file.read_bytes().startswith(b"\x89PNG")
+        assert file.stat().st_size > 5_000
+    nothing = [row for row in drawn_rows() if row.mode == "baseline"]
+    assert plot.draw(tmp_path / "y.png", nothing, None) == []
+
+
+def test_pictures_have_axes_units_and_a_legend():
+    from matplotlib.figure import Figure
+
+    rows = [row for row in drawn_rows() if row.mode != "baseline"]
+    figure = Figure()
+    plot.speedups(figure, rows)
+    left, right = figure.axes
+    assert (left.get_title("left"), right.get_title("left")) == ("temperature 0", "temperature 1")
+    assert left.get_ylabel() == "speedup, × plain decoding"
+    assert [t.get_text() for t in left.get_xticklabels()] == ["sums", "lists", "all"]
+    assert [bar.get_height() for bar in left.patches] == [2, 2, 2]  # pyright: ignore
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["dflash"]
+
+    figure = Figure()
+    plot.positions(figure, rows)
+    assert figure.axes[0].get_ylabel() == "drafts kept, % of verifies"
+    assert "position" in figure.axes[0].get_xlabel()
+    assert list(figure.axes[0].lines[0].get_ydata()) == [50, 50, 0]  # type: ignore[arg-type]
+
+    figure = Figure()
+    plot.cost_curve(figure, rows, Curve(32, ((1, 0.01), (4, 0.02)), (8, 0.005)))
+    upper, lower = figure.axes
+    assert upper.get_ylabel() == "milliseconds"
+    assert list(upper.lines[0].get_ydata()) == [10, 20]  # type: ignore[arg-type]
+    assert lower.get_ylabel().startswith("% of passes")
+    assert [bar.get_height() for bar in lower.patches] == [100]  # pyright: ignore
+
+
+def test_plots_are_refused_before_the_run(tmp_path, monkeypatch):
+    for path, message in (
+        (tmp_path / "x.pdf", "is no PNG file"),
+        (tmp_path / "no" / "x.png", "there is no folder"),
+    ):
+        with pytest.raises(DFlashError, match=message):
+            plot.check_plotting(path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DFlashError, match="need the package 'matplotlib'"):
+        plot.check_plotting(tmp_path / "x.png")
+
+
+def test_public_names_are_there():
+    """Guards the lazy table: each name is found, and importing the package loads no model code."""
+    for name in bench.__all__:
+        assert getattr(bench, name)
+    with pytest.raises(AttributeError):
+        bench.nothing  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

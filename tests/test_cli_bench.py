@@ -1,0 +1,260 @@
+"""`dflash bench` at the command line: its report, its object, its file, its exit codes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib import import_module
+
+import pytest
+from golden_pair import PAIR
+from typer.testing import CliRunner
+
+SMALL = ["--max-tokens", "10", "--repeats", "1", "--temps", "0"]
+
+
+@pytest.fixture(autouse=True)
+def quick_costs(monkeypatch):
+    """One pass of each width is enough where nobody looks at its time."""
+    monkeypatch.setattr("dflash_mlx.bench.curve.PASSES", 1)
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """Three prompts of two tasks; the golden pair says something else to each."""
+    file = tmp_path / "own.jsonl"
+    lines = [
+        {"prompt": "hello", "task": "sums"},
+        {"prompt": "winter f!", "task": "sums"},
+        {"turns": ["abc", "again"], "task": "chats"},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.fixture
+def run(cli_app, prompts):
+    """Run `dflash bench` with the golden pair on these prompts, in this process."""
+    return lambda *args, **kwargs: CliRunner().invoke(
+        cli_app, ["bench", *PAIR, "--prompts", str(prompts), *SMALL, *args], **kwargs
+    )
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """An acceptance that keeps one draft too many."""
+    acceptance, mx = import_module("dflash_mlx.acceptance"), import_module("mlx.core")
+    count = acceptance.count_prefix
+    monkeypatch.setattr(
+        acceptance, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
+    )
+
+
+def plainly(text):
+    """A report with its measured numbers taken out."""
+    text = re.sub(r"\d[\d,.]*×|[\d.]+–[\d.]+", "N", text)
+    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
+
+
+def test_report_through_a_pipe(run):
+    result = run("--temps", "0,1")
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    lines = plainly(result.stdout)
+    assert lines[0].startswith("machine ")
+    assert lines[1].startswith(f"pair {PAIR[1]} float32 · drafter {PAIR[3]} · block 8")
+    assert lines[2].startswith("run 3 prompts of own.jsonl · at most 10 tokens · warm-up, then 1 ")
+    assert lines[2].endswith("· seed 0 · thinking as the template has it")
+    assert [line for line in lines if line.startswith("temperature")] == [
+        "temperature 0",
+        "temperature 1",
+    ]
+    assert "task mode tok/s speedup quartiles τ accept same" in lines
+    rows = [line.split()[:2] for line in lines if " baseline " in f" {line} "]
+    assert ["sums", "baseline"] in rows
+    assert ["all", "baseline"] in rows
+    assert lines[-1] == "output identical to baseline in 3 of 3 greedy answers"
+    assert "temp mode prefill tok/s first token ms memory rows a pass" in lines
+    assert any(line.startswith("accept by position · dflash at temp") for line in lines)
+    assert result.stderr.splitlines()[-1] == "12 of 12 answers"
+
+
+def test_quiet_says_nothing_beside_the_report(run):
+    result = run("--quiet")
+    assert result.stderr == ""
+    assert "identical to baseline in 3 of 3" in result.stdout
+
+
+def test_json_object(run):
+    result = run("--json", "--modes", "baseline,dflash,dflash:4", "--check")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["complete"] is True
+    assert found["pair"]["target"] == PAIR[1]
+    assert found["settings"]["modes"] == ["baseline", "dflash", "dflash:4"]
+    assert found["settings"]["max_tokens"] == 10
+    assert set(found["versions"]) == {"dflash", "mlx", "mlx_lm", "python"}
+    assert {"chip", "cores", "memory", "device"} <= set(found["machine"])
+    assert found["differences"] == []
+    assert [rows for rows, _ in found["costs"]["verify"]] == [1, 2, 4, 8, 16, 24, 32, 64]
+    assert len(found["answers"]) == 9
+    widest = {a["mode"]: max(r["rows"] for t in a["turns"] for r in t["rounds"])
+              for a in found["answers"]}  # fmt: skip
+    assert widest == {"baseline": 1, "dflash": 8, "dflash:4": 4}
+    row = next(r for r in found["rows"] if (r["task"], r["mode"]) == ("all", "dflash"))
+    assert (row["questions"], row["answers"]) == (3, 4)
+    assert (row["identical"], row["compared"]) == (3, 3)
+    assert row["speedup"]["low"] <= row["speedup"]["median"] <= row["speedup"]["high"]
+
+
+def test_check_finds_a_difference(run, wrong):
+    """Exit code 3, the place, and the gap between the target's best logits there."""
+    result = run("--check")
+    assert result.exit_code == 3
+    lines = result.stdout[result.stdout.index("output") :].splitlines()
+    assert re.fullmatch(r"output   identical to baseline in [0-2] of 3 greedy answers", lines[0])
+    assert re.fullmatch(
+        r"         own.jsonl \d · dflash · token \d+: .* for .*; the target's two best logits are "
+        r"[\d.e-]+ apart",
+        lines[1],
+    )
+    unchecked = run("--json")
+    assert unchecked.exit_code == 0
+    assert json.loads(unchecked.stdout)["differences"][0]["gap"] > 0
+
+
+def test_bundled_suite_needs_nothing(cli_app):
+    """No model, no prompts, no network: the first of each family."""
+    arguments = ["bench", "--json", "--max-tokens", "6", "--repeats", "1", "--temps", "0"]
+    result = CliRunner().invoke(cli_app, [*arguments, "-n", "2"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [row["task"] for row in found["rows"][::2]] == ["arithmetic", "lists", "all"]
+    assert found["pair"]["target"] == "bundled"
+    assert found["settings"]["think"] is False
+
+
+def test_pictures(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("dflash_mlx.bench.plot.DOTS", 40)
+    result = run("--plot", str(tmp_path / "x.png"))
+    assert result.exit_code == 0, result.output
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == [
+        "x-accept.png",
+        "x-cost.png",
+        "x-speedup.png",
+    ]
+
+
+def test_without_a_drafter(cli_app, prompts):
+    arguments = ["bench", *PAIR[:2], "--no-draft", "--prompts", str(prompts), *SMALL]
+    result = CliRunner().invoke(cli_app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "not compared: that needs baseline and temperature 0" in result.stdout
+    assert "dflash " not in result.stdout.replace("dflash 0.1.0", "")
+    result = CliRunner().invoke(cli_app, [*arguments, "--modes", "dflash"])
+    assert result.exit_code == 2
+    assert "without a drafter" in result.stderr
+
+
+def test_a_killed_run_goes_on(run, prompts, tmp_path, monkeypatch):
+    """SIGKILL while it measures, and half a line more: nothing whole is lost or made twice."""
+    file = tmp_path / "r.jsonl"
+    flags = ["--repeats", "2", "--cooldown", "0.3", "--out", str(file)]
+    program = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
+    command = [sys.executable, "-c", program, "bench", *PAIR, "--prompts", str(prompts), *SMALL]
+    child = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    until = time.monotonic() + 60
+    while not file.exists() or file.read_bytes().count(b"\n") < 4:
+        assert time.monotonic() < until
+        assert child.poll() is None
+        time.sleep(0.02)
+    child.kill()
+    child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    lines = file.read_bytes().split(b"\n")[:-1]
+    assert 4 <= len(lines) < 13
+    file.write_bytes(b"\n".join([*lines, b'{"kind": "answer", "suite"']))
+
+    monkeypatch.setattr("dflash_mlx.bench.runner.rest", lambda seconds, watch: None)
+    result = run(*flags)
+    assert result.exit_code == 0, result.output
+    found = file.read_bytes().splitlines()
+    assert found[: len(lines)] == lines
+    data = [json.loads(line) for line in found]
+    assert [part["kind"] for part in data] == ["run", *["answer"] * 12, "costs"]
+    keys = {(d["number"], d["mode"], d["repeat"]) for d in data[1:-1]}
+    assert len(keys) == 12
+
+    again = run(*flags, "--json")  # nothing is left to do
+    assert len(json.loads(again.stdout)["answers"]) == 12
+    assert file.read_bytes().splitlines() == found
+    other = run("--max-tokens", "11", *flags)
+    assert other.exit_code == 1
+    assert "of another run: its settings max tokens is 10, now it is 11." in other.stderr
+
+
+def test_interrupt_keeps_what_was_measured(run, monkeypatch, tmp_path):
+    """Ctrl-C: the report of what there is, how to go on, exit code 130."""
+    runner, asked = import_module("dflash_mlx.bench.runner"), []
+    ask = runner.ask
+
+    def asking(*args):
+        asked.append(args)
+        if len(asked) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return ask(*args)
+
+    monkeypatch.setattr(runner, "ask", asking)
+    handler = signal.getsignal(signal.SIGINT)
+    result = run("--out", str(tmp_path / "r.jsonl"))
+    assert result.exit_code == 130
+    assert "task " in result.stdout
+    assert result.stderr.endswith("stopped after 3 answers; the same command goes on from here\n")
+    assert signal.getsignal(signal.SIGINT) is handler
+    asked.clear()
+    result = run("--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["complete"] is False
+    assert "--out FILE would have kept it" in result.stderr
+
+
+BAD = [
+    (["mmlu"], 2, "there is no suite 'mmlu'."),
+    (["bundled", "bundled"], 2, "the suite 'bundled' was given twice."),
+    (["--modes", "fast"], 2, "there is no mode 'fast'."),
+    (["--modes", "dflash:999"], 2, "the block_size of 'dflash:999' cannot be '999'."),
+    (["--temps", "hot"], 2, "temperatures cannot be 'hot'."),
+    (["--temps", "-1"], 2, "temperature cannot be -1.0."),
+    (["--temps", ","], 2, "there is nothing to run."),
+    (["--repeats", "0"], 2, "'--repeats'"),
+    (["--check", "--modes", "dflash"], 2, "--check needs the mode baseline"),
+    (["--check", "--temps", "1"], 2, "--check needs the mode baseline"),
+    (["--modes", "baseline,dflash:4", "--block-size", "8"], 2, "no mode takes a block size."),
+    (["--plot", "x.pdf"], 1, "'x.pdf' is no PNG file."),
+    (["--prompts", "none.jsonl"], 1, "'none.jsonl' cannot be read (No such file or directory)."),
+    (["--out", "no/folder/r.jsonl"], 1, "'no/folder/r.jsonl' cannot be written"),
+    (["--think"], 2, "this target's chat template has no switch for thinking."),
+    (["--no-draft"], 2, "a drafter and no drafter were asked for."),
+]
+
+
+@pytest.mark.parametrize(("flags", "code", "message"), BAD)
+def test_bad_input_gets_one_sentence_and_a_hint(run, flags, code, message):
+    result = run(*flags)
+    assert result.exit_code == code
+    assert result.stdout == ""
+    error, hint = result.stderr.splitlines()[-2:]
+    assert error.startswith("Error: ")
+    assert message in error
+    assert hint.startswith("Hint:  ")
+
+
+def test_a_suite_without_its_package(cli_app, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    result = CliRunner().invoke(cli_app, ["bench", "gsm8k"])
+    assert result.exit_code == 1
+    assert "the suite 'gsm8k' needs the package 'datasets'." in result.stderr
+    assert "dflash-chat[bench]" in result.stderr
