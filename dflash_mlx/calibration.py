@@ -1,0 +1,157 @@
+"""How likely drafts are kept, learned from those that were and were not.
+
+A drafter says how sure it is of each slot; how far that is true differs from drafter to drafter and
+from text to text. A set of calibrations is held, each with the probability that it is the right
+one: a calibration turns the drafter's log-odds x of slot j into scale * x + shift - fade * j. The
+probabilities are multiplied by how well each foretold what happened (Bayes), and leak back towards
+where they began, so that what was long ago is forgotten. Plain numbers; knows no models.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import cast
+
+import numpy as np
+
+SCALES = (0.0, 0.35, 0.7, 1.0, 1.4)
+SHIFTS = (-6.0, -4.0, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 3.0)
+FADES = (0.0, 0.06, 0.15)
+SLOTS = 16  # later slots fade no further
+LEAST, MOST, STEP = -8.0, 9.0, 0.25  # log-odds that are told apart
+BLIND = 0.1  # prior probability that a drafter's confidence says nothing
+
+
+@cache
+def calibrations() -> tuple[np.ndarray, np.ndarray]:
+    """Their prior probabilities [C], and what they make of every slot and log-odds [C, S, L]."""
+    scale, shift, fade = np.array(list(product(SCALES, SHIFTS, FADES))).T
+    trusting = np.exp(-0.5 * (((scale - 1) / 0.3) ** 2 + (shift / 0.8) ** 2 + (fade / 0.06) ** 2))
+    blind = (scale == 0) * np.exp(-0.5 * (fade / 0.03) ** 2)
+    prior = (1 - BLIND) * trusting / trusting.sum() + BLIND * blind / blind.sum()
+    odds = np.arange(LEAST, MOST + STEP / 2, STEP)
+    slopes = scale[:, None, None] * odds - fade[:, None, None] * np.arange(SLOTS)[:, None]
+    chances = 1 / (1 + np.exp(-slopes - shift[:, None, None]))
+    prior.setflags(write=False)
+    chances.setflags(write=False)
+    return prior, chances
+
+
+def survivals(confidence: np.ndarray) -> np.ndarray:
+    """Chances [C, ..., γ] that slots are kept with all before them, as each calibration sees it.
+
+    confidence: [..., γ], what the drafter says of each slot if those before are kept.
+    """
+    sure = np.clip(confidence, 1e-6, 1 - 1e-6)
+    bins = np.rint((np.clip(np.log(sure / (1 - sure)), LEAST, MOST) - LEAST) / STEP)
+    slots = np.minimum(np.arange(confidence.shape[-1]), SLOTS - 1)
+    chances = calibrations()[1][:, slots, bins.astype(np.intp)]
+    return np.cumprod(chances * (confidence > 0), axis=-1)
+
+
+class Calibration:
+    """What is believed about one drafter, for chains or for trees."""
+
+    LEAK = 0.01  # each round
+    FRESH = 0.1  # each conversation
+
+    def __init__(self) -> None:
+        self.weights = calibrations()[0].copy()
+
+    def expect(self, survival: np.ndarray) -> np.ndarray:
+        """Mean over the calibrations of survivals [C, ...] -> [...]."""
+        return np.tensordot(self.weights, survival, 1)
+
+    def learn(
+        self, survival: np.ndarray, accepted: int, offered: int, *, cut: bool, share: float = 1.0
+    ) -> None:
+        """Of `offered` drafts with survivals [C, γ] the first `accepted` were kept.
+
+        `cut`: the next one was not judged, because the answer ended. With a `share` below 1 it
+        counts for less: what is learned of a chain holds for trees only in part.
+        """
+        kept = survival[:, accepted - 1] if accepted else np.ones(len(survival))
+        lost = survival[:, accepted] if accepted < offered and not cut else 0.0
+        likely = np.maximum(kept - lost, 1e-9) ** share
+        self.weights *= likely
+        self._leak(self.LEAK)
+
+    def begin(self) -> None:
+        """A new conversation: the next text may be of another kind."""
+        self._leak(self.FRESH)
+
+    def _leak(self, share: float) -> None:
+        self.weights *= (1 - share) / self.weights.sum()
+        self.weights += share * calibrations()[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """What a drafter says of the block that it has just drafted, on the host.
+
+    `chain`: the probability it gives each slot's draft [γ]. `logs` and `depths`: of a draft tree's
+    nodes, in the order in which a larger budget takes them, the log-probability of the path from
+    the anchor, and its length (paper, proposition 1).
+    """
+
+    chain: tuple[float, ...]
+    logs: tuple[float, ...] = ()
+    depths: tuple[int, ...] = ()
+
+    def steps(self, budgets: tuple[int, ...]) -> np.ndarray:
+        """How likely trees of these many nodes go on from each depth to the next, [budgets, γ].
+
+        The probability of all paths of a depth over that of the depth before; 0 where a tree ends.
+        """
+        mass = np.zeros((len(budgets), max(self.depths) + 1))
+        mass[:, 0] = 1.0
+        logs, depths = np.array(self.logs), np.array(self.depths)
+        chances = np.exp(logs)
+        for row, budget in enumerate(budgets):
+            np.add.at(mass[row], depths[:budget], chances[:budget])
+        return np.minimum(mass[:, 1:] / np.maximum(mass[:, :-1], 1e-12), 1.0)
+
+
+class Positions:
+    """Acceptance by position alone: what is left where confidence is not read.
+
+    Counts of drafts that were judged and kept in slot 1, 2, ..., older rounds counting less.
+    """
+
+    MEMORY = 0.97
+    BELIEF = (2.0, 0.75)  # counts and share that a slot begins with
+
+    def __init__(self) -> None:
+        self.judged = np.zeros(0)
+        self.kept = np.zeros(0)
+
+    def rates(self, slots: int) -> np.ndarray:
+        """Share of slot j's drafts that are kept if those before are, [slots]."""
+        self._grow(slots)
+        count, share = self.BELIEF
+        return (self.kept[:slots] + count * share) / (self.judged[:slots] + count)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of slot j's drafts that are kept, those before included."""
+        return tuple(np.cumprod(self.rates(len(self.judged))).tolist())
+
+    def learn(self, accepted: int, offered: int, *, cut: bool) -> None:
+        """As `Calibration.learn`."""
+        self._grow(offered)
+        self.judged *= self.MEMORY
+        self.kept *= self.MEMORY
+        self.judged[: accepted + (accepted < offered and not cut)] += 1
+        self.kept[:accepted] += 1
+
+    def begin(self) -> None:
+        """A new conversation: what was counted so far is a hint."""
+        shrink = np.minimum(1.0, 6.0 / np.maximum(self.judged, 1e-9))
+        self.judged = self.judged * shrink
+        self.kept = self.kept * shrink
+
+    def _grow(self, slots: int) -> None:
+        missing = slots - len(self.judged)
+        if missing > 0:
+            self.judged = cast(np.ndarray, np.pad(self.judged, (0, missing)))
+            self.kept = cast(np.ndarray, np.pad(self.kept, (0, missing)))

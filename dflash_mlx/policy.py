@@ -1,0 +1,111 @@
+"""What decides about rounds has to answer, and the policy that always decides the same.
+
+A round goes: `drafts` (is there anything to draft?), `look` (what to read of the draft), `plan`,
+and when the round is done `learn`. Decides and counts only: knows no models, clocks or caches.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from .calibration import Confidence, Positions
+from .costs import Look, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """What was chosen so far, and why.
+
+    `plans`: how often each was chosen, most often first. `seconds`: what each of them takes.
+    `acceptance`: share of the drafts in slot 1, 2, ... that were kept with all before them kept.
+    `gain`: what a drafted round saves against plain steps, in plain steps, as it looked last.
+    """
+
+    name: str
+    reason: str
+    parked: bool = False
+    plans: tuple[tuple[Plan, int], ...] = ()
+    seconds: tuple[tuple[Plan, float], ...] = ()
+    acceptance: tuple[float, ...] = ()
+    gain: float = 0.0
+    tries: int = 0
+
+
+class Policy(Protocol):
+    """How a round's plan is found."""
+
+    def begin(self) -> None:
+        """A new conversation."""
+        ...
+
+    def drafts(self, room: int) -> bool:
+        """Whether to draft in this round; at most `room` tokens can still be committed."""
+        ...
+
+    def look(self) -> Look:
+        """What `plan` wants to see of the draft; reading it makes the host wait for the drafter."""
+        ...
+
+    def plan(self, confidence: Confidence | None, room: int) -> Plan:
+        """This round, after drafting; `confidence` is what `look` asked for."""
+        ...
+
+    def learn(
+        self, plan: Plan, accepted: int, committed: int, seconds: float | None = None
+    ) -> None:
+        """What came of a round; `committed` below `accepted` + 1 says that the answer ended in it.
+
+        `seconds` of the whole round; None where other things happened in it too.
+        """
+        ...
+
+    @property
+    def state(self) -> PolicyState:
+        """What was chosen so far."""
+        ...
+
+
+class Fixed:
+    """Always the same plan, as far as there is room: the modes dflash, ddtree and baseline."""
+
+    def __init__(self, plan: Plan):
+        self._plan = plan
+        self._counts: Counter[Plan] = Counter()
+        self._positions = Positions()
+        self._deep = 0
+
+    def begin(self) -> None:
+        """Nothing to forget."""
+
+    def drafts(self, room: int) -> bool:
+        """Unless the plan is a plain step."""
+        return self._plan.rows > 1
+
+    def look(self) -> Look:
+        """A tree is built from it; a chain needs none."""
+        return "tree" if self._plan.tree else "nothing"
+
+    def plan(self, confidence: Confidence | None, room: int) -> Plan:
+        """The plan; a chain is cut to the room."""
+        self._deep = max(confidence.depths, default=0) if confidence else 0
+        if self._plan.tree or self._plan.rows == 1:
+            return self._plan
+        return Plan(max(2, min(self._plan.rows, room)))
+
+    def learn(
+        self, plan: Plan, accepted: int, committed: int, seconds: float | None = None
+    ) -> None:
+        """Count."""
+        self._counts[plan] += 1
+        offered = self._deep if plan.tree else plan.rows - 1
+        self._positions.learn(accepted, offered, cut=committed <= accepted)
+
+    @property
+    def state(self) -> PolicyState:
+        """The counts."""
+        return PolicyState(
+            "fixed",
+            f"always {self._plan}",
+            plans=tuple(self._counts.most_common()),
+            acceptance=self._positions.shares,
+        )
