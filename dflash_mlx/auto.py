@@ -13,7 +13,7 @@ from math import ceil
 import numpy as np
 
 from .calibration import Calibration, Confidence, Positions, survivals
-from .costs import PLAIN, Costs, Drift, Look, Plan
+from .costs import PLAIN, Costs, Drift, Look, Plan, words
 from .policy import PolicyState
 
 MEMORY = 0.9  # of the rate, a round
@@ -51,8 +51,8 @@ class Interest:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One draft by every calibration: how likely its chain [C, γ] and its trees [C, T, depth] are
-    kept so far, and how many tokens each plan would commit [C, plans].
+    """One draft by every calibration: how likely its chain [γ, C] and its trees [T, depth, C] are
+    kept so far, and how many tokens each plan would commit [plans, C].
     """
 
     chain: np.ndarray
@@ -143,21 +143,21 @@ class Auto:
     def _see(self, confidence: Confidence) -> Seen:
         first, last = self._ends
         chain = survivals(np.array(confidence.chain[: first - 1]))
-        tokens = np.zeros((len(chain), last))
-        tokens[:, 0] = 1.0
-        tokens[:, 1 : 1 + chain.shape[1]] = 1 + np.cumsum(chain, axis=1)
-        trees = np.zeros((len(chain), 0, 0))
+        tokens = np.zeros((last, chain.shape[1]))
+        tokens[0] = 1.0
+        tokens[1 : 1 + len(chain)] = 1 + np.cumsum(chain, axis=0)
+        trees = np.zeros((0, 0, chain.shape[1]))
         if confidence.depths:
             budgets = tuple(plan.rows - 1 for plan in self._plans[first:])
             trees = survivals(confidence.steps(budgets))
-            tokens[:, first:] = 1 + trees.sum(axis=-1)
+            tokens[first:] = 1 + trees.sum(axis=1)
         return Seen(chain, trees, tokens)
 
     def _expect(self, tokens: np.ndarray) -> np.ndarray:
-        """Tokens by every calibration [..., C, plans] -> by what is believed [..., plans]."""
+        """Tokens by every calibration [..., plans, C] -> by what is believed [..., plans]."""
         end = self._ends[0]
-        by_chain = self._chain.weights @ tokens[..., :end]
-        return np.concatenate([by_chain, self._tree.weights @ tokens[..., end:]], axis=-1)
+        chains, trees = tokens[..., :end, :], tokens[..., end:, :]
+        return np.concatenate([chains @ self._chain.weights, trees @ self._tree.weights], axis=-1)
 
     def _usual(self) -> np.ndarray:
         """The tokens that plans commit on average; trees are not counted."""
@@ -218,8 +218,8 @@ class Auto:
             survival = self._seen.chain
         if tree >= 0:
             assert self._seen is not None
-            own, other, survival = other, own, self._seen.trees[:, tree]
-            offered = int((survival[0] > 0).sum())
+            own, other, survival = other, own, self._seen.trees[tree]
+            offered = int((survival[:, 0] > 0).sum())
         else:
             self._positions.learn(accepted, offered, cut=cut)
         if survival is not None:
@@ -261,7 +261,7 @@ class Auto:
         """What was chosen so far, and why."""
         plan, tokens, seconds = self._last
         reason = (
-            f"{plan}: {tokens:.1f} tokens expected in {1000 * seconds:.1f} ms, "
+            f"{words(plan)}: {tokens:.1f} tokens expected in {1000 * seconds:.1f} ms, "
             f"{tokens / seconds:.0f} tok/s against {1 / self._plain:.0f} by plain steps"
         )
         if self._parked:

@@ -24,29 +24,33 @@ BLIND = 0.1  # prior probability that a drafter's confidence says nothing
 
 @cache
 def calibrations() -> tuple[np.ndarray, np.ndarray]:
-    """Their prior probabilities [C], and what they make of every slot and log-odds [C, S, L]."""
+    """Their prior probabilities [C], and what they make of every slot and log-odds [S, L, C]."""
     scale, shift, fade = np.array(list(product(SCALES, SHIFTS, FADES))).T
     trusting = np.exp(-0.5 * (((scale - 1) / 0.3) ** 2 + (shift / 0.8) ** 2 + (fade / 0.06) ** 2))
     blind = (scale == 0) * np.exp(-0.5 * (fade / 0.03) ** 2)
     prior = (1 - BLIND) * trusting / trusting.sum() + BLIND * blind / blind.sum()
-    odds = np.arange(LEAST, MOST + STEP / 2, STEP)
-    slopes = scale[:, None, None] * odds - fade[:, None, None] * np.arange(SLOTS)[:, None]
-    chances = 1 / (1 + np.exp(-slopes - shift[:, None, None]))
+    odds = np.arange(LEAST, MOST + STEP / 2, STEP)[:, None]
+    slots = np.arange(SLOTS)[:, None, None]
+    chances = 1 / (1 + np.exp(fade * slots - scale * odds - shift))
     prior.setflags(write=False)
     chances.setflags(write=False)
     return prior, chances
 
 
 def survivals(confidence: np.ndarray) -> np.ndarray:
-    """Chances [C, ..., γ] that slots are kept with all before them, as each calibration sees it.
+    """Chances [..., γ, C] that slots are kept with all before them, as each calibration sees it.
 
-    confidence: [..., γ], what the drafter says of each slot if those before are kept.
+    confidence: [..., γ], what the drafter says of each slot if those before are kept; after a 0
+    there are no drafts.
     """
     sure = np.clip(confidence, 1e-6, 1 - 1e-6)
-    bins = np.rint((np.clip(np.log(sure / (1 - sure)), LEAST, MOST) - LEAST) / STEP)
+    odds = np.clip(np.log(sure / (1 - sure)), LEAST, MOST)
+    bins = np.rint((odds - LEAST) / STEP).astype(np.intp)
     slots = np.minimum(np.arange(confidence.shape[-1]), SLOTS - 1)
-    chances = calibrations()[1][:, slots, bins.astype(np.intp)]
-    return np.cumprod(chances * (confidence > 0), axis=-1)
+    chances = calibrations()[1][slots, bins]
+    if not confidence.all():
+        chances = chances * (confidence > 0)[..., None]
+    return np.cumprod(chances, axis=-2)
 
 
 class Calibration:
@@ -58,20 +62,16 @@ class Calibration:
     def __init__(self) -> None:
         self.weights = calibrations()[0].copy()
 
-    def expect(self, survival: np.ndarray) -> np.ndarray:
-        """Mean over the calibrations of survivals [C, ...] -> [...]."""
-        return np.tensordot(self.weights, survival, 1)
-
     def learn(
         self, survival: np.ndarray, accepted: int, offered: int, *, cut: bool, share: float = 1.0
     ) -> None:
-        """Of `offered` drafts with survivals [C, γ] the first `accepted` were kept.
+        """Of `offered` drafts with survivals [γ, C] the first `accepted` were kept.
 
         `cut`: the next one was not judged, because the answer ended. With a `share` below 1 it
         counts for less: what is learned of a chain holds for trees only in part.
         """
-        kept = survival[:, accepted - 1] if accepted else np.ones(len(survival))
-        lost = survival[:, accepted] if accepted < offered and not cut else 0.0
+        kept = survival[accepted - 1] if accepted else 1.0
+        lost = survival[accepted] if accepted < offered and not cut else 0.0
         likely = np.maximum(kept - lost, 1e-9) ** share
         self.weights *= likely
         self._leak(self.LEAK)

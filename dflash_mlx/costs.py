@@ -25,13 +25,15 @@ class Plan:
     rows: int
     tree: bool = False
 
-    @property
-    def kind(self) -> str:
-        """plain, chain or tree."""
-        return "plain" if self.rows == 1 else "tree" if self.tree else "chain"
 
-    def __str__(self) -> str:
-        return "a plain step" if self.rows == 1 else f"a {self.kind} of {self.rows} rows"
+def kind_of(plan: Plan) -> str:
+    """plain, chain or tree."""
+    return "plain" if plan.rows == 1 else "tree" if plan.tree else "chain"
+
+
+def words(plan: Plan) -> str:
+    """A plan as one says it."""
+    return "a plain step" if plan.rows == 1 else f"a {kind_of(plan)} of {plan.rows} rows"
 
 
 PLAIN = Plan(1)
@@ -101,7 +103,7 @@ class Drift:
 
     def __init__(self, plans: Sequence[Plan]):
         self._places = {plan: place for place, plan in enumerate(plans)}
-        self._kinds = np.array([("plain", "chain", "tree").index(plan.kind) for plan in plans])
+        self._kinds = np.array([("plain", "chain", "tree").index(kind_of(plan)) for plan in plans])
         self._common, self._own = 0.0, np.zeros(len(plans))
         self._shared = np.zeros(3)
 

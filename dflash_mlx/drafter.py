@@ -76,26 +76,26 @@ class DraftCache:
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
-        self._rows = KVCache()  # the heads of all layers, one after another
+        self.rows = KVCache()  # the heads of all layers, one after another
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self._rows.offset
+        return self.rows.offset
 
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
-        keys, values = self._rows.keys, self._rows.values
+        keys, values = self.rows.keys, self.rows.values
         return [] if keys is None or values is None else [keys, values]
 
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht]."""
-        self._rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.offset))
+        self.rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.offset))
 
     def rewind(self, length: int) -> None:
         """Keep the rows of the first `length` tokens."""
-        self._rows.trim(self.offset - length)
+        self.rows.trim(self.offset - length)
 
     def slots(self, anchor: int, width: int) -> Slots:
         """The width - 1 slots after the anchor, at positions offset + 1, ...; evaluates nothing."""
@@ -120,7 +120,7 @@ class DraftCache:
         config = self.drafter.config
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        rows = self.drafter.model.by_layer(cast(KeysValues, self._rows.keys_and_values()))
+        rows = self.drafter.model.by_layer(cast(KeysValues, self.rows.keys_and_values()))
         for number, (keys, values) in enumerate(rows):
             first = 0
             if config.window and config.sliding[number]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .calibration import Confidence, Positions
-from .costs import Look, Plan
+from .costs import Look, Plan, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Fixed:
         """The counts."""
         return PolicyState(
             "fixed",
-            f"always {self._plan}",
+            f"always {words(self._plan)}",
             plans=tuple(self._counts.most_common()),
             acceptance=self._positions.shares,
         )
