@@ -132,8 +132,8 @@ class Auto:
         open_ &= tokens > 0
         open_[0] = not self._parked  # a try must show something
         if self._kept < PROOF:
-            cheap = seconds <= (1 + DEAR) * self._plain
-            open_ &= cheap | (self._rows == 2)
+            least = np.where(open_, seconds, np.inf)[1:].min()
+            open_ &= seconds <= max(least, (1 + DEAR) * self._plain)
         best = self._fastest(tokens, seconds, open_)
         if confidence is not None and not self._parked:
             self._value_looks(tokens, seconds, open_, best)
@@ -241,7 +241,7 @@ class Auto:
                 self._fails = 0
             return
         first, most = PATIENCE
-        steps = max(0.3, -self._gain / self._plain)
+        steps = max(0.1, -self._gain / self._plain)
         self._wait = ceil(steps * min(first * 2**self._fails, most))
         self._parked, self._fails = True, self._fails + 1
         del self._window[:-1]

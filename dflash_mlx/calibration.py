@@ -54,13 +54,19 @@ def survivals(confidence: np.ndarray) -> np.ndarray:
 
 
 class Calibration:
-    """What is believed about one drafter, for chains or for trees."""
+    """What is believed about one drafter, for chains or for trees.
+
+    `weights` [C] are the probabilities of the calibrations now. What they were in the long run
+    is where they leak to, together with what was believed at first.
+    """
 
     LEAK = 0.01  # each round
-    FRESH = 0.1  # each conversation
+    FRESH = 0.15  # each conversation
+    SLOW = 0.02  # of the long run, each round
+    FIRST = 0.1  # what the first belief keeps of it
 
     def __init__(self) -> None:
-        self.weights = calibrations()[0].copy()
+        self.weights, self._usual = calibrations()[0].copy(), calibrations()[0].copy()
 
     def learn(
         self, survival: np.ndarray, accepted: int, offered: int, *, cut: bool, share: float = 1.0
@@ -72,8 +78,9 @@ class Calibration:
         """
         kept = survival[accepted - 1] if accepted else 1.0
         lost = survival[accepted] if accepted < offered and not cut else 0.0
-        likely = np.maximum(kept - lost, 1e-9) ** share
-        self.weights *= likely
+        self.weights *= np.maximum(kept - lost, 1e-9) ** share
+        self.weights /= self.weights.sum()
+        self._usual += self.SLOW * (self.weights - self._usual)
         self._leak(self.LEAK)
 
     def begin(self) -> None:
@@ -81,8 +88,8 @@ class Calibration:
         self._leak(self.FRESH)
 
     def _leak(self, share: float) -> None:
-        self.weights *= (1 - share) / self.weights.sum()
-        self.weights += share * calibrations()[0]
+        usual = self._usual + self.FIRST * (calibrations()[0] - self._usual)
+        self.weights += share * (usual - self.weights)
 
 
 @dataclass(frozen=True, slots=True)

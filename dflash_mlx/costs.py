@@ -3,7 +3,7 @@
 Plain numbers; does not know models, how the costs were measured, or how likely drafts are kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
@@ -84,11 +84,6 @@ class Costs:
     def looking(self, look: Look) -> float:
         """Seconds that a look at the drafter's confidence adds to a round."""
         return {"nothing": 0.0, "chain": self.look, "tree": self.look + self.grow}[look]
-
-
-def knots(seconds: Iterable[tuple[int, float]]) -> Knots:
-    """Measured widths in order."""
-    return tuple(sorted(seconds))
 
 
 class Drift:

@@ -8,23 +8,25 @@ touched. Costs are kept in the user's cache folder. Does not know how they are u
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from statistics import median
+from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
 
 from .context import Context
-from .costs import Costs, knots
+from .costs import Costs
 from .pair import Pair
 from .stretch import stretch
 
 Clock = Callable[[], float]
 Job = tuple[str, int]  # what is measured, and its rows
+Times = dict[Job, list[float]]
 
 BUDGET = 0.4  # seconds, or as many plain steps as follow, if that is more
-STEPS = 16
+STEPS = 24
 REPEATS = 3
-WIDTHS = (8, 4, 2, 16, 24, 32, 64)  # in the order of their use
+PLAIN = ("plain", 1)
+WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
 NOTABLE = 1.06  # a cost that is this much higher hides a step worth finding
 
 
@@ -38,9 +40,10 @@ def survey(
 ) -> Costs:
     """Costs from timing `run` of jobs ("plain", 1), ("draft", B), ("chain", rows), ("tree", rows).
 
-    Every job runs once unmeasured, then up to three times in turn with the others; its median
-    counts. What time is left looks for the widths at which costs step up, between measured ones.
-    When the budget is spent, jobs that were not begun are left out; a plain step, a draft and the
+    Every job runs once, then up to three times more in turn with the others; the first run counts
+    only where it is alone. The shortest time counts: other work on the machine only adds. What time is left goes to widths that look
+    dearer than wider ones, and to finding where between measured widths the costs step up. When
+    the budget is spent, jobs that were not begun are left out; a plain step, a draft and the
     widest chain never are.
     """
     began, times = clock(), dict[Job, list[float]]()
@@ -50,46 +53,60 @@ def survey(
         run(job)
         times.setdefault(job, []).append(clock() - start)
 
-    def left() -> float:
-        spent = clock() - began
-        least = min(times.get(("plain", 1), [0.0]))
-        return max(budget, STEPS * least) - spent
+    def fits(job: Job) -> bool:
+        """Whether there is time for this job, once or twice."""
+        most = max(budget, STEPS * least(times[PLAIN]))
+        return clock() - began + least(times.get(job, times[widest])) < most
 
-    def dear(job: Job) -> float:
-        return 2 * min(times[job]) if job in times else 0.0
-
-    must: list[Job] = [("plain", 1), ("draft", block_size), ("chain", block_size)]
+    widest = ("chain", block_size)
     wanted: list[Job] = [("chain", rows) for rows in WIDTHS if rows < block_size]
     wanted += [("tree", rows) for rows in trees]
-    for job in (*must, *wanted):
-        if job in must or left() > dear(must[2]):
-            once(job)  # builds what is built once for a shape
+    for job in (PLAIN, ("draft", block_size), widest, *wanted):
+        if widest not in times or fits(job):
             once(job)
-    for _ in range(REPEATS - 1):
-        for job in list(times):
-            if left() > dear(job):
-                once(job)
-    while (rows := hidden(times)) and left() > dear(must[2]):
-        for _ in range(REPEATS):
+    for _ in range(REPEATS):
+        for job in filter(fits, list(times)):
+            once(job)
+        for job in filter(fits, odd(times)):
+            once(job)
+        while (rows := hidden(times)) and fits(("chain", 2 * rows)):
             once(("chain", rows))
-    took = {job: median(found[1:]) for job, found in times.items()}
-    plain = took["plain", 1]
+            once(("chain", rows))
     return Costs(
-        plain=plain,
-        draft=took["draft", block_size],
-        chain=knots([(1, plain), *((rows, s) for (kind, rows), s in took.items() if kind == "chain")]),
-        tree=knots((rows, s) for (kind, rows), s in took.items() if kind == "tree"),
+        plain=least(times[PLAIN]),
+        draft=least(times["draft", block_size]),
+        chain=tuple(chains(times)),
+        tree=tuple(sorted((rows, least(t)) for (kind, rows), t in times.items() if kind == "tree")),
     )
 
 
-def hidden(times: dict[Job, list[float]]) -> int:
-    """The width to measure next: in the middle of the highest step between two chains, or 0."""
-    took = sorted((rows, median(s[1:])) for (kind, rows), s in times.items() if kind == "chain")
-    took.insert(0, (1, median(times["plain", 1][1:])))
+def least(times: list[float]) -> float:
+    """The shortest time but for the first, which built things."""
+    return min(times[1:] or times)
+
+
+def chains(times: Times) -> list[tuple[int, float]]:
+    """The shortest time of each width, a plain step's included."""
+    found = [(rows, least(t)) for (kind, rows), t in times.items() if kind == "chain"]
+    return sorted([(1, least(times[PLAIN])), *found])
+
+
+def odd(times: Times) -> list[Job]:
+    """Chains that took longer than wider ones."""
+    found = chains(times)
+    return [
+        ("chain", rows)
+        for place, (rows, seconds) in enumerate(found)
+        if rows > 1 and any(seconds > 1.05 * other for _, other in found[place + 1 :])
+    ]
+
+
+def hidden(times: Times) -> int:
+    """The width to measure next, or 0: amid a high step between two chains, cheap ones first."""
     gaps = [
-        (more - less, (low + high) // 2)
-        for (low, less), (high, more) in zip(took, took[1:], strict=False)
-        if high - low > 1 and more > NOTABLE * less
+        (abs(more - less) / less**2, (low + high) // 2)
+        for (low, less), (high, more) in pairwise(chains(times))
+        if high - low > 1 and max(more, less) > NOTABLE * min(more, less)
     ]
     return max(gaps, default=(0.0, 0))[1]
 
@@ -97,39 +114,48 @@ def hidden(times: dict[Job, list[float]]) -> int:
 class Scratch:
     """A context of `depth` tokens that were never read, to time passes on."""
 
-    def __init__(self, pair: Pair, depth: int, tree_of: Callable[[int], Any] | None = None):
+    def __init__(
+        self, pair: Pair, depth: int, block_size: int, tree_of: Callable[[int], Any] | None = None
+    ):
         """`tree_of` gives a draft tree of so many nodes, for the verify of a tree."""
-        assert pair.drafter is not None
+        self._block = block_size
         self._context: Any = Context(pair.target, pair.drafter)
         self._tree_of, self._vocab = tree_of, pair.target.vocab_size
         self._context.fill(self._ids(2), lambda done: None)
         stretch(self._context, depth)
         self._depth = depth
-        self.build = 0.0
 
     def run(self, job: Job) -> None:
-        """One job, to its end; afterwards the context is as it was before."""
+        """One job, to its end; afterwards the context is as it was before.
+
+        ("look", rows) and ("blind", rows) are a draft and its verify, with the host waiting for the
+        drafts in between or not.
+        """
         kind, rows = job
-        if kind == "draft":
-            mx.eval(self._context.draft_cache.slots(self._ids(1)[0], rows).likeliest().tokens)
-            return
-        began = time.perf_counter()
         anchor, *drafts = self._ids(rows)
-        tree = () if kind != "tree" or self._tree_of is None else (self._tree_of(rows - 1),)
-        logits, taps = self._context.verify(anchor, mx.array(drafts, dtype=mx.int32), *tree)
-        best = mx.argmax(logits, axis=-1)
-        mx.async_eval(best)
-        self.build = time.perf_counter() - began
-        mx.eval(best, taps)
-        kept = 1 + rows // 2
-        if tree:
-            self._context.target_cache.rewind(self._depth)
+        if kind == "draft":
+            mx.eval(self._drafts(anchor, rows))
+            return
+        if kind in ("look", "blind"):
+            found = self._drafts(anchor, self._block)[: rows - 1]
+            mx.async_eval(found)
+            if kind == "look":
+                mx.eval(found)
         else:
-            self._context.target_cache.rewind(self._depth + min(kept, rows))
-        self._context.draft_cache.absorb(taps[:, :kept])
-        mx.eval(self._context.draft_cache.state, self._context.target_cache.state)
-        self._context.target_cache.rewind(self._depth)
-        self._context.draft_cache.rewind(self._depth)
+            found = mx.array(drafts, dtype=mx.int32)
+        tree = [self._tree_of(rows - 1)] if kind == "tree" and self._tree_of else []
+        logits, taps = self._context.verify(anchor, found, *tree)
+        mx.eval(mx.argmax(logits, axis=-1), taps)
+        target, draft = self._context.target_cache, self._context.draft_cache
+        kept = rows if tree else 1 + rows // 2  # a commit's work is part of a round
+        target.rewind(self._depth + (0 if tree else min(kept, rows)))
+        draft.absorb(taps[:, :kept])
+        mx.eval(draft.state, target.state)
+        target.rewind(self._depth)
+        draft.rewind(self._depth)
+
+    def _drafts(self, anchor: int, width: int) -> mx.array:
+        return self._context.draft_cache.slots(anchor, width).likeliest().tokens
 
     def _ids(self, count: int) -> list[int]:
         """Different tokens: rows of a mixture of experts must not all go to the same."""
@@ -151,11 +177,26 @@ def measure(
     `grow` are the seconds that building a tree takes on the host.
     """
     assert pair.drafter is not None
-    scratch = Scratch(pair, depth, tree_of)
     size = block_size or pair.drafter.config.block_size
+    scratch = Scratch(pair, depth, size, tree_of)
     costs = survey(scratch.run, size, trees if tree_of else (), budget=budget)
-    # Without a look the verify's graph is built while the drafter still runs.
-    scratch.run(("chain", size))
-    look = min(scratch.build, costs.draft)
+    look = waiting(scratch.run, costs.draft)
     mx.clear_cache()
     return replace(costs, look=look, grow=grow, depth=depth)
+
+
+def waiting(
+    run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter
+) -> float:
+    """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
+
+    Otherwise the verify's graph is built while the drafter still runs.
+    """
+    times: Times = {("blind", 2): [], ("look", 2): []}
+    for _ in range(1 + REPEATS):
+        for job, found in times.items():
+            start = clock()
+            run(job)
+            found.append(clock() - start)
+    blind, look = map(least, times.values())
+    return min(max(0.0, look - blind), most)

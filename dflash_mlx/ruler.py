@@ -1,0 +1,133 @@
+"""The costs of one pair at any depth: measured when they are first wanted, then kept in a file.
+
+The file is in the user's cache folder, by pair, machine and versions; what cannot be read there is
+measured again. Knows when costs are stale; does not know how they are measured, or what for.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib.metadata import version
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from .blas import use_openblas
+from .costs import Costs
+from .pair import Pair
+
+FIRST, LAST = 256, 8192  # depths that are measured; each is twice the one before
+FORMAT = 1
+KEPT = 64  # entries of the file
+
+log = logging.getLogger(__name__)
+
+
+def depth_for(depth: int, most: int = LAST) -> int:
+    """The depth at which to measure for a context of `depth` tokens: the nearest power of two."""
+    power = round(log2(max(depth, 1)))
+    return min(max(FIRST, 2**power), LAST, most)
+
+
+def cost_file() -> Path:
+    """Where costs are kept; it need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "dflash" / "costs.json"
+
+
+def fingerprint(pair: Pair) -> str:
+    """What the costs of a pair depend on: its shapes and types, the machine, and versions."""
+    assert pair.drafter is not None
+    parts = [
+        json.dumps(pair.target.config, sort_keys=True, default=str),
+        repr(pair.drafter.config),
+        *map(weights, (pair.target.model, pair.drafter.model)),
+        repr(sorted(mx.device_info().items())),
+        repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
+        *map(version, ("mlx", "mlx-lm", "dflash-chat")),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def weights(model: Any) -> str:
+    """Types and sizes of a model's weights."""
+    found: dict[str, int] = {}
+    for _, value in tree_flatten(model.parameters()):
+        found[str(value.dtype)] = found.get(str(value.dtype), 0) + value.size
+    return repr(sorted(found.items()))
+
+
+def read_costs(file: Path) -> dict[str, Costs]:
+    """The costs in a file, by key; nothing where there is none or it is damaged."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            return {}
+        return {key: from_json(entry) for key, entry in data["costs"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("the costs in %s are measured again: %r", file, error)
+        return {}
+
+
+def from_json(entry: dict[str, Any]) -> Costs:
+    """Costs as they were written; ValueError for what cannot be costs."""
+    chain, tree = (tuple((int(r), float(s)) for r, s in entry[name]) for name in ("chain", "tree"))
+    costs = Costs(**{**entry, "chain": chain, "tree": tree})
+    seconds = [costs.plain, costs.draft, *(s for _, s in chain + tree)]
+    rows = [[r for r, _ in found] for found in (chain, tree)]
+    if not chain or any(found != sorted(set(found)) for found in rows) or min(seconds) <= 0:
+        raise ValueError("these are no costs")
+    return costs
+
+
+def write_costs(file: Path, key: str, costs: Costs) -> None:
+    """Add costs to a file, whole or not at all; the newest entries stay."""
+    known = read_costs(file)
+    known.pop(key, None)
+    entries = [*known.items(), (key, costs)][-KEPT:]
+    data = {"format": FORMAT, "costs": {name: asdict(found) for name, found in entries}}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"
+        ) as part:
+            json.dump(data, part)
+        os.replace(part.name, file)
+    except OSError as error:
+        log.warning("the costs cannot be kept in %s: %s", file, error.strerror)
+
+
+class Ruler:
+    """Gives the costs of one pair at a depth; asking again near that depth costs nothing."""
+
+    def __init__(self, pair: Pair, measure: Callable[[int], Costs], *, kind: str = ""):
+        """`measure(depth)` times the pair; `kind` says in what way, if there are several."""
+        self._measure, self._most = measure, pair.target.context_length
+        self._key = f"{fingerprint(pair)}-{kind}" if kind else fingerprint(pair)
+        self._known: dict[int, Costs] = {}
+        self.measured: list[int] = []
+
+    def at(self, depth: int) -> Costs:
+        """The costs at about `depth` tokens, from memory, from the file, or measured now.
+
+        Deeper than `LAST` they stay as they are there. `measured` lists the depths that were.
+        """
+        near = depth_for(depth, self._most)
+        if near not in self._known:
+            key = f"{self._key}-{near}"
+            found = read_costs(cost_file()).get(key)
+            if found is None:
+                found = self._measure(near)
+                self.measured.append(near)
+                write_costs(cost_file(), key, found)
+            self._known[near] = found
+        return self._known[near]
