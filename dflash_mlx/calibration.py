@@ -7,10 +7,11 @@ probabilities are multiplied by how well each foretold what happened (Bayes), an
 where they began, so that what was long ago is forgotten. Plain numbers; knows no models.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -92,31 +93,42 @@ class Calibration:
         self.weights += share * (usual - self.weights)
 
 
+class Paths(Protocol):
+    """The nodes of a draft tree in the order in which a larger budget takes them: the
+    log-probability of the path from the anchor to each, and its length (a `Tree` is one).
+    """
+
+    @property
+    def logs(self) -> Sequence[float]: ...
+
+    @property
+    def depths(self) -> Sequence[int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Confidence:
     """What a drafter says of the block that it has just drafted, on the host.
 
-    `chain`: the probability it gives each slot's draft [γ]. `logs` and `depths`: of a draft tree's
-    nodes, in the order in which a larger budget takes them, the log-probability of the path from
-    the anchor, and its length (paper, proposition 1).
+    `chain`: the probability it gives each slot's draft [γ]. `grow` builds the draft tree, with as
+    many nodes as any plan may want; it is called at most once, and only if a tree may pay.
     """
 
     chain: tuple[float, ...]
-    logs: tuple[float, ...] = ()
-    depths: tuple[int, ...] = ()
+    grow: Callable[[], Paths] | None = None
 
-    def steps(self, budgets: tuple[int, ...]) -> np.ndarray:
-        """How likely trees of these many nodes go on from each depth to the next, [budgets, γ].
 
-        The probability of all paths of a depth over that of the depth before; 0 where a tree ends.
-        """
-        mass = np.zeros((len(budgets), max(self.depths) + 1))
-        mass[:, 0] = 1.0
-        logs, depths = np.array(self.logs), np.array(self.depths)
-        chances = np.exp(logs)
-        for row, budget in enumerate(budgets):
-            np.add.at(mass[row], depths[:budget], chances[:budget])
-        return np.minimum(mass[:, 1:] / np.maximum(mass[:, :-1], 1e-12), 1.0)
+def steps(paths: Paths, budgets: Sequence[int]) -> np.ndarray:
+    """How likely trees of these many nodes go on from each depth to the next, [budgets, depths].
+
+    The probability of all paths of a depth over that of the depth before; 0 where a tree ends. By
+    proposition 1 of the paper the running products of a row sum to the tree's expected match.
+    """
+    depths, chances = np.array(paths.depths, dtype=np.intp), np.exp(np.array(paths.logs))
+    mass = np.zeros((len(budgets), int(depths.max(initial=0)) + 1))
+    mass[:, 0] = 1.0
+    for row, budget in enumerate(budgets):
+        np.add.at(mass[row], depths[:budget], chances[:budget])
+    return np.minimum(mass[:, 1:] / np.maximum(mass[:, :-1], 1e-12), 1.0)
 
 
 class Positions:

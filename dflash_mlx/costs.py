@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
-from typing import Literal
 
 import numpy as np
 
-Look = Literal["nothing", "chain", "tree"]  # what of the drafter's confidence is read
 Knots = tuple[tuple[int, float], ...]  # (rows, seconds), rows rising
 
 
@@ -75,15 +73,10 @@ class Costs:
                 return max(less, more)
         raise AssertionError("knots rise")
 
-    def seconds(self, plan: Plan, look: Look = "nothing", *, drafted: bool = False) -> float:
-        """Seconds of a round; a plain step counts a draft only if one was `drafted` for nothing."""
+    def seconds(self, plan: Plan) -> float:
+        """Seconds of a round with its draft, without looks and trees built for nothing."""
         step = self.plain if plan.rows == 1 else self.verify(plan.rows, tree=plan.tree)
-        draft = self.draft if drafted or plan.rows > 1 else 0.0
-        return self.host + step + draft + self.looking(look)
-
-    def looking(self, look: Look) -> float:
-        """Seconds that a look at the drafter's confidence adds to a round."""
-        return {"nothing": 0.0, "chain": self.look, "tree": self.look + self.grow}[look]
+        return self.host + step + (self.draft if plan.rows > 1 else 0.0)
 
 
 class Drift:

@@ -1,6 +1,6 @@
 """What decides about rounds has to answer, and the policy that always decides the same.
 
-A round goes: `drafts` (is there anything to draft?), `look` (what to read of the draft), `plan`,
+A round goes: `drafts` (is there anything to draft?), `looks` (is its confidence wanted?), `plan`,
 and when the round is done `learn`. Decides and counts only: knows no models, clocks or caches.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .calibration import Confidence, Positions
-from .costs import Look, Plan, words
+from .costs import Plan, words
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Policy(Protocol):
         """Whether to draft in this round; at most `room` tokens can still be committed."""
         ...
 
-    def look(self) -> Look:
-        """What `plan` wants to see of the draft; reading it makes the host wait for the drafter."""
+    def looks(self) -> bool:
+        """Whether `plan` wants the confidence; reading it makes the host wait for the drafter."""
         ...
 
     def plan(self, confidence: Confidence | None, room: int) -> Plan:
-        """This round, after drafting; `confidence` is what `look` asked for."""
+        """This round, after drafting; `confidence` if `looks` asked for it."""
         ...
 
     def learn(
@@ -72,7 +72,6 @@ class Fixed:
         self._plan = plan
         self._counts: Counter[Plan] = Counter()
         self._positions = Positions()
-        self._deep = 0
 
     def begin(self) -> None:
         """Nothing to forget."""
@@ -81,13 +80,12 @@ class Fixed:
         """Unless the plan is a plain step."""
         return self._plan.rows > 1
 
-    def look(self) -> Look:
-        """A tree is built from it; a chain needs none."""
-        return "tree" if self._plan.tree else "nothing"
+    def looks(self) -> bool:
+        """No."""
+        return False
 
     def plan(self, confidence: Confidence | None, room: int) -> Plan:
         """The plan; a chain is cut to the room."""
-        self._deep = max(confidence.depths, default=0) if confidence else 0
         if self._plan.tree or self._plan.rows == 1:
             return self._plan
         return Plan(max(2, min(self._plan.rows, room)))
@@ -97,8 +95,8 @@ class Fixed:
     ) -> None:
         """Count."""
         self._counts[plan] += 1
-        offered = self._deep if plan.tree else plan.rows - 1
-        self._positions.learn(accepted, offered, cut=committed <= accepted)
+        cut = plan.tree or committed <= accepted  # how deep a tree was is not known here
+        self._positions.learn(accepted, plan.rows - 1, cut=cut)
 
     @property
     def state(self) -> PolicyState:

@@ -170,13 +170,13 @@ def one_round(
     timing: Callable[[float], float] | None = lambda seconds: seconds,
 ) -> int:
     """One round by the protocol; the tokens it committed."""
-    plan, look, drafted = PLAIN, "nothing", policy.drafts(room)
+    plan, looked, drafted = PLAIN, False, policy.drafts(room)
     if drafted:
-        look = policy.look()
-        plan = policy.plan(None if look == "nothing" else Confidence(block.confidence), room)
+        looked = policy.looks()
+        plan = policy.plan(Confidence(block.confidence) if looked else None, room)
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
-    seconds = costs.seconds(plan, look)
+    seconds = costs.seconds(plan) + looked * costs.look
     if drafted and plan.rows == 1:
         seconds += costs.draft
     policy.learn(plan, min(accepted, committed), committed, timing and timing(seconds))
