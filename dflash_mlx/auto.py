@@ -17,7 +17,6 @@ from .parking import Interest, Parking
 from .policy import PolicyState
 
 MEMORY = 0.9  # of the rate, a round
-CARRIED = 0.3  # of the rate, to the next conversation
 WINDOW = 6  # drafts by which drafting is judged
 PROOF, DEAR = 2, 2.0  # drafts to see kept before a round may lose more than that many plain steps
 
@@ -85,7 +84,7 @@ class Auto:
         self._tree.begin()
         self._positions.begin()
         self._parking.begin()
-        self._rate = CARRIED * self._rate[0], CARRIED * self._rate[1]
+        self._rate = 0.0, 0.0
 
     def drafts(self, room: int) -> bool:
         """Whether to draft: not while parked, and not for one token."""

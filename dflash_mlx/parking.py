@@ -65,8 +65,8 @@ class Interest:
     Where it is not, it is still done once in a while.
     """
 
-    MEMORY = 0.9
-    RARELY = 48  # times that it is due before it is done anyway
+    MEMORY = 0.98
+    RARELY = 24  # times that it is due before it is done anyway
 
     def __init__(self) -> None:
         self._brought, self._hoped, self._idle = 2.0, 4.0, 0
