@@ -78,6 +78,11 @@ class Auto:
         tokens, seconds = self._rate
         return tokens / seconds if seconds else 1 / self._plain
 
+    @property
+    def most_nodes(self) -> int:
+        """Nodes of the largest tree."""
+        return max((plan.rows - 1 for plan in self._trees), default=0)
+
     def begin(self) -> None:
         """A new conversation."""
         self._chain.begin()

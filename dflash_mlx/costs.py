@@ -10,18 +10,9 @@ from math import log
 
 import numpy as np
 
+from .types import Plan
+
 Knots = tuple[tuple[int, float], ...]  # (rows, seconds), rows rising
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One round: the rows of the target's pass, anchor included; 1 is a plain step.
-
-    `tree`: the rows after the anchor are a tree's nodes, not a chain.
-    """
-
-    rows: int
-    tree: bool = False
 
 
 def kind_of(plan: Plan) -> str:

@@ -1,14 +1,16 @@
 """The loop of the DFlash paper: plan -> propose -> verify -> judge -> commit, one block a turn.
 
-Tokens in, blocks out. Does not know text, templates or clocks.
+Tokens in, blocks out. Does not know text or templates, or how a policy decides.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
+from time import perf_counter
 
 import mlx.core as mx
 
 from .acceptance import Match
 from .context import Context
+from .policy import Fixed, Policy
 from .proposal import propose
 from .types import Block, Plan
 
@@ -21,32 +23,35 @@ def decode(
     block_size: int,
     max_tokens: int,
     stops: frozenset[int],
-    plan: Callable[[], Plan] | None = None,
+    policy: Policy | None = None,
 ) -> Generator[Block]:
     """Answer a prompt that `context` has read, from the logits [1, V] after it.
 
     The first block is the token that the prefill gives; each other block is one verify. After every
     block the caches hold all tokens but the last, which is the next anchor. A block of `block_size`
-    tokens is drafted every round, and `plan` says how much of it is verified, and how: all of it as
-    a chain, if nothing is said.
+    tokens is drafted every round, and the policy says how much of it is verified, and how: all of
+    it as a chain, if there is none.
     """
+    policy = policy or Fixed(Plan(block_size))
     left, kept, counts = max_tokens, (rule.first(logits, context.tokens),), (0, 0, 0)
     while True:
         anchor, left = kept[-1], left - len(kept)
         reason = finish(kept, left, stops)
-        offer = None
+        offer, began = None, perf_counter()
         if not reason:  # the next draft is computed while this block is shown
-            wanted = plan() if plan else Plan(block_size)
-            offer = propose(context, rule, anchor, min(block_size, left + 1), wanted)
+            offer = propose(context, rule, anchor, min(block_size, left + 1), policy, left)
         drafted, accepted, depth = counts
+        shown = perf_counter()
         yield Block(kept, drafted, accepted, finish_reason=reason, depth=depth)
         if offer is None:
             return
+        began += perf_counter() - shown  # what showing took is not the round's
         logits, taps = offer.verify(context, anchor)
         verdict = offer.judge(rule, logits, context.history(anchor))
         kept = cut(verdict.tokens, left, stops)
         context.commit(anchor, kept, taps, verdict.path)
         counts = offer.drafted, min(len(verdict.accepted), len(kept)), offer.depth
+        policy.learn(offer.plan, len(verdict.accepted), len(kept), perf_counter() - began)
 
 
 def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:

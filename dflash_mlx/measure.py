@@ -41,10 +41,10 @@ def survey(
     """Costs from timing `run` of jobs ("plain", 1), ("draft", B), ("chain", rows), ("tree", rows).
 
     Every job runs once, then up to three times more in turn with the others; the first run counts
-    only where it is alone. The shortest time counts: other work on the machine only adds. What time is left goes to widths that look
-    dearer than wider ones, and to finding where between measured widths the costs step up. When
-    the budget is spent, jobs that were not begun are left out; a plain step, a draft and the
-    widest chain never are.
+    only where it is alone. The shortest time counts: other work on the machine only adds. What time
+    is left goes to widths that look dearer than wider ones, and to finding where between measured
+    widths the costs step up. When the budget is spent, jobs that were not begun are left out; a
+    plain step, a draft and the widest chain never are.
     """
     began, times = clock(), dict[Job, list[float]]()
 
@@ -185,9 +185,7 @@ def measure(
     return replace(costs, look=look, grow=grow, depth=depth)
 
 
-def waiting(
-    run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter
-) -> float:
+def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:
     """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
 
     Otherwise the verify's graph is built while the drafter still runs.

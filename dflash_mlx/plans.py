@@ -3,20 +3,20 @@
 Knows the modes and their bounds; does not know what a round costs or brings.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 from .errors import UsageError
+from .policy import Fixed
 from .types import Plan
 
-Mode = Literal["dflash", "ddtree", "baseline"]
+Mode = Literal["auto", "dflash", "ddtree", "baseline"]
 TREE_BUDGET, MOST_NODES = 32, 1024
 
 
-def plan_of(
-    mode: Mode, tree_budget: int | None, chain_seed: bool, accept: str
-) -> Callable[[], Plan] | None:
-    """The plan of every round, or None where the whole block is verified as a chain.
+def fixed_policy(
+    mode: Mode, block_size: int, tree_budget: int | None, chain_seed: bool, accept: str
+) -> Fixed | None:
+    """The policy of a mode, or None for the mode auto, which decides anew every round.
 
     UsageError for what the mode does not know, or a budget outside 1 to 1024.
     """
@@ -24,7 +24,7 @@ def plan_of(
         if tree_budget is not None or chain_seed:
             name = "chain_seed" if tree_budget is None else "tree_budget"
             raise UsageError(f"{name} says nothing to the mode {mode}.", hint="use the mode ddtree")
-        return None
+        return None if mode == "auto" else Fixed(Plan(block_size))
     if accept != "match":
         raise UsageError(
             f"the acceptance rule '{accept}' judges chains, not trees.",
@@ -35,5 +35,4 @@ def plan_of(
         raise UsageError(
             f"tree_budget cannot be {budget}.", hint=f"give a value from 1 to {MOST_NODES}"
         )
-    plan = Plan(budget + 1, tree=True, chain_seed=chain_seed)
-    return lambda: plan
+    return Fixed(Plan(budget + 1, tree=True, chain_seed=chain_seed))

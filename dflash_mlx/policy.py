@@ -34,6 +34,11 @@ class PolicyState:
 class Policy(Protocol):
     """How a round's plan is found."""
 
+    @property
+    def most_nodes(self) -> int:
+        """Nodes of the largest tree that `plan` may ask for after a look."""
+        ...
+
     def begin(self) -> None:
         """A new conversation."""
         ...
@@ -73,6 +78,11 @@ class Fixed:
         self._counts: Counter[Plan] = Counter()
         self._positions = Positions()
 
+    @property
+    def most_nodes(self) -> int:
+        """It never looks."""
+        return 0
+
     def begin(self) -> None:
         """Nothing to forget."""
 
@@ -85,10 +95,8 @@ class Fixed:
         return False
 
     def plan(self, confidence: Confidence | None, room: int) -> Plan:
-        """The plan; a chain is cut to the room."""
-        if self._plan.tree or self._plan.rows == 1:
-            return self._plan
-        return Plan(max(2, min(self._plan.rows, room)))
+        """The plan."""
+        return self._plan
 
     def learn(
         self, plan: Plan, accepted: int, committed: int, seconds: float | None = None

@@ -1,23 +1,31 @@
 """What one round offers to the target: a chain of drafts, or a tree of them.
 
-Both are proposed, verified and judged by the same steps. Knows the steps; does not know when a
-round begins, or what to propose.
+Both are proposed, verified and judged by the same steps, and a policy says which it is. Knows the
+steps; does not know when a round begins, or how a policy decides.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import mlx.core as mx
+import numpy as np
 
 from .acceptance import Match, Verdict
+from .calibration import Confidence
 from .context import Context
-from .slots import Draft, Top
+from .policy import Policy
+from .slots import Draft, Slots, Top
 from .tree import Tree, best_first
 from .types import Plan
 
+PLAIN = Plan(1)
+
 
 class Proposal(Protocol):
-    """Drafts after one anchor; `drafted` of them, for `depth` slots."""
+    """Drafts after one anchor; `drafted` of them, for `depth` slots, as the `plan` has it."""
+
+    @property
+    def plan(self) -> Plan: ...
 
     @property
     def drafted(self) -> int: ...
@@ -39,6 +47,7 @@ class Chain:
     """Drafts one after another, or none: then the round is a plain step."""
 
     draft: Draft
+    plan: Plan
 
     @property
     def drafted(self) -> int:
@@ -64,9 +73,11 @@ class Chain:
 class Branches:
     """The likeliest drafts as a tree, which is built when the target is about to be asked."""
 
-    def __init__(self, top: Top, plan: Plan):
-        self._top, self._plan = top, plan
-        self.tree: Tree | None = None
+    def __init__(self, top: Top | Tree, plan: Plan):
+        """From the likeliest tokens of each slot, or a tree that is there already."""
+        self.plan = plan
+        self._top = top if isinstance(top, Top) else None
+        self.tree = top if isinstance(top, Tree) else None
 
     @property
     def drafted(self) -> int:
@@ -80,8 +91,10 @@ class Branches:
 
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """A pass in which each row follows its parent."""
-        candidates, plan = self._top.to_host(), self._plan
-        self.tree = best_first(candidates, plan.rows - 1, chain_seed=plan.chain_seed)
+        if self._top is not None:
+            nodes, seed = self.plan.rows - 1, self.plan.chain_seed
+            self.tree = best_first(self._top.to_host(), nodes, chain_seed=seed)
+        assert self.tree is not None
         drafts = mx.array(self.tree.tokens, dtype=mx.int32)
         return context.verify(anchor, drafts, self.tree if self.tree.tokens else None)
 
@@ -93,16 +106,75 @@ class Branches:
         return rule.walk(self.tree, logits, history)
 
 
-def propose(context: Context, rule: Match, anchor: int, width: int, plan: Plan) -> Proposal:
-    """Start computing what a plan asks for, from a drafted block of `width` tokens."""
-    if plan.rows == 1:
-        return Chain(Draft(mx.zeros((0,), dtype=mx.int32)))
+class Undecided:
+    """A drafted block that the policy looks at when the target is about to be asked."""
+
+    def __init__(self, slots: Slots, draft: Draft, policy: Policy, room: int):
+        self._slots, self._draft, self._policy, self._room = slots, draft, policy, room
+        self._sure = slots.sureness()
+        self._found: Proposal | None = None
+        mx.async_eval(draft.tokens, self._sure)
+
+    @property
+    def _choice(self) -> Proposal:
+        assert self._found is not None
+        return self._found
+
+    @property
+    def plan(self) -> Plan:
+        """What the policy chose."""
+        return self._choice.plan
+
+    @property
+    def drafted(self) -> int:
+        """How many drafts are offered."""
+        return self._choice.drafted
+
+    @property
+    def depth(self) -> int:
+        """For how many slots they are."""
+        return self._choice.depth
+
+    def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
+        """A pass over what the policy chooses."""
+        trees: list[Tree] = []
+
+        def grow() -> Tree:
+            nodes = self._policy.most_nodes
+            trees.append(best_first(self._slots.top(nodes).to_host(), nodes))
+            return trees[0]
+
+        sure = tuple(np.array(self._sure).tolist())
+        plan = self._policy.plan(Confidence(sure, grow), self._room)
+        if plan.tree:
+            self._found = Branches(trees[0].first(plan.rows - 1), plan)
+        else:
+            self._found = Chain(self._draft.first(plan.rows - 1), plan)
+        return self._found.verify(context, anchor)
+
+    def judge(self, rule: Match, logits: mx.array, history: list[int]) -> Verdict:
+        """As what was chosen is judged."""
+        return self._choice.judge(rule, logits, history)
+
+
+def propose(
+    context: Context, rule: Match, anchor: int, width: int, policy: Policy, room: int
+) -> Proposal:
+    """Start computing what a policy asks for, from a drafted block of `width` tokens.
+
+    At most `room` tokens can still be committed.
+    """
+    if not policy.drafts(room):
+        return Chain(Draft(mx.zeros((0,), dtype=mx.int32)), PLAIN)
     assert context.draft_cache is not None
     slots = context.draft_cache.slots(anchor, width)
+    if policy.looks():
+        return Undecided(slots, rule.propose(slots, context.history(anchor)), policy, room)
+    plan = policy.plan(None, room)
     if plan.tree:
         top = slots.top(plan.rows - 1)
         mx.async_eval(top.tokens, top.scores, top.totals)
         return Branches(top, plan)
     draft = rule.propose(slots, context.history(anchor)).first(plan.rows - 1)
     mx.async_eval(draft.tokens)
-    return Chain(draft)
+    return Chain(draft, plan)

@@ -10,12 +10,14 @@ from typing import Any, get_args
 from mlx_lm.generate import wired_limit
 
 from .acceptance import make_rule
+from .adaptive import Adaptive
 from .baseline import decode_plain
 from .context import Context, Progress
 from .decode import decode
 from .errors import UsageError
 from .pair import Pair
-from .plans import Mode, plan_of
+from .plans import Mode, fixed_policy
+from .policy import Policy, PolicyState
 from .stats import Stats
 from .template import TemplateOptions
 from .text import Reader
@@ -42,6 +44,13 @@ class Session:
         self.pair, self.mode = pair, mode
         self.context = Context(pair.target, None if mode == "baseline" else pair.drafter)
         self.stats = Stats()
+        self._policies: dict[tuple[int, bool], Adaptive] = {}
+        self._deciding: Policy | None = None
+
+    @property
+    def policy(self) -> PolicyState | None:
+        """What was chosen for the rounds of the last answer, and why; None before one."""
+        return None if self._deciding is None else self._deciding.state
 
     @property
     def snapshot_bytes(self) -> int:
@@ -84,7 +93,8 @@ class Session:
         """
         sampling = sampling or SamplingParams()
         target = self.pair.target
-        width, plan = self._width(block_size), plan_of(self.mode, tree_budget, chain_seed, accept)
+        width = self._width(block_size)
+        policy = self._policy(width, tree_budget, chain_seed, accept)
         options = TemplateOptions(think, reasoning_effort, tools or None)
         ids = self._ids(prompt, options, raw)
         room = target.context_length - len(ids)
@@ -106,6 +116,9 @@ class Session:
         limit, stops = min(max_tokens, room), target.eos_ids
         cached, lost = self.context.reuse(ids)
         turn, opening = self._turn(prompt, ids, options, raw)
+        if not cached:
+            policy.begin()
+        self._deciding = policy
         self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
 
         def blocks() -> Generator[Block]:
@@ -127,7 +140,7 @@ class Session:
                 block_size=width,
                 max_tokens=limit,
                 stops=stops,
-                plan=plan,
+                policy=policy,
             )
 
         return self._readable(blocks, Reader(target.tokenizer, opening, stop), stats)
@@ -195,6 +208,18 @@ class Session:
                 hint="give 2 or more, or use the mode baseline (--no-draft)",
             )
         return block_size
+
+    def _policy(self, width: int, budget: int | None, chain_seed: bool, accept: str) -> Policy:
+        """What decides about every round; in the mode auto it goes on from answer to answer."""
+        fixed = fixed_policy(self.mode, width, budget, chain_seed, accept)
+        if fixed is not None:
+            return fixed
+        kind = (width, accept == "match")
+        if kind not in self._policies:
+            self._policies[kind] = Adaptive(
+                self.pair, width, lambda: len(self.context.tokens), trees=kind[1]
+            )
+        return self._policies[kind]
 
     def tokens(
         self,

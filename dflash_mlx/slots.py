@@ -69,6 +69,10 @@ class Slots(Protocol):
         """Drafts at the shaper's temperature, after the tokens of the history."""
         ...
 
+    def sureness(self) -> mx.array:
+        """The probability [γ], float32, of each of the likeliest drafts after those before it."""
+        ...
+
     def top(self, count: int) -> Top:
         """At least the `count` likeliest tokens of each slot, or all there are."""
         ...
@@ -89,6 +93,10 @@ class Independent:
         rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
         rows = shaper.shape(rows)
         return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
+
+    def sureness(self) -> mx.array:
+        """Each slot's largest probability."""
+        return largest(self.logits.astype(mx.float32))
 
     def top(self, count: int) -> Top:
         """The likeliest of each slot; its argmax is among them also where many are level."""
@@ -129,6 +137,10 @@ class Lattice:
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 
+    def sureness(self) -> mx.array:
+        """The largest probability among the candidates, on the way of the greedy walk."""
+        return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
+
     def top(self, count: int) -> Top:
         """All candidates, each after every candidate before it."""
         return Top(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
@@ -145,6 +157,11 @@ class Lattice:
 
     def _tokens(self, path: mx.array) -> mx.array:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]
+
+
+def largest(rows: mx.array) -> mx.array:
+    """The largest probability of each row of logits [γ, n] -> [γ]."""
+    return mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
 
 
 def top_ids(logits: mx.array, count: int) -> mx.array:

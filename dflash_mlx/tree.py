@@ -35,6 +35,11 @@ class Tree:
         """Rows of a verify: the anchor and the nodes."""
         return len(self.tokens) + 1
 
+    def first(self, nodes: int) -> "Tree":
+        """The first so many nodes: the tree of a smaller budget, where no chain came first."""
+        parts = (self.tokens, self.parents, self.depths, self.logs)
+        return Tree(*(part[:nodes] for part in parts))
+
     def ancestors(self) -> np.ndarray:
         """Which rows each row sees: itself and those on its path; bool [rows, rows]."""
         bits = [1]

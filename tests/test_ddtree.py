@@ -22,10 +22,12 @@ from dflash_mlx import api, branch, layer_cache, recurrent
 from dflash_mlx.acceptance import Match, make_rule
 from dflash_mlx.branch import Branch, TreeRope
 from dflash_mlx.cache import TargetCache
+from dflash_mlx.calibration import Confidence
 from dflash_mlx.context import Context
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.errors import DFlashError, RewindError, UsageError
 from dflash_mlx.pair import Pair
+from dflash_mlx.policy import Fixed
 from dflash_mlx.proposal import propose
 from dflash_mlx.sampling import Shaper
 from dflash_mlx.session import Session
@@ -39,9 +41,9 @@ every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 every_kind = pytest.mark.parametrize("kind", caches.KINDS)
 
 
-def tree_plan(budget: int, *, chain_seed: bool = False) -> Callable[[], Plan]:
+def tree_policy(budget: int) -> Fixed:
     """The same tree size every round."""
-    return lambda: Plan(budget + 1, tree=True, chain_seed=chain_seed)
+    return Fixed(Plan(budget + 1, tree=True))
 
 
 def width_of(pair: Pair) -> int:
@@ -84,11 +86,11 @@ def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
         for _ in range(12):
             said = []
             for plan in (Plan(width, tree=True, chain_seed=True), Plan(2 * width, True, True)):
-                offer = propose(context, rule, anchor, width, plan)
+                offer = propose(context, rule, anchor, width, Fixed(plan), width)
                 logits, _ = offer.verify(context, anchor)
                 said.append(offer.judge(rule, logits, context.history(anchor)).tokens)
                 context.target_cache.rewind(len(context.tokens))
-            offer = propose(context, rule, anchor, width, Plan(width))
+            offer = propose(context, rule, anchor, width, Fixed(Plan(width)), width)
             logits, taps = offer.verify(context, anchor)
             verdict = offer.judge(rule, logits, context.history(anchor))
             assert said[0] == verdict.tokens
@@ -139,7 +141,7 @@ def check(family: str, kind: str, prompt: list[int], budget: int, **options: Any
         lossless.target_of(family),
         drafter_of(kind, family, prompt, wanted),
         prompt,
-        plan=tree_plan(budget),
+        policy=tree_policy(budget),
         **options,
     )
     assert tiny.joined(blocks) == wanted
@@ -177,14 +179,35 @@ def test_plans_in_turn(family: str) -> None:
     """Plain steps, chains of every length and trees, mixed in one answer, under every drafter."""
     dice = random.Random(3)
 
-    def plan() -> Plan:
-        return dice.choice([Plan(1), Plan(dice.randint(2, 8)), Plan(dice.randint(2, 30), True)])
+    class Dice(Fixed):
+        """A plain step, a chain or a tree, by chance; some after a look."""
+
+        most_nodes = 30
+
+        def drafts(self, room: int) -> bool:
+            return dice.random() < 0.7
+
+        def looks(self) -> bool:
+            return dice.random() < 0.5
+
+        def plan(self, confidence: Confidence | None, room: int) -> Plan:
+            found = Plan(dice.randint(2, 30), True)
+            if confidence is not None and dice.random() < 0.5:
+                assert confidence.grow is not None
+                assert len(confidence.grow().logs) >= found.rows - 1
+                return found
+            return Plan(dice.randint(2, 8)) if confidence or dice.random() < 0.5 else found
 
     for kind in ("random2", "right", "hinted"):
         wanted = lossless.stock(family, tuple(LONG), 40)
         drafter = drafter_of(kind, family, LONG, wanted)
         blocks = tiny.speculate(
-            lossless.target_of(family), drafter, LONG, block_size=8, max_tokens=40, plan=plan
+            lossless.target_of(family),
+            drafter,
+            LONG,
+            block_size=8,
+            max_tokens=40,
+            policy=Dice(Plan(1)),
         )
         assert tiny.joined(blocks) == wanted
         assert {block.drafted > 0 for block in blocks[1:]} == {True, False}
@@ -199,12 +222,12 @@ def test_a_short_chain_is_the_start_of_the_long_one() -> None:
         Match(SamplingParams(), tiny.VOCAB),
     )
     anchor = rule.first(context.read(SHORT, tiny.silent), SHORT)
-    whole: Any = propose(context, rule, anchor, width, Plan(width))
+    whole: Any = propose(context, rule, anchor, width, Fixed(Plan(width)), width)
     for rows in range(2, width):
-        part: Any = propose(context, rule, anchor, width, Plan(rows))
+        part: Any = propose(context, rule, anchor, width, Fixed(Plan(rows)), width)
         assert part.draft.tokens.tolist() == whole.draft.tokens.tolist()[: rows - 1]
     sampled = make_rule("block", SamplingParams(1.0, seed=1), tiny.VOCAB)
-    part = propose(context, sampled, anchor, width, Plan(4))
+    part = propose(context, sampled, anchor, width, Fixed(Plan(4)), width)
     assert part.draft.probabilities.shape == (3, tiny.VOCAB)
 
 
@@ -605,8 +628,8 @@ def test_golden_law(setting: str, drafter: str) -> None:
     """Whole answers of a real pair: with top-k and top-p, and with every filter and penalty."""
     prompt, params, _ = laws.golden_settings()[3]
     params = params if setting == "golden" else laws.SETTINGS["everything"]
-    plan = tree_plan(9)
-    found = laws.answer_surprise("match", prompt, params, 120, drafter=drafter, plan=plan)
+    policy = tree_policy(9)
+    found = laws.answer_surprise("match", prompt, params, 120, drafter=drafter, policy=policy)
     assert found < laws.LIMIT
 
 
@@ -616,7 +639,9 @@ def test_answers_of_other_caches(family: str, count: int) -> None:
     """Whole answers of a hybrid and of a target whose windows are full when it begins."""
     prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
     params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
-    found = laws.answer_surprise("match", prompt, params, count, family=family, plan=tree_plan(9))
+    found = laws.answer_surprise(
+        "match", prompt, params, count, family=family, policy=tree_policy(9)
+    )
     assert found < laws.LIMIT
 
 
@@ -628,7 +653,9 @@ def test_broken_answers_are_noticed(
     fault(monkeypatch)
     prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
     params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
-    found = laws.answer_surprise("match", prompt, params, 150, family="qwen3_5", plan=tree_plan(9))
+    found = laws.answer_surprise(
+        "match", prompt, params, 150, family="qwen3_5", policy=tree_policy(9)
+    )
     assert found > laws.LIMIT
 
 

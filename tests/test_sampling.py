@@ -24,10 +24,11 @@ from dflash_mlx.context import Context
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.pair import Pair, load
+from dflash_mlx.policy import Policy
 from dflash_mlx.recurrent import RecurrentCache
 from dflash_mlx.sampling import Shaper
 from dflash_mlx.slots import Draft, Independent, Lattice, Slots
-from dflash_mlx.types import Plan, SamplingParams
+from dflash_mlx.types import SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)
 SETTINGS = {
@@ -480,9 +481,9 @@ def answer_surprise(
     mode: str = "dflash",
     family: str = "golden",
     drafter: str = "dflash",
-    plan: Callable[[], Plan] | None = None,
+    policy: Policy | None = None,
 ) -> float:
-    """How far whole answers are off the law; `plan` is what every round verifies."""
+    """How far whole answers are off the law; `policy` says what every round verifies."""
     pair = pair_of(family, drafter)
     law = golden_law(tuple(prompt), params, family)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -499,7 +500,7 @@ def answer_surprise(
             judge = make_rule(rule, replace(params, seed=seed), pair.target.vocab_size)
             stops = frozenset({EOS})
             options: dict[str, Any] = {"block_size": 4, "max_tokens": 3, "stops": stops}
-            answer = tiny.decode(context, logits, judge, plan=plan, **options)
+            answer = tiny.decode(context, logits, judge, policy=policy, **options)
             counts[tuple(tiny.joined(list(answer)))] += 1
             context.rewind(len(prompt))
     unlisted = [key for key in counts if key not in law]

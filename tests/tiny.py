@@ -27,9 +27,10 @@ from dflash_mlx.decode import decode
 from dflash_mlx.drafter import Drafter
 from dflash_mlx.model import DraftModel
 from dflash_mlx.pair import Pair
+from dflash_mlx.policy import Policy
 from dflash_mlx.slots import Independent, Slots
 from dflash_mlx.target import Target
-from dflash_mlx.types import Block, Plan, SamplingParams
+from dflash_mlx.types import Block, SamplingParams
 
 ALL = os.environ.get("LOSSLESS") == "all"
 exhaustive = pytest.mark.skipif(not ALL, reason="takes long: LOSSLESS=all runs it")
@@ -487,7 +488,7 @@ def speculate(
     max_tokens: int,
     stops: frozenset[int] = frozenset(),
     chunk: int = 2048,
-    plan: Callable[[], Plan] | None = None,
+    policy: Policy | None = None,
 ) -> list[Block]:
     """A greedy DFlash answer; checks that the context covers all tokens but the last."""
     context = Context(target, drafter)
@@ -501,7 +502,7 @@ def speculate(
             max_tokens=max_tokens,
             stops=stops,
             chunk=chunk,
-            plan=plan,
+            policy=policy,
         )
     )
     assert context.tokens == [*prompt, *joined(blocks)][:-1]
