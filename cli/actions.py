@@ -38,8 +38,8 @@ def drafters(room: Room) -> list[str]:
 
 def who(room: Room) -> str:
     """Which pair answers, and how."""
-    pair, width = room.dialogue.pair, room.dialogue.block_size
-    drafted = f"drafter {pair.draft_name} · block {width}" if width else "draft off"
+    pair, shape = room.dialogue.pair, room.dialogue.shape
+    drafted = f"drafter {pair.draft_name} · {shape}" if shape else "draft off"
     return f"{pair.target_name} · {drafted}"
 
 
@@ -116,6 +116,7 @@ def change_setting(room: Room, text: str) -> None:
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         room.dialogue.tuning = tuning = changed(tuning, which, value.strip())
+        room.dialogue.session.mode = room.dialogue.mode
     room.line(f"  {which.name} {shown(tuning, which)}", "dim" if value else "")
 
 
@@ -152,6 +153,8 @@ def stats(room: Room, _: str) -> None:
 
 def both(room: Room, _: str) -> None:
     """`/compare`: the last prompt twice more, by DFlash and by the target alone."""
+    from dflash_mlx import Session
+
     dialogue = room.dialogue
     if not dialogue.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
@@ -159,16 +162,16 @@ def both(room: Room, _: str) -> None:
     prompt = messages(shorter, turn.prompt)
     options = dialogue.options()
     with Interrupt(AGAIN) as interrupt, suppress(KeyboardInterrupt):
-        warm_up(dialogue.pair, prompt, options, room.out, interrupt)
-        view = JsonView(room.out, label="dflash · ")
+        warm = Session(dialogue.pair, mode=dialogue.mode)
+        warm_up(warm, prompt, options, room.out, interrupt)
+        view = JsonView(room.out, label=f"{dialogue.mode} · ")
         ours = answer(dialogue.session, prompt, view, interrupt, **options)
         interrupt.check()
         plain = answer_plainly(dialogue.pair, prompt, room.out, interrupt, **options)
         interrupt.check()
         sampled = not dialogue.tuning.sampling.greedy
         table = Comparison(ours, plain, sampled=sampled)
-        width = dialogue.block_size or 0
-        show_table(table, dialogue.tuning.sampling, width, room.out)
+        show_table(table, dialogue.tuning.sampling, dialogue.mode, dialogue.shape, room.out)
     dialogue.stopped_at = interrupt.at
     if interrupt.twice:
         raise Leave(130)

@@ -17,9 +17,9 @@ from dflash_mlx.types import Effort
 
 from .bench_report import bench_json, show_report
 from .bench_view import BenchView
-from .generate import settle_draft
 from .interrupt import Interrupt
 from .loading import bundled_note, load_pair, prepare_libraries
+from .modes import settle_draft
 from .options import ModelOptions, PromptOptions, ScreenOptions, grouped, option
 from .output import Output
 from .thinking import settle

@@ -19,11 +19,11 @@ from . import transcript
 from .commands import completions, dispatch, is_command, unescaped
 from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
-from .generate import settle_draft
 from .interrupt import Leave
 from .keeping import tell_loaded
 from .layout import folded
 from .loading import load_pair
+from .modes import settle_models
 from .options import (
     ModelOptions,
     PromptOptions,
@@ -97,6 +97,8 @@ def chat(
         tuple(sampling.stop or ()),
         asked.think,
         asked.effort,
+        "dflash" if models.mode == "baseline" else models.mode,
+        models.tree_budget,
     )
     looks = Looks(markdown, asked.show_thinking, screen.quiet)
     keeps = not no_history and (interactive or resume)
@@ -199,7 +201,7 @@ def pick(
     asks: bool,
 ) -> ModelOptions:
     """Which pair: the one asked for, that of the saved chat, or one that suits this machine."""
-    models = settle_draft(ctx, models)
+    models = settle_models(ctx, models)
     if demo:
         if source(ctx, "model") == "COMMANDLINE":
             raise UsageError(
@@ -218,7 +220,7 @@ def header(dialogue: Dialogue, seconds: float) -> list[str]:
     """Who answers, and the first things to know."""
     import mlx.core as mx
 
-    pair, width = dialogue.pair, dialogue.block_size
+    pair, shape = dialogue.pair, dialogue.shape
     where = "CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU"
     target = "bundled pair (tiny: sums, lists, everyday facts)"
     if pair.target_name != "bundled":
@@ -226,11 +228,11 @@ def header(dialogue: Dialogue, seconds: float) -> list[str]:
             Path(pair.target_name).name if os.path.isdir(pair.target_name) else pair.target_name
         )
     drafter = ""
-    if width is None:
+    if not shape:
         drafter = " · draft off"
     elif pair.draft_name != "bundled":
         drafter = f" · drafter {pair.draft_name}"
-    block = f" · block {width}" if width else ""
+    block = f" · {shape}" if shape else ""
     return [
         f"dflash {__version__} · {target}{drafter}{block} · {where}",
         f"loaded in {seconds:.1f} s · {size(mx.get_active_memory())} · "

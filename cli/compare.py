@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from .answer import Answer, answer
 from .interrupt import Interrupt
+from .modes import plainly
 from .output import Output
 from .report import answer_part, timing
 from .view import JsonView
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair, SamplingParams
+    from dflash_mlx import Pair, SamplingParams, Session
 
 WARM_UP = 16  # tokens, enough for a whole block
 WARM_PROMPT = 64  # tokens of the prompt's end that the warm-up reads
@@ -51,19 +52,19 @@ class Comparison:
 
 
 def warm_up(
-    pair: "Pair", prompt: Any, options: dict[str, Any], out: Output, interrupt: Interrupt
+    session: "Session", prompt: Any, options: dict[str, Any], out: Output, interrupt: Interrupt
 ) -> None:
     """Answer a few tokens both ways, so that what happens once at the start is not measured."""
     from dflash_mlx import Session
 
-    session = Session(pair)
     told = {name: options[name] for name in ("think", "reasoning_effort")}
     tokens = session.tokens(prompt, **told, raw=options.get("raw", False))[-WARM_PROMPT:]
     short = {**options, "max_tokens": min(WARM_UP, options["max_tokens"]), "stop": ()}
     short |= dict.fromkeys(told)
     out.status("warming up")
-    for warm in (session, Session(pair, mode="baseline")):
-        for _ in warm.stream(tokens, **short):
+    plain = Session(session.pair, mode="baseline")
+    for warm, how in ((session, short), (plain, plainly(short))):
+        for _ in warm.stream(tokens, **how):
             interrupt.check()
     out.erase()
 
@@ -75,21 +76,25 @@ def answer_plainly(
     from dflash_mlx import Session
 
     session = Session(pair, mode="baseline")
-    return answer(session, prompt, JsonView(out, label="plain decoding · "), interrupt, **options)
+    return answer(
+        session, prompt, JsonView(out, label="plain decoding · "), interrupt, **plainly(options)
+    )
 
 
-def show_table(both: Comparison, sampling: "SamplingParams", block_size: int, out: Output) -> None:
+def show_table(
+    both: Comparison, sampling: "SamplingParams", mode: str, shape: str, out: Output
+) -> None:
     """Hold the two answers against each other on stderr, whoever reads it."""
     ours, theirs = both.dflash.stats, both.plain.stats
     ratio = "" if both.speedup is None else f"{both.speedup:.2f}×"
     how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
-    out.tell(f"  {'':8}{'plain':>10}{'dflash':>10}", "dim")
+    out.tell(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
     out.tell(f"  {'tok/s':8}{rate(both.plain):>10}{rate(both.dflash):>10}{ratio:>10}", "bold")
     out.tell(f"  {'tokens':8}{theirs.generated:>10,}{ours.generated:>10,}")
     out.tell(f"  {'τ':8}{'1.00':>10}{ours.acceptance_length:>10.2f}")
     out.tell(f"  {'accept':8}{'–':>10}{ours.acceptance_rate:>10.1%}")
     out.tell(f"  {'output':8}  {verdict(both)}")
-    out.tell(f"  {'run':8}  1 warm-up · 1 run each · {how} · block {block_size}", "dim")
+    out.tell(f"  {'run':8}  1 warm-up · 1 run each · {how} · {shape}", "dim")
 
 
 def rate(said: Answer) -> str:

@@ -15,6 +15,7 @@ from .answer import Answer, answer
 from .chat_view import make_chat_view
 from .interrupt import Interrupt, Leave
 from .layout import folded, hanging
+from .modes import shape_of
 from .output import Output, columns
 from .transcript import Chat, Turn
 from .tuning import Tuning
@@ -22,6 +23,7 @@ from .view import chat_line
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
+    from dflash_mlx.plans import Mode
 
 AGAIN = 2.0  # seconds in which a second Ctrl-C leaves
 NEARLY_FULL = 0.8  # share of the context from which a hint is given
@@ -82,7 +84,7 @@ class Dialogue:
         before = getattr(self, "session", None)
         self.pair, self.totals = pair, Totals()
         self.drafting = drafting and pair.drafter is not None
-        self.session: Session = Session(pair, mode="dflash" if self.drafting else "baseline")
+        self.session: Session = Session(pair, mode=self.mode)
         if before is not None and before.pair is pair and not self.drafting:
             self.session.context.adopt(before.context)
         self._hinted_low = self._hinted_full = False
@@ -95,11 +97,14 @@ class Dialogue:
         mx.clear_cache()
 
     @property
-    def block_size(self) -> int | None:
-        """Tokens a verify; None when nothing is drafted."""
-        if not self.drafting or self.pair.drafter is None:
-            return None
-        return self.tuning.block_size or self.pair.drafter.config.block_size
+    def mode(self) -> "Mode":
+        """How the next answer is decoded."""
+        return self.tuning.mode if self.drafting else "baseline"
+
+    @property
+    def shape(self) -> str:
+        """How much is drafted a round, in a few words; empty when nothing is."""
+        return shape_of(self.pair, self.mode, self.tuning.block_size, self.tuning.tree_budget)
 
     @property
     def context_length(self) -> int:
@@ -114,6 +119,7 @@ class Dialogue:
             "max_tokens": tuning.max_tokens or self.context_length,
             "block_size": tuning.block_size if self.drafting else None,
             "accept": tuning.accept,
+            "tree_budget": tuning.tree_budget if self.mode == "ddtree" else None,
             "stop": tuning.stop,
             "think": tuning.think,
             "reasoning_effort": tuning.effort,

@@ -3,7 +3,6 @@ wanted. Does not know how text is shown or how tokens are made.
 """
 
 import json as jsonlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from .answer import INTERRUPTED, Answer, answer
 from .compare import Comparison, answer_plainly, comparison_part, show_table, warm_up
 from .interrupt import Interrupt
 from .loading import bundled_note, load_pair
+from .modes import settle_models, shape_of
 from .options import (
     ModelOptions,
     PromptOptions,
@@ -67,10 +67,12 @@ def generate(
     out = Output(quiet=screen.quiet, plain=screen.plain)
     question = messages(read_question(prompt, file), asked.system, raw=raw)
     params, most = sampling.params(), sampling.max_tokens or MAX_TOKENS
-    models = settle_draft(ctx, models)
+    models = settle_models(ctx, models)
     if compare and models.no_draft:
+        left_out = "--mode baseline" if source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
         raise UsageError(
-            "--compare needs a drafter, and --no-draft leaves it out.", hint="leave one of them out"
+            f"--compare needs a drafter, and {left_out} leaves it out.",
+            hint="leave one of them out",
         )
     if note := bundled_note(models):
         if compare:
@@ -85,19 +87,20 @@ def generate(
         "stop": sampling.stop or (),
         "block_size": models.block_size,
         "accept": models.accept,
+        "tree_budget": models.tree_budget,
         "think": asked.think,
         "reasoning_effort": asked.effort,
         "raw": raw,
     }
-    width = None if pair.drafter is None else models.block_size or pair.drafter.config.block_size
+    shape = shape_of(pair, models.mode, models.block_size, models.tree_budget)
     view = make_view(out, json=json, thinking=asked.show_thinking)
     from dflash_mlx import Session
 
     plain = None
     with Interrupt() as interrupt:
         if compare:
-            warm_up(pair, question, options, out, interrupt)
-        session = Session(pair, mode="dflash" if pair.drafter else "baseline")
+            warm_up(Session(pair, mode=models.mode), question, options, out, interrupt)
+        session = Session(pair, mode=models.mode)
         said = answer(session, question, view, interrupt, **options)
         if interrupt.twice:
             raise KeyboardInterrupt
@@ -107,11 +110,11 @@ def generate(
     if plain is not None and plain.finish_reason != INTERRUPTED:
         both = Comparison(said, plain, sampled=not params.greedy)
     if json:
-        found = report(said, pair, width, load_seconds)
+        found = report(said, session, options, load_seconds)
         found |= comparison_part(both) if both else {}
         out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
     elif both:
-        show_table(both, params, width or 0, out)
+        show_table(both, params, models.mode, shape, out)
     by_default = out.talks and not (screen.quiet or json or both)
     if by_default if stats is None else stats:
         out.tell(stats_line(said.stats, said.finish_reason, most), "dim")
@@ -126,15 +129,6 @@ def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
     if json:
         return JsonView(out)
     return (LiveView if out.live else PlainView)(out, thinking=thinking)
-
-
-def settle_draft(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
-    """Of --draft and --no-draft keep what was said nearer to the command line."""
-    order = ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
-    draft, none = (order.index(source(ctx, name)) for name in ("draft", "no_draft"))
-    if models.draft is None or not models.no_draft or draft == none:
-        return models
-    return replace(models, no_draft=False) if draft > none else replace(models, draft=None)
 
 
 def warn_low(said: Answer, out: Output) -> None:

@@ -50,6 +50,20 @@ class ModelOptions:
             help="Tokens a verify, anchor included. [the drafter's own]",
         ),
     ] = None
+    mode: Annotated[
+        Literal["dflash", "ddtree", "auto", "baseline"],
+        option("--mode", help="Drafts as a chain, as a tree, what measures best, or none."),
+    ] = "dflash"
+    tree_budget: Annotated[
+        int | None,
+        option(
+            "--tree-budget",
+            min=1,
+            max=1024,
+            metavar="N",
+            help="Drafts a tree has, in the mode ddtree. [32]",
+        ),
+    ] = None
     accept: Annotated[
         Literal["match", "token", "block"],
         option("--accept", help="Acceptance rule above temperature 0."),

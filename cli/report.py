@@ -8,18 +8,22 @@ from dflash_mlx import __version__
 from .answer import Answer
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair, Stats
+    from dflash_mlx import Session, Stats
 
 
-def report(said: Answer, pair: "Pair", block_size: int | None, load_seconds: float) -> dict:
-    """One answer with everything that is known about it; `block_size` None without a drafter."""
+def report(
+    said: Answer, session: "Session", options: dict[str, Any], load_seconds: float
+) -> dict[str, Any]:
+    """One answer with everything that is known about it; options are those of `Session.stream`."""
     import mlx.core as mx
 
+    pair = session.pair
     return {
         **answer_part(said),
         "model": pair.target_name,
         "draft": pair.draft_name,
-        "speculation": None if block_size is None else speculation(said.stats, block_size),
+        "mode": session.mode,
+        "speculation": speculation(said.stats, session, options),
         "timing": {"load_s": round(load_seconds, 4), **timing(said)},
         "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
@@ -42,10 +46,26 @@ def answer_part(said: Answer) -> dict[str, Any]:
     }
 
 
-def speculation(stats: "Stats", block_size: int) -> dict[str, Any]:
-    """What the drafts brought."""
+def speculation(
+    stats: "Stats", session: "Session", options: dict[str, Any]
+) -> dict[str, Any] | None:
+    """What the drafts brought; None without a drafter."""
+    drafter, mode = session.pair.drafter, session.mode
+    if drafter is None or mode == "baseline":
+        return None
+    from dflash_mlx.plans import TREE_BUDGET
+
+    more: dict[str, Any] = {}
+    if mode == "ddtree":
+        more["tree_budget"] = options["tree_budget"] or TREE_BUDGET
+    elif mode == "auto" and (policy := session.policy):
+        more["chosen"] = [
+            {"rows": plan.rows, "tree": plan.tree, "rounds": count} for plan, count in policy.plans
+        ]
+        more["why"] = policy.reason
     return {
-        "block_size": block_size,
+        "block_size": options["block_size"] or drafter.config.block_size,
+        **more,
         "verifies": stats.verifies,
         "drafted": stats.drafted,
         "accepted": stats.accepted,

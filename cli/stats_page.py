@@ -27,6 +27,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             position_rows(stats.accepted_by_position, stats.verifies, out)
         ):
             lines.append(field("" if number else "by position", row))
+        lines += policy_lines(dialogue)
         rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
         new = stats.prompt_tokens - stats.cached_tokens
         lines.append(
@@ -55,6 +56,17 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
         limit = f"at most {SNAPSHOTS}, or {size(SNAPSHOT_BYTES)}"
         lines.append(field("snapshots", f"{count} · {size(cache.snapshot_bytes)} · {limit}"))
     return lines
+
+
+def policy_lines(dialogue: Dialogue) -> list[str]:
+    """What the mode auto chose since it began, and why it chose what it did last."""
+    policy = dialogue.session.policy
+    if dialogue.mode != "auto" or policy is None:
+        return []
+    from dflash_mlx.costs import words
+
+    chosen = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
+    return [field("chosen", chosen), field("why", policy.reason)]
 
 
 def field(name: str, text: str) -> str:

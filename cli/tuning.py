@@ -5,10 +5,12 @@ Knows the engine's parameters, not the engine.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from dflash_mlx.errors import UsageError
 from dflash_mlx.types import SamplingParams
+
+Drafting = Literal["dflash", "ddtree", "auto"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Tuning:
     stop: tuple[str, ...] = ()
     think: bool | None = None
     effort: str | None = None
+    mode: Drafting = "dflash"
+    tree_budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,13 @@ def whole(word: str) -> int:
     return int(word.replace(",", "").replace("_", ""))
 
 
+def drafting(word: str) -> str:
+    """A mode in which something is drafted."""
+    if word.lower() not in get_args(Drafting):
+        raise ValueError(word)
+    return word.lower()
+
+
 SETTINGS = (
     Setting("temp", "temperature", float, "temperature; 0 takes the likeliest token"),
     Setting("top-p", "top_p", float, "keep the likeliest tokens up to this mass; 1 is off"),
@@ -50,8 +61,16 @@ SETTINGS = (
     Setting("frequency-penalty", "frequency_penalty", float, "subtract for each recent use"),
     Setting("seed", "seed", whole, "the same seed gives the same tokens", off="none"),
     Setting("max-tokens", "max_tokens", whole, "longest answer", off="context"),
-    Setting("block", "block_size", whole, "tokens a verify, anchor included", off="auto"),
+    Setting("block", "block_size", whole, "tokens a block has, anchor included", off="auto"),
+    Setting(
+        "mode", "mode", drafting, "dflash drafts a chain, ddtree a tree, auto what measures best"
+    ),
+    Setting(
+        "tree-budget", "tree_budget", whole, "drafts a tree has, in the mode ddtree", off="auto"
+    ),
 )
+KINDS = {float: "a number", whole: "a whole number", drafting: "dflash, ddtree or auto"}
+BOUNDS = {"max_tokens": (1, 1 << 30), "block_size": (2, 256), "tree_budget": (1, 1024)}
 OF_SAMPLING = {f.name for f in fields(SamplingParams)}
 
 
@@ -69,14 +88,16 @@ def changed(tuning: Tuning, which: Setting, word: str) -> Tuning:
         try:
             value = which.read(word)
         except ValueError:
-            kind = "a whole number" if which.read is whole else "a number"
+            kind = KINDS[which.read]
             or_off = f" or {which.off}" if which.off else ""
             raise UsageError(
                 f"{which.name} cannot be '{word}'.", hint=f"give {kind}{or_off}"
             ) from None
     if which.field in OF_SAMPLING:
         return replace(tuning, sampling=replace(tuning.sampling, **{which.field: value}))
-    least, most = {"max_tokens": (1, 1 << 30), "block_size": (2, 256)}[which.field]
+    if isinstance(value, str):
+        return replace(tuning, **{which.field: value})
+    least, most = BOUNDS[which.field]
     if value is not None and not least <= value <= most:
         raise UsageError(
             f"{which.name} cannot be {value:,}.", hint=f"give {least} to {most:,}, or {which.off}"

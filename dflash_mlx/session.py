@@ -31,7 +31,10 @@ def silent(done: int, total: int) -> None:
 
 
 class Session:
-    """Answers prompts one after another; a prompt that goes on from the last is not read again."""
+    """Answers prompts one after another; a prompt that goes on from the last is not read again.
+
+    `mode` may be set between answers, to another one with a drafter.
+    """
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
         if mode not in get_args(Mode):

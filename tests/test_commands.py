@@ -118,7 +118,7 @@ def test_names_and_prefixes(command: Any) -> None:
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
     """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
     assert use(f"/{which.name}").startswith(f"  {which.name} ")
-    value = {"top-p": "0.5", "min-p": "0.5"}.get(which.name, "2")
+    value = {"top-p": "0.5", "min-p": "0.5", "mode": "ddtree"}.get(which.name, "2")
     assert use(f"/{which.name} {value}") == f"  {which.name} {value}"
     assert use(f"/set {which.name} {value}") == f"  {which.name} {value}"
 
@@ -138,6 +138,8 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
         ("/seed 1.5", "seed cannot be '1.5'."),
         ("/block 1", "block cannot be 1."),
         ("/max-tokens 0", "max-tokens cannot be 0."),
+        ("/mode baseline", "mode cannot be 'baseline'."),
+        ("/tree-budget 1025", "tree-budget cannot be 1,025."),
         ("/set speed 9", "there is no setting 'speed'."),
         ("/think maybe", "/think cannot be 'maybe'."),
         ("/undo", "nothing was said yet."),

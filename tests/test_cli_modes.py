@@ -1,0 +1,88 @@
+"""--mode and --tree-budget: they reach the engine, and what contradicts them is refused."""
+
+import json
+
+import pytest
+from golden_pair import EXPECTED, PAIR, RAW, said
+from typer.testing import CliRunner
+
+
+@pytest.fixture
+def target(cli_app):
+    """`dflash generate --json` with the golden target and no word of its drafter."""
+
+    def run(*args):
+        result = CliRunner().invoke(cli_app, ["generate", "--json", *PAIR[:2], *args])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return run
+
+
+def test_a_tree_gives_the_same_answer(ask):
+    """Guards that the flags arrive: fewer verifies, the same words, and the JSON says why."""
+    chain = ask("--max-tokens", "60", *RAW)
+    tree = ask("--max-tokens", "60", *RAW, "--mode", "ddtree", "--tree-budget", "40")
+    assert chain["text"] == tree["text"] == said(0)[:60]
+    assert (chain["mode"], tree["mode"]) == ("dflash", "ddtree")
+    assert "tree_budget" not in chain["speculation"]
+    assert tree["speculation"]["tree_budget"] == 40
+    assert tree["speculation"]["drafted"] == 40 * tree["speculation"]["verifies"]
+    assert tree["speculation"]["mean_acceptance_length"] > EXPECTED["tau"][0]
+    assert len(tree["speculation"]["accepted_by_position"]) == 7
+    default = ask("--max-tokens", "20", *RAW, "--mode", "ddtree")["speculation"]
+    assert default["tree_budget"] == 32
+
+
+def test_baseline_is_without_a_drafter(target):
+    """`--mode baseline` is `--no-draft`; the two together are no contradiction."""
+    for flags in (["--mode", "baseline"], ["--no-draft"], ["--no-draft", "--mode", "baseline"]):
+        found = target("--max-tokens", "20", *RAW, *flags)
+        assert found["text"] == said(0)[:20]
+        assert (found["mode"], found["draft"], found["speculation"]) == ("baseline", None, None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--mode", "ddtree", "--no-draft"], "--no-draft decodes plainly, and --mode ddtree"),
+        (["--mode", "dflash", "--no-draft"], "--no-draft decodes plainly, and --mode dflash"),
+        (["--tree-budget", "8"], "--tree-budget says nothing to the mode dflash"),
+        (["--no-draft", "--tree-budget", "8"], "--tree-budget says nothing to the mode baseline"),
+        (["--mode", "baseline"], "--mode baseline needs no drafter, and --draft names one"),
+        (["--mode", "ddtree", "--accept", "block"], "'block' judges chains"),
+        (["--mode", "tree"], "'tree' is not one of"),
+        (["--mode", "ddtree", "--tree-budget", "0"], "0 is not in the range"),
+        (["--mode", "ddtree", "--tree-budget", "1025"], "1025 is not in the range"),
+    ],
+)
+def test_contradictions(dflash, flags, part):
+    """Each is one sentence and exit code 2; none is ignored."""
+    result = dflash(*RAW, *flags)
+    assert result.exit_code == 2
+    assert part in " ".join(result.stderr.split()).replace("│ ", "")
+
+
+def test_nearer_to_the_command_line_wins(ask, tmp_path, monkeypatch):
+    """A file's mode or budget is a default: flags of another kind do not clash with it."""
+    folder = tmp_path / "home" / ".config" / "dflash"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text('mode = "ddtree"\ntree-budget = 9\n')
+    short = ["--max-tokens", "20", *RAW]
+    assert ask(*short)["speculation"]["tree_budget"] == 9
+    assert ask(*short, "--mode", "dflash")["mode"] == "dflash"
+    assert ask(*short, "--no-draft")["mode"] == "baseline"
+    monkeypatch.setenv("DFLASH_NO_DRAFT", "1")
+    assert ask(*short)["mode"] == "baseline"
+    assert ask(*short, "--mode", "ddtree")["mode"] == "ddtree"
+
+
+def test_compare(dflash):
+    """The table is of the mode that was asked for, and plain decoding is told nothing of trees."""
+    result = dflash(*RAW, "--max-tokens", "30", "--compare", "--mode", "ddtree")
+    assert result.exit_code == 0, result.output
+    table = " ".join(result.stderr.split())
+    assert "plain ddtree" in table
+    assert "identical" in table
+    assert "block 8 · tree 32" in table
+    assert dflash(*RAW, "--compare", "--mode", "baseline").exit_code == 2
