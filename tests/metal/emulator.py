@@ -64,15 +64,14 @@ def run(
     *arrays: mx.array,
     schedule: str = "forward",
     build: str = "plain",
-    limit: float = 20.0,
-    edit: tuple[str, str] | None = None,
+    **options: Any,
 ) -> Outcome:
     """`fn(*arrays)` with its kernels emulated; findings are returned, not raised.
 
     `fn` makes its kernels itself, or takes a keyword `launch` (see `Emulator.launch`) and
-    launches them through it.
+    launches them through it. `options` are fields of `Emulator`: `limit`, `shift`, `edit`.
     """
-    with emulated(build, schedule, strict=False, limit=limit, edit=edit) as emulator:
+    with emulated(build, schedule, strict=False, **options) as emulator:
         call = {"launch": emulator.launch} if _takes_launch(fn) else {}
         try:
             result = fn(*arrays, **call)
@@ -92,20 +91,19 @@ def check(
     rtol: float = 0.0,
     atol: float = 0.0,
     runs: Sequence[tuple[str, str]] = RUNS,
-    limit: float = 20.0,
-    edit: tuple[str, str] | None = None,
+    **options: Any,
 ) -> Outcome:
     """Run `fn` by every (build, schedule) and hold each result to `reference(*arrays)`.
 
-    Equal within `atol + rtol * |reference|`; both 0 mean bit for bit, NaN equal to NaN. `limit` is
-    seconds of CPU a launch. The lint has to be content too. Raises AssertionError that names the
+    Equal within `atol + rtol * |reference|`; both 0 mean bit for bit, NaN equal to NaN.
+    `options` as of `run`. The lint has to be content too. Raises AssertionError that names the
     run. Returns the outcome of the last run: of RUNS the race check's, which counts traffic too.
     """
     wanted = reference(*arrays)
     wanted = tuple(wanted) if isinstance(wanted, list | tuple) else (wanted,)
     outcome = None
     for build, schedule in runs:
-        outcome = run(fn, *arrays, schedule=schedule, build=build, limit=limit, edit=edit)
+        outcome = run(fn, *arrays, schedule=schedule, build=build, **options)
         label = f"{build}, {schedule}"
         assert outcome.records, "no kernel ran"
         assert not outcome.findings, f"[{label}] " + "; ".join(map(str, outcome.findings[:4]))

@@ -50,12 +50,14 @@ def block(
     host: list[np.ndarray],
     outputs: list[np.ndarray],
     init_value: float | None,
+    shift: int = 0,
 ) -> Block:
-    """The memory of one buffer of the kernel's signature."""
+    """The memory of one buffer of the kernel's signature; inputs shifted by so many elements."""
     if buffer.role == "output":
         array = outputs[buffer.of]
         return Block(buffer.name, array, 0, array.nbytes, True, init_value is not None)
     array = host[buffer.of]
+    shift = shift * array.itemsize if buffer.role == "input" else 0
     if buffer.role == "shape":
         array = np.array(array.shape, np.int32)
     elif buffer.role == "strides":
@@ -64,4 +66,5 @@ def block(
         array = np.array(array.ndim, np.int32)
     spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
     low, high = sum(s for s in spans if s < 0), sum(s for s in spans if s > 0)
-    return Block(buffer.name, array, low, high + array.itemsize if array.size else 0)
+    end = high + array.itemsize if array.size else 0
+    return Block(buffer.name, array, low, end, shift=shift)

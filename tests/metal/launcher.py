@@ -41,6 +41,7 @@ class Emulator:
     schedule: str = "forward"  # forward, reverse, random:SEED
     limit: float = 20.0  # seconds of CPU a launch
     strict: bool = True  # raise KernelFault for any finding, not only for those that end a launch
+    shift: int = 0  # elements that inputs stand off a boundary, as slices on a Mac do
     edit: tuple[str, str] | None = None  # text to replace in every kernel, and by what
     records: list[Record] = field(default_factory=list)
 
@@ -90,7 +91,7 @@ class Emulator:
         unit = _translated(launch)
         given = [to_host(a, launch.row_contiguous) for a in arrays]
         outputs = [empty_output(o.shape, o.dtype, init_value) for o in launch.outputs]
-        blocks = tuple(block(b, given, outputs, init_value) for b in unit.buffers)
+        blocks = tuple(block(b, given, outputs, init_value, self.shift) for b in unit.buffers)
         library = kernel_library(unit.text, COMPILED.get(self.build, self.build))
         job = Job(
             library=library,

@@ -133,6 +133,21 @@ def test_what_is_always_watched(body: str, kind: str) -> None:
     assert emulator.records[0].findings == (caught.value.finding,)
 
 
+def test_slices_may_lie_anywhere() -> None:
+    """MLX gives a slice as it lies: wide loads from it are misaligned, narrow ones are fine."""
+    wide = "o[i] = ((const device float4*)a)[i / 4][i % 4];"
+    narrow = (
+        "const device packed_float4* p = (const device packed_float4*)a; o[i] = p[i / 4][i % 4];"
+    )
+    fns = [kernel(PLACE + body, "a", OUTPUTS, 128, 64) for body in (wide, narrow)]
+    a = mx.random.normal((128,), key=mx.random.key(2))
+    for fn in fns:
+        check(fn, lambda a: a, a)
+    check(fns[1], lambda a: a, a, shift=1)
+    (finding,) = run(fns[0], a, build="sanitize", shift=1).findings
+    assert "misaligned" in finding.text
+
+
 def test_too_many_threads() -> None:
     """Metal's limit of 1024 a threadgroup."""
     fn = kernel("o[thread_position_in_grid.x] = a[0];", "a", {"o": ((2048,), mx.float32)}, 2048)

@@ -30,6 +30,7 @@ class Block:
     high: int
     output: bool = False
     written: bool = True
+    shift: int = 0  # bytes that element 0 stands off a 16-byte boundary
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Worker:
         """
         places, end = [], 4096
         for block in job.blocks:
-            places.append(end)
-            end += -(-(block.high - block.low) // 16) * 16 + GAP
+            places.append(end + block.shift)
+            end += -(-(block.shift + block.high - block.low) // 16) * 16 + GAP
         self._ready(end)
         for block, place in zip(job.blocks, places, strict=True):
             source = block.array.ctypes.data + block.low
@@ -88,6 +89,7 @@ class Worker:
         for block, place in zip(job.blocks, places, strict=True):
             size = block.high - block.low
             words += [block.name, place, -block.low, size, int(block.output), int(block.written)]
+            words.append(block.shift)
         kind, _, seed = job.schedule.partition(":")
         words += [*job.grid, *job.threadgroup, kind, int(seed or 0), job.watch, int(job.zero)]
         return " ".join(map(str, ["run", *words, int(job.limit * 1000)]))

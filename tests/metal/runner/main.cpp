@@ -121,19 +121,20 @@ void run_one(words in) {
   launch run;
   std::string path = in.text();
   size_t buffers = in.number();
-  std::vector<uint64_t> places;
+  std::vector<uint64_t> places, shifts;
   for (size_t i = 0; i < buffers; i++) {
     buffer b;
     b.name = in.text();
     uint64_t start = in.number(), data = in.number();
     b.bytes = in.number(), b.output = in.number(), b.written = in.number();
+    uint64_t shift = in.number();
     b.start = memory + start, b.data = b.start + data;
 #ifdef EMU_ASAN
-    b.start = static_cast<char *>(malloc(b.bytes));
+    b.start = static_cast<char *>(malloc(b.bytes + shift)) + shift;
     memcpy(b.start, memory + start, b.bytes);
     b.data = b.start + data;
 #endif
-    places.push_back(start);
+    places.push_back(start), shifts.push_back(shift);
     run.buffers.push_back(b);
   }
   for (unsigned &n : run.grid) n = in.number();
@@ -158,7 +159,7 @@ void run_one(words in) {
   for (size_t i = 0; i < buffers; i++) {
     buffer &b = run.buffers[i];
     if (b.output) memcpy(memory + places[i], b.start, b.bytes);
-    free(b.start);
+    free(b.start - shifts[i]);
   }
 #endif
   answer();
