@@ -61,7 +61,7 @@ class Calibration:
     is where they leak to, together with what was believed at first.
     """
 
-    LEAK = 0.01  # each round
+    LEAK = 0.005  # each round
     FRESH = 0.15  # each conversation
     SLOW = 0.02  # of the long run, each round
     FIRST = 0.1  # what the first belief keeps of it

@@ -24,7 +24,7 @@ Times = dict[Job, list[float]]
 
 BUDGET = 0.4  # seconds, or as many plain steps as follow, if that is more
 STEPS = 24
-REPEATS = 3
+REPEATS, FINER = 3, 2  # runs after the first; widths that are added before the first of them
 PLAIN = ("plain", 1)
 WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
 NOTABLE = 1.06  # a cost that is this much higher hides a step worth finding
@@ -40,11 +40,11 @@ def survey(
 ) -> Costs:
     """Costs from timing `run` of jobs ("plain", 1), ("draft", B), ("chain", rows), ("tree", rows).
 
-    Every job runs once, then up to three times more in turn with the others; the first run counts
-    only where it is alone. The shortest time counts: other work on the machine only adds. What time
-    is left goes to widths that look dearer than wider ones, and to finding where between measured
-    widths the costs step up. When the budget is spent, jobs that were not begun are left out; a
-    plain step, a draft and the widest chain never are.
+    Every job runs once, then up to three times more in turn with the others, those more often that
+    look dearer than wider ones. The shortest time counts, since other work on the machine only
+    adds; the first only where it is alone. Widths are added on the way, to find where between
+    measured ones the costs step up. When the budget is spent, jobs that were not begun are left
+    out; a plain step, a draft and the widest chain never are.
     """
     began, times = clock(), dict[Job, list[float]]()
 
@@ -64,14 +64,13 @@ def survey(
     for job in (PLAIN, ("draft", block_size), widest, *wanted):
         if widest not in times or fits(job):
             once(job)
-    for _ in range(REPEATS):
-        for job in filter(fits, list(times)):
+    for number in range(1, REPEATS + 1):
+        for _ in range(number * FINER):
+            if (rows := hidden(times)) and fits(widest):
+                once(("chain", rows))
+                once(("chain", rows))
+        for job in filter(fits, [*times, *odd(times)]):
             once(job)
-        for job in filter(fits, odd(times)):
-            once(job)
-        while (rows := hidden(times)) and fits(("chain", 2 * rows)):
-            once(("chain", rows))
-            once(("chain", rows))
     return Costs(
         plain=least(times[PLAIN]),
         draft=least(times["draft", block_size]),
@@ -185,7 +184,9 @@ def measure(
     return replace(costs, look=look, grow=grow, depth=depth)
 
 
-def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:
+def waiting(
+    run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter
+) -> float:
     """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
 
     Otherwise the verify's graph is built while the drafter still runs.

@@ -6,18 +6,19 @@ once for 32 rows (qmm). A drafter is a random process that says how sure it is o
 whether the draft in it is right. What is best is found by trying every width on the same process.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, repeat
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from dflash_mlx.calibration import Confidence
 from dflash_mlx.costs import PLAIN, Costs, Plan
 from dflash_mlx.measure import Job, survey
-from dflash_mlx.policy import Fixed, Policy
+from dflash_mlx.policy import Policy
 
-BLOCK = 16
+BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
 # Rows from which on a product is a qmm, for matrices of up to 2048, up to 4096, and more.
 LIMITS = {"M1": (14, 10, 6), "M4 Max": (13, 15, 13), "M5 Max": (33, 25, 13)}
 FREE = {"M1": 1.6, "M4 Max": 3.0, "M5 Max": 4.0}  # rows that a read of the weights has time for
@@ -92,9 +93,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Slot j is right with log-odds mean - fade * j + what the passage adds; said with a bias.
+    """Slot j is right with log-odds mean - fade * j + what the passage and the slot add.
 
-    The passage wanders (an autoregression); `scale` and `shift` make what is said from what is
+    The passage wanders (an autoregression). `scale` and `shift` make what is said from what is
     true, `noise` blurs it. `says`: it says that whatever is true.
     """
 
@@ -106,17 +107,26 @@ class Drafter:
     noise: float = 0.3
     says: float | None = None
 
-    def blocks(self, rng: np.random.Generator) -> Iterator[Block]:
-        """Block after block, without end."""
-        passage = 0.0
-        while True:
-            passage = 0.7 * passage + self.spread * 0.714 * rng.normal()
-            slots = np.arange(BLOCK - 1)
-            odds = self.mean - self.fade * slots + passage + 0.7 * rng.normal(size=BLOCK - 1)
-            said = self.scale * odds + self.shift + self.noise * rng.normal(size=BLOCK - 1)
-            right = rng.random(BLOCK - 1) < 1 / (1 + np.exp(-odds))
-            sure = 1 / (1 + np.exp(-said)) if self.says is None else np.full(BLOCK - 1, self.says)
-            yield Block(tuple(sure.tolist()), int(np.cumprod(right).sum()))
+    def blocks(self, seed: int) -> list[Block]:
+        """As many blocks as an answer may take."""
+        return drawn(self, seed)
+
+
+@cache
+def drawn(drafter: Drafter, seed: int) -> list[Block]:
+    """The blocks of one answer, always the same."""
+    rng, size = np.random.default_rng(seed), (TOKENS, BLOCK - 1)
+    passage, steps = np.zeros(TOKENS), rng.normal(size=TOKENS) * drafter.spread
+    for place in range(1, TOKENS):
+        passage[place] = 0.7 * passage[place - 1] + 0.714 * steps[place]
+    odds = drafter.mean - drafter.fade * np.arange(BLOCK - 1) + passage[:, None]
+    odds = odds + 0.7 * drafter.spread * rng.normal(size=size)
+    said = drafter.scale * odds + drafter.shift + drafter.noise * rng.normal(size=size)
+    right = np.cumprod(rng.random(size) < 1 / (1 + np.exp(-odds)), axis=1).sum(axis=1)
+    sure = 1 / (1 + np.exp(-said))
+    if drafter.says is not None:
+        sure[:] = drafter.says
+    return [Block(tuple(c), int(r)) for c, r in zip(sure.tolist(), right, strict=True)]
 
 
 GOOD, FAIR, POOR = Drafter(3.0), Drafter(1.2), Drafter(-0.5)
@@ -128,10 +138,11 @@ RANDOM, WRONG = Drafter(-6.0, says=0.01), Drafter(-20.0, says=0.9999)
 
 @dataclass
 class Played:
-    """Tokens and seconds of some answers."""
+    """Tokens and seconds of some answers, and the tokens that each plan committed."""
 
     tokens: int = 0
     seconds: float = 0.0
+    plans: Counter[Plan] = field(default_factory=Counter)
 
     @property
     def rate(self) -> float:
@@ -142,22 +153,21 @@ class Played:
 def play(
     policy: Policy,
     costs: Costs,
-    drafters: Sequence[Drafter],
+    drafters: Iterable[Drafter],
     *,
     seed: int = 0,
-    tokens: int = 150,
-    timing: Callable[[float], float] | None = lambda seconds: seconds,
+    timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> Played:
-    """One answer of so many tokens by each of the drafters, one conversation each.
+    """One answer by each of the drafters, each in a conversation of its own.
 
-    `costs` are the true ones; `timing` makes what the clock says of them.
+    `costs` are the true ones; `timing` makes of them what the clock says.
     """
-    rng, played = np.random.default_rng(seed), Played()
-    for drafter in drafters:
+    played = Played()
+    for number, drafter in enumerate(drafters):
         policy.begin()
-        stream, left = drafter.blocks(rng), tokens
+        left, blocks = TOKENS, iter(drafter.blocks(seed + number))
         while left:
-            left -= one_round(policy, costs, next(stream), left, played, timing)
+            left -= one_round(policy, costs, next(blocks), left, played, timing)
     return played
 
 
@@ -167,39 +177,34 @@ def one_round(
     block: Block,
     room: int,
     played: Played,
-    timing: Callable[[float], float] | None = lambda seconds: seconds,
+    timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> int:
     """One round by the protocol; the tokens it committed."""
-    plan, looked, drafted = PLAIN, False, policy.drafts(room)
+    plan, seconds, drafted = PLAIN, 0.0, policy.drafts(room)
     if drafted:
         looked = policy.looks()
         plan = policy.plan(Confidence(block.confidence) if looked else None, room)
+        seconds = looked * costs.look + (plan.rows == 1) * costs.draft
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
-    seconds = costs.seconds(plan) + looked * costs.look
-    if drafted and plan.rows == 1:
-        seconds += costs.draft
-    policy.learn(plan, min(accepted, committed), committed, timing and timing(seconds))
+    seconds += costs.seconds(plan)
+    policy.learn(plan, min(accepted, committed), committed, timing(seconds))
     played.tokens += committed
     played.seconds += seconds
+    played.plans[plan] += committed
     return committed
 
 
-def fixed_rates(
-    costs: Costs, drafters: Sequence[Drafter], *, seed: int = 0, tokens: int = 150
-) -> dict[int, float]:
-    """Tokens a second of every fixed width, by playing each: the brute force."""
-    return {
-        rows: play(Fixed(Plan(rows)), costs, drafters, seed=seed, tokens=tokens).rate
-        for rows in range(1, BLOCK + 1)
-    }
-
-
-def forever(*drafters: Drafter) -> Iterator[Drafter]:
-    """These, then the last again and again."""
-    return chain(drafters, repeat(drafters[-1]))
-
-
-def finer(costs: Costs) -> Costs:
-    """The same, with a look that costs a hundredth of a plain step."""
-    return replace(costs, look=0.01 * costs.plain)
+def fixed_rates(costs: Costs, drafters: Sequence[Drafter], *, seed: int = 0) -> dict[int, float]:
+    """Tokens a second of every fixed width on the same answers: the brute force."""
+    price = np.array([costs.seconds(Plan(max(1, rows))) for rows in range(BLOCK + 1)])
+    rates = {}
+    for rows in range(1, BLOCK + 1):
+        seconds = 0.0
+        for number, drafter in enumerate(drafters):
+            right = np.array([block.right for block in drafter.blocks(seed + number)])
+            ends = np.cumsum(np.minimum(right, rows - 1) + 1)
+            room = TOKENS - np.concatenate([[0], ends[:-1]])
+            seconds += price[np.minimum(rows, room[room > 0])].sum()
+        rates[rows] = TOKENS * len(drafters) / seconds
+    return rates
