@@ -1,6 +1,7 @@
 """What the accepting operations compute, held against slow and plain versions of the papers."""
 
 from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -92,7 +93,7 @@ def test_decisions_are_the_papers(joint: bool, k: int) -> None:
         if candidates is not None:
             drafts = mx.take_along_axis(candidates, drafts[:, None], axis=-1)[:, 0]
             dense = mx.put_along_axis(mx.zeros((4, 9)), candidates, q, axis=-1)
-        got = op.reference(scores, drafts, q, candidates, chosen, joint).tolist()
+        got: Any = op.reference(scores, drafts, q, candidates, chosen, joint).tolist()
         assert got[0] == 0
         assert got[3:] == drafts.tolist()
         u = np.append(np.array(chosen[:-1] >> 8) / 2**24, np.array(chosen)[-1] / 2**32)
@@ -165,8 +166,9 @@ def test_one_look_at_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = make_rule("match", SamplingParams(), 9)
     logits = mx.random.normal((4, 9), key=mx.random.key(1))
     drafts = mx.argmax(logits[:-1], axis=-1)
+    wanted: Any = drafts.tolist()
     verdict = rule.judge(acceptance.Draft(drafts), logits, [])
-    assert verdict.accepted == tuple(drafts.tolist())
+    assert verdict.accepted == tuple(wanted)
     assert looks == [4 * (3 + 3)]
     assert outcome.fits(logits, drafts)
     assert verify_accept_sample.OP.name == "verify_accept_sample"

@@ -1,6 +1,7 @@
 """Blocks to be judged: logits, drafts, what they were drawn from, and the words that decide."""
 
 from dataclasses import replace
+from typing import Any
 
 import mlx.core as mx
 
@@ -64,7 +65,7 @@ def on_borders(case: tuple[mx.array, ...], tokens: tuple[int, ...]) -> list[tupl
     kept = int(verify_accept_sample.reference(scores, drafts, q, None, words, False)[1])
     p = mx.softmax(scores, axis=-1)[kept]
     chances = q[kept] if kept < drafts.size else mx.zeros_like(p)
-    ends = mx.cumsum(verify_accept_sample.residual(p, chances, mx.array(1.0))).tolist()
+    ends: Any = mx.cumsum(verify_accept_sample.residual(p, chances, mx.array(1.0))).tolist()
     lasts = [-(-ends[token] * 2**32 // ends[-1]) for token in tokens]
     lasts = [mx.array([last], dtype=mx.uint32) for last in lasts]
     return [(scores, drafts, q, mx.concatenate([words[:-1], last])) for last in lasts]

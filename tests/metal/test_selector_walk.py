@@ -1,5 +1,7 @@
 """The kernel of DFlash 2's walk: the reference's drafts, few reads, no fault."""
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -87,7 +89,8 @@ def test_scores_that_are_no_numbers() -> None:
     broken[2, 3] = 0
     outcome = run(through(OP), broken, candidates, *rest, build="sanitize")
     assert not outcome.findings
-    for slot, token in enumerate(outcome.outputs[0].tolist()):
+    drafts: Any = outcome.outputs[0].tolist()
+    for slot, token in enumerate(drafts):
         assert token in candidates[slot].tolist()
 
 
