@@ -456,3 +456,22 @@ def test_the_history_file_is_private(tmp_path: Path) -> None:
     with pytest.raises(DFlashError, match="history file"):
         prompt.make_private(tmp_path / "no" / "history")
     assert os.path.exists(path)
+
+
+def test_modes_in_one_chat(room: Any, use: Callable[[str], str]) -> None:
+    """A mode is changed between answers; what was read stays read, and /draft knows the mode."""
+    talk = room.dialogue
+    chain = talk.ask("one").stats
+    assert chain.drafted <= 7 * chain.verifies
+    assert use("/mode ddtree") == "  mode ddtree"
+    use("/tree-budget 9")
+    assert use("/model").endswith("block 8 · tree 9")
+    tree = talk.ask("two").stats
+    assert tree.drafted == 9 * tree.verifies
+    assert tree.cached_tokens >= chain.prompt_tokens - 1
+    assert f"{tree.accepted:,} of {tree.drafted:,} drafts" in use("/stats")
+    use("/draft off")
+    assert talk.ask("three").stats.verifies == 0
+    use("/draft on")
+    again = talk.ask("four").stats
+    assert again.drafted == 9 * again.verifies
