@@ -15,7 +15,7 @@ from mlx_lm.models.cache import RotatingKVCache
 
 from .branch import Branch, tree_mask
 from .errors import DFlashError, RewindError
-from .layer_cache import KINDS, ROWS, can_cut, cut, load, members, pick, save
+from .layer_cache import KINDS, ROWS, can_cut, can_pick, cut, load, members, pick, save
 from .recurrent import RecurrentCache
 from .registry import SNAPSHOT_BYTES, SNAPSHOTS
 from .tree import Tree
@@ -139,8 +139,11 @@ class TargetCache:
         RewindError, with nothing changed, if that cannot be.
         """
         start, tree = self._grown or (self.offset, None)
-        whole = tree and all(cache.offset == start + tree.rows for cache in self._members)
-        if not (tree and whole and tree.is_path(rows)):
+        if not (
+            tree
+            and tree.is_path(rows)
+            and all(c.offset == start + tree.rows and can_pick(c) for c in self._members)
+        ):
             raise RewindError(
                 "the cache has read no tree with such a path.", hint="start a new conversation"
             )

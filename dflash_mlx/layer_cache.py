@@ -54,6 +54,11 @@ def cut(cache: Any, length: int) -> None:
         cache.trim(cache.offset - length)
 
 
+def can_pick(cache: Any) -> bool:
+    """Whether one cache can keep some of its newest rows."""
+    return rotating.can_pick(cache) if isinstance(cache, RotatingKVCache) else True
+
+
 def pick(cache: Any, rows: tuple[int, ...], count: int) -> None:
     """Of the newest `count` rows of one cache keep these, a path of the tree they were read as."""
     if isinstance(cache, RecurrentCache):

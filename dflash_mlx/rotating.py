@@ -41,6 +41,11 @@ def rewind(cache: RotatingKVCache, length: int) -> None:
     load(cache, (keys[..., :-drop, :], values[..., :-drop, :]), length)
 
 
+def can_pick(cache: RotatingKVCache) -> bool:
+    """Whether the rows before the newest are in one piece: no first rows kept apart from them."""
+    return cache.keep == 0 or cache.offset == held_rows(cache)
+
+
 def pick(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
     """Of the newest `count` rows, one pass's, keep these [k], in their order."""
     assert cache.keys is not None

@@ -6,6 +6,7 @@ caches must end as if only the accepted path had been read. The faults at the en
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import test_cache as caches
 import test_lossless as lossless
 import test_sampling as laws
 import tiny
+from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx import api, branch, layer_cache, recurrent
@@ -468,6 +470,25 @@ def test_chunked_caches() -> None:
         assert layer.offset == start + 3
 
 
+def test_windows_with_first_rows_of_their_own() -> None:
+    """What mlx-lm keeps for ever apart from a full window cannot be picked from: it is refused."""
+    ring: Any = RotatingKVCache(8, keep=2)
+    for count, refused in ((3, False), (9, True)):
+        cache = TargetCache([ring])
+        rows = mx.ones((1, 1, count, 1))
+        ring.update_and_fetch(rows, rows)
+        start = ring.offset
+        with cache.reading(FORK):
+            ring.update_and_fetch(mx.ones((1, 1, 4, 1)), mx.ones((1, 1, 4, 1)))
+        if refused:
+            with pytest.raises(RewindError):
+                cache.pick((0, 2, 3))
+            assert ring.offset == start + 4
+        else:
+            cache.pick((0, 2, 3))
+            assert ring.offset == start + 3
+
+
 ROPES: dict[str, dict[str, Any] | None] = {
     "default": None,
     "linear": {"type": "linear", "factor": 4.0},
@@ -642,6 +663,16 @@ def test_answers_of_other_caches(family: str, count: int) -> None:
     found = laws.answer_surprise(
         "match", prompt, params, count, family=family, policy=tree_policy(9)
     )
+    assert found < laws.LIMIT
+
+
+@pytest.mark.slow
+@laws.every_rule
+def test_law_of_mixed_plans(rule: str) -> None:
+    """Plain steps and chains of every length in turn keep the law under every rule."""
+    plans = cycle([Plan(3), Plan(1), Plan(2), Plan(4)])
+    prompt, params, _ = laws.golden_settings()[3]
+    found = laws.answer_surprise(rule, prompt, params, 120, plan=lambda: next(plans))
     assert found < laws.LIMIT
 
 
