@@ -42,7 +42,6 @@ def settle_models(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
     def place(name: str) -> int:
         return NEARER.index(source(ctx, name))
 
-    models = nearer(ctx, models)
     plain = models.mode == "baseline"
     if models.no_draft and not plain and place("mode"):
         if place("mode") == place("no_draft"):
@@ -51,14 +50,16 @@ def settle_models(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
                 hint="leave one of them out",
             )
         models = replace(models, no_draft=place("mode") < place("no_draft"))
-    if plain and models.draft is not None and place("draft") >= place("mode"):
-        raise UsageError(
-            "--mode baseline needs no drafter, and --draft names one.", hint="leave one of them out"
-        )
+    models = nearer(ctx, models)
+    if plain and models.draft is not None:
+        if place("draft") >= place("mode"):
+            raise UsageError(
+                "--mode baseline needs no drafter, and --draft names one.",
+                hint="leave one of them out",
+            )
+        models = replace(models, draft=None)
     if models.no_draft or plain:
-        models = replace(
-            models, mode="baseline", no_draft=True, draft=None if plain else models.draft
-        )
+        models = replace(models, mode="baseline", no_draft=True)
     if models.tree_budget is not None and models.mode != "ddtree":
         if place("tree_budget") > NEARER.index("DEFAULT_MAP"):
             raise UsageError(

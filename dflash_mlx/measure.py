@@ -184,9 +184,7 @@ def measure(
     return replace(costs, look=look, grow=grow, depth=depth)
 
 
-def waiting(
-    run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter
-) -> float:
+def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:
     """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
 
     Otherwise the verify's graph is built while the drafter still runs.

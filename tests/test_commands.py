@@ -184,7 +184,7 @@ def test_completion(room: Any) -> None:
         return [w for w, _ in commands.completions(room, text) if w.startswith(last)]
 
     assert offered("/te") == ["/temp"]
-    assert {"/think", "/temp", "/top-p", "/top-k"} == set(offered("/t"))
+    assert {"/think", "/temp", "/top-p", "/top-k", "/tree-budget"} == set(offered("/t"))
     assert offered("/think s") == ["show"]
     assert "min-p" in offered("/set m")
     assert offered("/set min-p 0") == []
