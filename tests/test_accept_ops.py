@@ -10,7 +10,8 @@ import tiny
 
 from dflash_mlx import acceptance, api
 from dflash_mlx.acceptance import make_rule
-from dflash_mlx.kernels import outcome, verify_accept, verify_accept_sample
+from dflash_mlx.errors import UsageError
+from dflash_mlx.kernels import dispatch, outcome, verify_accept, verify_accept_sample
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.kernels.dispatch import Kernels, Op, available
 from dflash_mlx.pair import Pair
@@ -155,7 +156,18 @@ def test_the_engine_asks_the_pairs_own_kernels(
     pair.target.kernels = noted = Noted()
     api.generate(pair, [1, 5, 6, 9], sampling=params, accept=accept, max_tokens=8)
     assert set(noted.names) == names  # pyright: ignore[reportAttributeAccessIssue]
-    assert available().launcher is None or mx.metal.is_available()
+
+
+def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against kernels that nobody timed running unasked, and against a word ignored."""
+    monkeypatch.setattr(dispatch.mx, "default_device", lambda: mx.Device(mx.gpu))
+    monkeypatch.setattr(dispatch.mx.metal, "is_available", lambda: True)
+    assert available().launcher is None
+    monkeypatch.setenv("DFLASH_KERNELS", "on")
+    assert available().launcher is not None
+    monkeypatch.setenv("DFLASH_KERNELS", "fast")
+    with pytest.raises(UsageError, match="'fast'"):
+        available()
 
 
 def test_one_look_at_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

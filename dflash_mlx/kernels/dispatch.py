@@ -3,13 +3,18 @@
 One `Kernels` belongs to one loaded pair. Knows operations only as a reference and a launch.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.errors import UsageError
+
 from .source import Launcher, MetalLauncher
+
+SWITCH = "DFLASH_KERNELS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,12 @@ class Kernels:
 
 
 def available() -> Kernels:
-    """All kernels where MLX computes by Metal, else none."""
-    on_gpu = mx.default_device() == mx.Device(mx.gpu)
-    return Kernels(MetalLauncher() if on_gpu and mx.metal.is_available() else None)
+    """All kernels where MLX computes by Metal and DFLASH_KERNELS is "on", else none.
+
+    They were never run on a Mac, so nobody gets them unasked. UsageError for another word.
+    """
+    wanted = os.environ.get(SWITCH, "off")
+    if wanted not in ("on", "off"):
+        raise UsageError(f"{SWITCH} cannot be '{wanted}'.", hint="give on or off")
+    on_gpu = mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
+    return Kernels(MetalLauncher() if on_gpu and wanted == "on" else None)
