@@ -14,7 +14,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -59,7 +59,7 @@ def fingerprint(pair: Pair) -> str:
 def weights(model: Any) -> str:
     """Types and sizes of a model's weights."""
     found: dict[str, int] = {}
-    for _, value in tree_flatten(model.parameters()):
+    for _, value in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters())):
         found[str(value.dtype)] = found.get(str(value.dtype), 0) + value.size
     return repr(sorted(found.items()))
 

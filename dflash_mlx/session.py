@@ -44,7 +44,8 @@ class Session:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
-        self.pair, self.mode = pair, mode
+        self.pair = pair
+        self.mode: Mode = mode
         self.context = Context(pair.target, None if mode == "baseline" else pair.drafter)
         self.stats = Stats()
         self._policies: dict[tuple[int, bool], Adaptive] = {}

@@ -37,8 +37,9 @@ class Tree:
 
     def first(self, nodes: int) -> "Tree":
         """The first so many nodes: the tree of a smaller budget, where no chain came first."""
-        parts = (self.tokens, self.parents, self.depths, self.logs)
-        return Tree(*(part[:nodes] for part in parts))
+        return Tree(
+            self.tokens[:nodes], self.parents[:nodes], self.depths[:nodes], self.logs[:nodes]
+        )
 
     def ancestors(self) -> np.ndarray:
         """Which rows each row sees: itself and those on its path; bool [rows, rows]."""

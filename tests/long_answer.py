@@ -1,6 +1,7 @@
 """A long answer with every kind of Markdown, and what may be wrong once it was shown."""
 
 import re
+from dataclasses import replace
 
 from screen import Screen
 
@@ -110,7 +111,8 @@ def blocks_of(text, size, *, thinking=""):
     """The text as blocks of `size` characters, the thinking first."""
     for source, name in ((thinking, "thinking"), (text, "text")):
         for start in range(0, len(source), size):
-            yield Block((1, 2), drafted=2, accepted=1, **{name: source[start : start + size]})
+            block = Block((1, 2), drafted=2, accepted=1)
+            yield replace(block, **{name: source[start : start + size]})
 
 
 def faults(screen):

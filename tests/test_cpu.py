@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -41,7 +42,7 @@ def test_a_stale_table_is_caught():
     """The check above can fail: a table that is kept for another position is seen."""
 
     class Stale(SharedRope):
-        def __call__(self, x, offset=0):
+        def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
             return super().__call__(x, offset=0 if offset == 51 else offset)
 
     rope = nn.RoPE(32, traditional=False)
@@ -116,7 +117,7 @@ def test_swiglu_is_exact_to_float32():
     assert apart(swiglu(gate, up), gate, up) < 4e-7
     assert apart(swiglu(gate + 1e-6 * gate, up), gate, up) > 4e-7  # the check can fail
     ends = mx.array([[0.0, -0.0, 1e30, -1e30, math.inf, math.nan]])
-    said = swiglu(ends, mx.ones_like(ends))[0].tolist()
+    said: Any = swiglu(ends, mx.ones_like(ends))[0].tolist()
     assert said[:3] == [0, 0, mx.array(1e30).item()]
     assert abs(said[3]) < 1e-6
     assert said[4] == math.inf

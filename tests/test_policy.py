@@ -4,11 +4,10 @@ What is best is found by brute force on the same blocks. Faults planted in the p
 not know, acceptance that it does not learn, drafting that is never parked) must fail these checks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest

@@ -15,7 +15,12 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.target import FAMILIES, Tap, Target, target_config
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
-GROUP = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 64, "vocab_size": 128}
+GROUP: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "head_dim": 64,
+    "vocab_size": 128,
+}
 
 
 def body_of(target: Target) -> Any:
@@ -171,7 +176,11 @@ def test_quantised_targets(settings: dict[str, Any] | None, tied: bool, tmp_path
 @pytest.mark.parametrize("family", ["qwen3_5_moe", "gemma4_text", "gpt_oss"])
 def test_quantised_families(family: str, tmp_path: Path) -> None:
     """With a family's own recipe; a recurrent layer's tape works on quantised projections."""
-    sizes = {**GROUP, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
+    sizes: dict[str, Any] = {
+        **GROUP,
+        "moe_intermediate_size": 64,
+        "shared_expert_intermediate_size": 64,
+    }
     sizes |= {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "global_head_dim": 64}
     target = tiny.make_target(family, **sizes)
     config = tiny.config_of(family, **sizes)

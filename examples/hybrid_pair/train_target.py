@@ -23,7 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bundled_pair"))
 
 # ruff: noqa: E402
 import mlx.core as mx
-from mlx import nn, optimizers
+from mlx import optimizers
+from mlx.nn.losses import cross_entropy
+from mlx.nn.utils import value_and_grad
 from mlx.utils import tree_flatten
 from mlx_lm.models.gated_delta import normalize_qk
 from mlx_lm.models.qwen3_5 import Model, ModelArgs
@@ -145,9 +147,9 @@ def train(model: Any, steps: int, seed: int) -> None:
     adam = optimizers.AdamW(rate, betas=[0.9, 0.95], weight_decay=0.01)
 
     def loss(batch: mx.array) -> mx.array:
-        return nn.losses.cross_entropy(model(batch[:, :-1]), batch[:, 1:], reduction="mean")
+        return cross_entropy(model(batch[:, :-1]), batch[:, 1:], reduction="mean")
 
-    graded, stream, began = nn.value_and_grad(model, loss), batches(seed), time.monotonic()
+    graded, stream, began = value_and_grad(model, loss), batches(seed), time.monotonic()
     for step in range(1, steps + 1):
         value, gradient = graded(next(stream))
         gradient, _ = optimizers.clip_grad_norm(gradient, 1.0)
