@@ -14,6 +14,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner
 
 SMALL = ["--max-tokens", "10", "--repeats", "1", "--temps", "0"]
+TWO = ["--modes", "baseline,dflash"]
 
 
 @pytest.fixture(autouse=True)
@@ -39,17 +40,17 @@ def prompts(tmp_path):
 def run(cli_app, prompts):
     """Run `dflash bench` with the golden pair on these prompts, in this process."""
     return lambda *args, **kwargs: CliRunner().invoke(
-        cli_app, ["bench", *PAIR, "--prompts", str(prompts), *SMALL, *args], **kwargs
+        cli_app, ["bench", *PAIR, "--prompts", str(prompts), *SMALL, *TWO, *args], **kwargs
     )
 
 
 @pytest.fixture
 def wrong(monkeypatch):
     """An acceptance that keeps one draft too many."""
-    acceptance, mx = import_module("dflash_mlx.acceptance"), import_module("mlx.core")
-    count = acceptance.count_prefix
+    outcome, mx = import_module("dflash_mlx.kernels.outcome"), import_module("mlx.core")
+    count = outcome.count_prefix
     monkeypatch.setattr(
-        acceptance, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
+        outcome, "count_prefix", lambda flags: mx.minimum(count(flags) + 1, flags.size)
     )
 
 
@@ -127,12 +128,13 @@ def test_check_finds_a_difference(run, wrong):
 
 
 def test_bundled_suite_needs_nothing(cli_app):
-    """No model, no prompts, no network: the first of each family."""
+    """No model, no prompts, no network: the first of each family, by every mode."""
     arguments = ["bench", "--json", "--max-tokens", "6", "--repeats", "1", "--temps", "0"]
     result = CliRunner().invoke(cli_app, [*arguments, "-n", "2"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert [row["task"] for row in found["rows"][::2]] == ["arithmetic", "lists", "all"]
+    assert [row["task"] for row in found["rows"][::4]] == ["arithmetic", "lists", "all"]
+    assert [row["mode"] for row in found["rows"][:4]] == ["baseline", "auto", "dflash", "ddtree"]
     assert found["pair"]["target"] == "bundled"
     assert found["settings"]["think"] is False
 
@@ -164,7 +166,17 @@ def test_a_killed_run_goes_on(run, prompts, tmp_path, monkeypatch):
     file = tmp_path / "r.jsonl"
     flags = ["--repeats", "2", "--cooldown", "0.3", "--out", str(file)]
     program = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
-    command = [sys.executable, "-c", program, "bench", *PAIR, "--prompts", str(prompts), *SMALL]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "bench",
+        *PAIR,
+        "--prompts",
+        str(prompts),
+        *SMALL,
+        *TWO,
+    ]
     child = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until = time.monotonic() + 60
     while not file.exists() or file.read_bytes().count(b"\n") < 4:

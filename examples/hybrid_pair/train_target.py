@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "bundled_pair"))
 
 # ruff: noqa: E402
 import mlx.core as mx
-from mlx import optimizers
+from mlx import nn, optimizers
 from mlx.nn.losses import cross_entropy
 from mlx.nn.utils import value_and_grad
 from mlx.utils import tree_flatten
