@@ -87,6 +87,13 @@ def test_a_prompt_longer_than_the_context(tmp_path, target):
         questions(target, tmp_path / "p.jsonl", ["a", "a" * 5000])
 
 
+def test_a_prompt_that_the_template_cannot_write(tmp_path, target):
+    """A switch that is not known is not left out; the line is named."""
+    lines = ["a", {"prompt": "a", "think": True}]
+    with pytest.raises(DFlashError, match=r"line 2: .* no switch for thinking"):
+        questions(target, tmp_path / "p.jsonl", lines)
+
+
 def test_split_keeps_equal_prompts_together():
     """Guards the held-out set: by hash, so a prompt is never on both sides, in any order."""
     prompts = [parse_line(json.dumps(f"prompt {n % 50}"), n, Path("p")) for n in range(200)]

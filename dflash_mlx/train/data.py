@@ -101,11 +101,15 @@ class Question:
 def tokenize(target: Target, prompts: list[Prompt]) -> list[Question]:
     """Prompts and the file's answers as token ids.
 
-    Raises DFlashError for a prompt that leaves no room for an answer in the target's context.
+    Raises DFlashError for a prompt that the target's chat template cannot write, and for one that
+    leaves no room for an answer in the target's context.
     """
     encoded = []
     for prompt in prompts:
-        text = target.template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
+        try:
+            text = target.template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
+        except DFlashError as error:
+            raise DFlashError(f"line {prompt.line}: {error.message}", hint=error.hint) from error
         tokens = target.encode(text)
         if len(tokens) >= target.context_length:
             raise DFlashError(
