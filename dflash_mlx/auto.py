@@ -17,7 +17,7 @@ from .parking import Interest, Parking
 from .policy import PolicyState
 
 MEMORY = 0.9  # of the rate, a round
-WINDOW = 6  # drafts by which drafting is judged
+WINDOW = 10  # drafts by which drafting is judged
 PROOF, DEAR = 2, 2.0  # drafts to see kept before a round may lose more than that many plain steps
 
 
@@ -97,6 +97,9 @@ class Auto:
         self._seen, self._wasted = None, self._costs.draft if self._drafted else 0.0
         if not self._drafted:
             self._take(Choice(0, 1.0, self._plain))
+        elif self._parking.parked:  # things may have changed since the last try
+            self._chain.begin()
+            self._tree.begin()
         return self._drafted
 
     def looks(self) -> bool:
@@ -205,6 +208,7 @@ class Auto:
             committed * self._plain - expected,
             self._plain,
             proven=self._kept >= PROOF,
+            whole=plan.rows > 1 and accepted == plan.rows - 1,
         )
         if self._parking.parked:
             del self._window[:-1]

@@ -41,8 +41,8 @@ def survey(
     """Costs from timing `run` of jobs ("plain", 1), ("draft", B), ("chain", rows), ("tree", rows).
 
     Every job runs once, then up to three times more in turn with the others, those more often that
-    look dearer than wider ones. The shortest time counts, since other work on the machine only
-    adds; the first only where it is alone. Widths are added on the way, to find where between
+    look too dear beside the others. The shortest time counts: other work on the machine only adds,
+    and so does what is built in a first run. Widths are added on the way, to find where between
     measured ones the costs step up. When the budget is spent, jobs that were not begun are left
     out; a plain step, a draft and the widest chain never are.
     """
@@ -55,8 +55,8 @@ def survey(
 
     def fits(job: Job) -> bool:
         """Whether there is time for this job, once or twice."""
-        most = max(budget, STEPS * least(times[PLAIN]))
-        return clock() - began + least(times.get(job, times[widest])) < most
+        most = max(budget, STEPS * min(times[PLAIN]))
+        return clock() - began + min(times.get(job, times[widest])) < most
 
     widest = ("chain", block_size)
     wanted: list[Job] = [("chain", rows) for rows in WIDTHS if rows < block_size]
@@ -69,35 +69,33 @@ def survey(
             if (rows := hidden(times)) and fits(widest):
                 once(("chain", rows))
                 once(("chain", rows))
-        for job in filter(fits, [*times, *odd(times)]):
+        for job in filter(fits, [*odd(times), *times]):
             once(job)
     return Costs(
-        plain=least(times[PLAIN]),
-        draft=least(times["draft", block_size]),
+        plain=min(times[PLAIN]),
+        draft=min(times["draft", block_size]),
         chain=tuple(chains(times)),
-        tree=tuple(sorted((rows, least(t)) for (kind, rows), t in times.items() if kind == "tree")),
+        tree=tuple(sorted((rows, min(t)) for (kind, rows), t in times.items() if kind == "tree")),
     )
-
-
-def least(times: list[float]) -> float:
-    """The shortest time but for the first, which built things."""
-    return min(times[1:] or times)
 
 
 def chains(times: Times) -> list[tuple[int, float]]:
     """The shortest time of each width, a plain step's included."""
-    found = [(rows, least(t)) for (kind, rows), t in times.items() if kind == "chain"]
-    return sorted([(1, least(times[PLAIN])), *found])
+    found = [(rows, min(t)) for (kind, rows), t in times.items() if kind == "chain"]
+    return sorted([(1, min(times[PLAIN])), *found])
 
 
 def odd(times: Times) -> list[Job]:
-    """Chains that took longer than wider ones."""
-    found = chains(times)
-    return [
-        ("chain", rows)
-        for place, (rows, seconds) in enumerate(found)
-        if rows > 1 and any(seconds > 1.05 * other for _, other in found[place + 1 :])
-    ]
+    """Passes that took longer than wider ones, or more for each row than narrower ones."""
+    found, jobs = chains(times), []
+    for place, (rows, seconds) in enumerate(found):
+        wider = [other for _, other in found[place + 1 :]]
+        narrower = [other / count for count, other in found[:place]]
+        if any(seconds > 1.05 * other for other in wider) or any(
+            seconds / rows > 1.2 * other for other in narrower
+        ):
+            jobs.append(("chain", rows) if rows > 1 else PLAIN)
+    return jobs
 
 
 def hidden(times: Times) -> int:
@@ -195,5 +193,5 @@ def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf
             start = clock()
             run(job)
             found.append(clock() - start)
-    blind, look = map(least, times.values())
+    blind, look = map(min, times.values())
     return min(max(0.0, look - blind), most)

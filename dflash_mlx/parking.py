@@ -37,10 +37,18 @@ class Parking:
         self._elapsed += seconds
 
     def learn(
-        self, foreseen: float, last: float, saved: float, plain: float, *, proven: bool
+        self,
+        foreseen: float,
+        last: float,
+        saved: float,
+        plain: float,
+        *,
+        proven: bool,
+        whole: bool = False,
     ) -> None:
         """After a drafted round: what drafts like the last ones save, like the very last, and what
-        this round has saved; `plain` is a plain step, and `proven` that drafts were ever kept.
+        this round has saved; `plain` is a plain step, `proven` that drafts were ever kept, and
+        `whole` that this round kept all of its own: then a try is followed by another.
         """
         self._doubt = max(0.0, self._doubt - last)
         self._saved = min(max(0.0, self._saved + saved), self.MOST * plain / self.SLACK)
@@ -52,6 +60,8 @@ class Parking:
             self.parked = False
             if self._streak >= self.SETTLED:
                 self._fails = 0
+            return
+        if self.parked and whole:
             return
         first, most = self.PATIENCE
         steps = (first if proven else 2 * first) * 2.0**self._fails

@@ -101,7 +101,11 @@ def write_costs(file: Path, key: str, costs: Costs) -> None:
             "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"
         ) as part:
             json.dump(data, part)
-        os.replace(part.name, file)
+        try:
+            os.replace(part.name, file)
+        except OSError:
+            os.unlink(part.name)
+            raise
     except OSError as error:
         log.warning("the costs cannot be kept in %s: %s", file, error.strerror)
 
