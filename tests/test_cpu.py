@@ -42,8 +42,10 @@ def test_a_stale_table_is_caught():
     """The check above can fail: a table that is kept for another position is seen."""
 
     class Stale(SharedRope):
-        def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
-            return super().__call__(x, offset=0 if offset == 51 else offset)
+        def __call__(
+            self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None
+        ) -> mx.array:
+            return super().__call__(x, 0 if offset == 51 else offset, depths)  # pyright: ignore
 
     rope = nn.RoPE(32, traditional=False)
     assert difference(Stale(rope), rope) > 0.01
