@@ -109,8 +109,12 @@ def test_a_full_disk_and_little_memory(mac: Mac) -> None:
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
-    """What chat.pick decides, no option being on the command line."""
-    command = SimpleNamespace(get_parameter_source=lambda name: SimpleNamespace(name="COMMANDLINE"))
+    """What chat.pick decides, with these options on the command line and no other."""
+
+    def source(name: str) -> Any:
+        return SimpleNamespace(name="COMMANDLINE" if name in models else "DEFAULT")
+
+    command = SimpleNamespace(get_parameter_source=source)
     return chat.pick(
         command, options.ModelOptions(**models), saved, output.Output(), demo=demo, asks=False
     )
