@@ -420,7 +420,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/stats", "drafts accepted"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
-        ("/save mine", r"saved in .*mine\.json"),
+        ("/save mine", r"saved in\s[^›]*mine\.json"),
         (f"/export {tmp_path}/chat.md", "written to"),
         ("/copy", "copied"),
         ("/undo", "forgotten: Next question"),

@@ -229,8 +229,10 @@ def keep_one_tap_too_many(patch: pytest.MonkeyPatch) -> None:
     """A fault: the drafter's cache keeps a row of a draft that was rejected."""
     honest = Context.commit
 
-    def commit(self: Context, anchor: int, kept: tuple[int, ...], taps: mx.array) -> None:
-        honest(self, anchor, kept, taps)
+    def commit(
+        self: Context, anchor: int, kept: tuple[int, ...], taps: mx.array, *path: Any
+    ) -> None:
+        honest(self, anchor, kept, taps, *path)
         assert self.draft_cache is not None
         if len(kept) < taps.shape[1]:
             self.draft_cache.absorb(taps[:, len(kept) : len(kept) + 1])
