@@ -15,6 +15,7 @@ from dflash_mlx.errors import UsageError
 from .source import Launcher, MetalLauncher
 
 SWITCH = "DFLASH_KERNELS"
+WORDS = ("on", "off", "stock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +36,40 @@ class Kernels:
     """Runs operations; without a launcher all by their references.
 
     `off` has the names of operations whose kernel is not used, each with the reason, for people.
+    `own`: where MLX or mlx-lm has a function of its own for an operation, the reference stands in
+    for it all the same. `exact`: so that no row's bits depend on how many rows there are.
     """
 
     launcher: Launcher | None = None
     off: Mapping[str, str] = field(default_factory=dict)
+    own: bool = False
+    exact: bool = False
+
+    def launches(self, op: Op, *args: Any) -> bool:
+        """Whether a kernel would run."""
+        return self.launcher is not None and op.name not in self.off and op.fits(*args)
+
+    def takes(self, op: Op, *args: Any) -> bool:
+        """Whether to run an operation here that MLX or mlx-lm has a function of its own for."""
+        return self.own or self.exact or self.launches(op, *args)
 
     def __call__(self, op: Op, *args: Any) -> Any:
         """The operation's result."""
-        if self.launcher is None or op.name in self.off or not op.fits(*args):
-            return op.reference(*args)
-        return op.launch(self.launcher, *args)
+        if self.launcher is not None and self.launches(op, *args):
+            return op.launch(self.launcher, *args)
+        return op.reference(*args)
 
 
-def available() -> Kernels:
-    """All kernels where MLX computes by Metal and DFLASH_KERNELS is "on", else none.
+def available(*, exact: bool = False) -> Kernels:
+    """What DFLASH_KERNELS asks for, which is "stock" where it is not set.
 
-    They were never run on a Mac, so nobody gets them unasked. UsageError for another word.
+    "on": kernels where MLX computes by Metal; "off": the references in their place, which are slow
+    and good for finding faults; "stock": neither, where MLX or mlx-lm has a function of its own.
+    UsageError for another word.
     """
-    wanted = os.environ.get(SWITCH, "off")
-    if wanted not in ("on", "off"):
-        raise UsageError(f"{SWITCH} cannot be '{wanted}'.", hint="give on or off")
+    wanted = os.environ.get(SWITCH, "stock")
+    if wanted not in WORDS:
+        raise UsageError(f"{SWITCH} cannot be '{wanted}'.", hint=f"give {', '.join(WORDS)}")
     on_gpu = mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
-    return Kernels(MetalLauncher() if on_gpu and wanted == "on" else None)
+    launcher = MetalLauncher() if on_gpu and wanted == "on" else None
+    return Kernels(launcher, own=wanted == "off", exact=exact)
