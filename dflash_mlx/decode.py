@@ -39,7 +39,7 @@ def decode(
         reason = finish(kept, left, stops)
         offer, began = None, perf_counter()
         if not reason:  # the next draft is computed while this block is shown
-            offer = propose(context, rule, anchor, min(block_size, left + 1), policy, left)
+            offer = propose(context, rule, anchor, min(block_size, left + 1), policy, left, stops)
         drafted, accepted, depth = counts
         shown = perf_counter()
         yield Block(kept, drafted, accepted, finish_reason=reason, depth=depth)

@@ -73,9 +73,10 @@ class Chain:
 class Branches:
     """The likeliest drafts as a tree, which is built when the target is about to be asked."""
 
-    def __init__(self, top: Top | Tree, plan: Plan):
+    def __init__(self, top: Top | Tree, plan: Plan, stops: frozenset[int] = frozenset()):
         """From the likeliest tokens of each slot, or a tree that is there already."""
         self.plan = plan
+        self._stops = stops
         self._top = top if isinstance(top, Top) else None
         self.tree = top if isinstance(top, Tree) else None
 
@@ -93,7 +94,8 @@ class Branches:
         """A pass in which each row follows its parent."""
         if self._top is not None:
             nodes, seed = self.plan.rows - 1, self.plan.chain_seed
-            self.tree = best_first(self._top.to_host(), nodes, chain_seed=seed)
+            top, stops = self._top.to_host(), self._stops
+            self.tree = best_first(top, nodes, chain_seed=seed, stops=stops)
         assert self.tree is not None
         drafts = mx.array(self.tree.tokens, dtype=mx.int32)
         return context.verify(anchor, drafts, self.tree if self.tree.tokens else None)
@@ -109,8 +111,11 @@ class Branches:
 class Undecided:
     """A drafted block that the policy looks at when the target is about to be asked."""
 
-    def __init__(self, slots: Slots, draft: Draft, policy: Policy, room: int):
+    def __init__(
+        self, slots: Slots, draft: Draft, policy: Policy, room: int, stops: frozenset[int]
+    ):
         self._slots, self._draft, self._policy, self._room = slots, draft, policy, room
+        self._stops = stops
         self._sure = slots.sureness()
         self._found: Proposal | None = None
         mx.async_eval(draft.tokens, self._sure)
@@ -141,16 +146,22 @@ class Undecided:
 
         def grow() -> Tree:
             nodes = self._policy.most_nodes
-            trees.append(best_first(self._slots.top(nodes).to_host(), nodes))
+            trees.append(best_first(self._slots.top(nodes).to_host(), nodes, stops=self._stops))
             return trees[0]
 
-        sure = tuple(np.array(self._sure).tolist())
-        plan = self._policy.plan(Confidence(sure, grow), self._room)
+        plan = self._policy.plan(Confidence(self._confidence(), grow), self._room)
         if plan.tree:
             self._found = Branches(trees[0].first(plan.rows - 1), plan)
         else:
             self._found = Chain(self._draft.first(plan.rows - 1), plan)
         return self._found.verify(context, anchor)
+
+    def _confidence(self) -> tuple[float, ...]:
+        """How sure the drafter is of each draft; 0 behind one that ends the answer."""
+        sure = np.array(self._sure)
+        ends = np.isin(np.array(self._draft.tokens), list(self._stops))
+        sure[1:][np.cumsum(ends[:-1]) > 0] = 0.0
+        return tuple(sure.tolist())
 
     def judge(self, rule: Match, logits: mx.array, history: list[int]) -> Verdict:
         """As what was chosen is judged."""
@@ -158,23 +169,29 @@ class Undecided:
 
 
 def propose(
-    context: Context, rule: Match, anchor: int, width: int, policy: Policy, room: int
+    context: Context,
+    rule: Match,
+    anchor: int,
+    width: int,
+    policy: Policy,
+    room: int,
+    stops: frozenset[int] = frozenset(),
 ) -> Proposal:
     """Start computing what a policy asks for, from a drafted block of `width` tokens.
 
-    At most `room` tokens can still be committed.
+    At most `room` tokens can still be committed, and none behind one of `stops`.
     """
     if not policy.drafts(room):
         return Chain(Draft(mx.zeros((0,), dtype=mx.int32)), PLAIN)
     assert context.draft_cache is not None
     slots = context.draft_cache.slots(anchor, width)
     if policy.looks():
-        return Undecided(slots, rule.propose(slots, context.history(anchor)), policy, room)
+        return Undecided(slots, rule.propose(slots, context.history(anchor)), policy, room, stops)
     plan = policy.plan(None, room)
     if plan.tree:
         top = slots.top(plan.rows - 1)
         mx.async_eval(top.tokens, top.scores, top.totals)
-        return Branches(top, plan)
+        return Branches(top, plan, stops)
     draft = rule.propose(slots, context.history(anchor)).first(plan.rows - 1)
     mx.async_eval(draft.tokens)
     return Chain(draft, plan)

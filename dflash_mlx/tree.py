@@ -120,11 +120,18 @@ class Candidates:
         return found
 
 
-def best_first(candidates: Candidates, budget: int, *, chain_seed: bool = False) -> Tree:
+def best_first(
+    candidates: Candidates,
+    budget: int,
+    *,
+    chain_seed: bool = False,
+    stops: frozenset[int] = frozenset(),
+) -> Tree:
     """The `budget` likeliest prefixes (fewer where there are no more), the likeliest first.
 
     Of equally likely ones the one with the lexicographically smaller ranks (paper, algorithm 1).
     With `chain_seed` the greedy chain comes first, and the rest is filled with the likeliest.
+    Nothing follows one of `stops`: an answer ends there, and a node behind it would be lost.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -134,7 +141,7 @@ def best_first(candidates: Candidates, budget: int, *, chain_seed: bool = False)
 
     def child(row: int, ranks: tuple[int, ...], case: int) -> Entry | None:
         """The likeliest child of a row."""
-        if len(ranks) == slots:
+        if len(ranks) == slots or (row and tokens[row - 1] in stops):
             return None
         ranked = candidates.after(len(ranks), case)
         return (costs[row] - ranked[0][0], (*ranks, 0), row, ranked) if ranked[0] else None

@@ -132,6 +132,24 @@ def test_chain_seed(make):
             assert ranks_of(tree, candidates) == (chain + others)[:budget]
 
 
+@pytest.mark.parametrize("make", [independent, conditional])
+def test_nothing_follows_a_stop_token(make):
+    """A stop token is a leaf: the tree is the likeliest prefixes that have none before their end."""
+    shorter = 0
+    for seed in range(10):
+        candidates, stops = make(seed, slots=4), frozenset({2, 5})
+        whole = best_first(candidates, 1000)
+        texts = zip(ranks_of(whole, candidates), whole.paths()[1:], strict=True)
+        wanted = [ranks for ranks, text in texts if not stops & {*text[:-1]}]
+        shorter += len(whole.tokens) - len(wanted)
+        for budget in (1, 7, 1000):
+            tree = best_first(candidates, budget, stops=stops)
+            assert ranks_of(tree, candidates) == wanted[:budget]
+            seeded = best_first(candidates, budget, stops=stops, chain_seed=True)
+            assert {*ranks_of(seeded, candidates)} <= {*wanted}
+    assert shorter > 100
+
+
 def test_tokens_that_cannot_be_said():
     """A token of probability 0 (a drafter's reduced vocabulary) is in no tree, nor is NaN."""
     scores = np.array([[[0.0, -np.inf, -1.0]], [[-np.inf] * 3]], dtype=np.float32)
