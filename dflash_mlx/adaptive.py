@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 
 from .auto import Auto
+from .calibration import Confidence
 from .costs import Costs
 from .measure import measure
 from .pair import Pair
@@ -55,6 +56,7 @@ def ruler(pair: Pair, block_size: int, *, trees: bool) -> Ruler:
             trees=widths,
             tree_of=lambda nodes: usual_tree(nodes, slots),
             grow=grow,
+            ponder=pondering(block_size),
         )
 
     return Ruler(pair, costs, kind=f"{block_size}-{'trees' if trees else 'chains'}")
@@ -66,6 +68,20 @@ def usual_tree(nodes: int, slots: int) -> Tree:
     scores = np.tile(-1.5 * np.arange(width, dtype=np.float32), (slots, 1, 1))
     totals = np.full((slots, 1), 0.1, dtype=np.float32)
     return best_first(Candidates(np.tile(np.arange(width), (slots, 1)), scores, totals), nodes)
+
+
+def pondering(block_size: int) -> float:
+    """Seconds that the host takes to decide by a look and to learn from the round."""
+    policy = Auto(Costs(1.0, 0.1, ((1, 1.0), (block_size, 1.5))), block_size)
+    confidence = Confidence((0.9,) * (block_size - 1))
+    took = []
+    for _ in range(5):
+        began = perf_counter()
+        policy.drafts(block_size)
+        plan = policy.plan(confidence, block_size)
+        policy.learn(plan, plan.rows - 1, plan.rows, 1.0)
+        took.append(perf_counter() - began)
+    return min(took)
 
 
 def growing(slots: int, vocab_size: int, nodes: int) -> float:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import mlx.core as mx
@@ -24,6 +25,7 @@ Times = dict[Job, list[float]]
 
 BUDGET = 0.4  # seconds, or as many plain steps as follow, if that is more
 STEPS = 24
+PAIRS = 7
 REPEATS, FINER = 3, 2  # runs after the first; widths that are added before the first of them
 PLAIN = ("plain", 1)
 WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
@@ -167,17 +169,19 @@ def measure(
     trees: Iterable[int] = (),
     tree_of: Callable[[int], Any] | None = None,
     grow: float = 0.0,
+    ponder: float = 0.0,
     budget: float = BUDGET,
 ) -> Costs:
     """The costs of a pair at a context of `depth` tokens, in a few tenths of a second.
 
-    `grow` are the seconds that building a tree takes on the host.
+    `grow` and `ponder` are the seconds that building a tree, and deciding by a look, take on the
+    host.
     """
     assert pair.drafter is not None
     size = block_size or pair.drafter.config.block_size
     scratch = Scratch(pair, depth, size, tree_of)
     costs = survey(scratch.run, size, trees if tree_of else (), budget=budget)
-    look = waiting(scratch.run, costs.draft)
+    look = waiting(scratch.run, costs.draft) + ponder
     mx.clear_cache()
     return replace(costs, look=look, grow=grow, depth=depth)
 
@@ -185,13 +189,14 @@ def measure(
 def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:
     """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
 
-    Otherwise the verify's graph is built while the drafter still runs.
+    Otherwise the verify's graph is built while the drafter still runs. The median of some pairs of
+    runs, because the difference is small beside what other work on the machine adds to a run.
     """
-    times: Times = {("blind", 2): [], ("look", 2): []}
-    for _ in range(1 + REPEATS):
-        for job, found in times.items():
-            start = clock()
-            run(job)
-            found.append(clock() - start)
-    blind, look = map(min, times.values())
-    return min(max(0.0, look - blind), most)
+    gaps = []
+    for _ in range(1 + PAIRS):
+        began = clock()
+        run(("blind", 2))
+        between = clock()
+        run(("look", 2))
+        gaps.append(clock() - between - (between - began))
+    return min(max(0.0, median(gaps[1:])), most)

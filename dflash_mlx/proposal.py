@@ -118,7 +118,7 @@ class Undecided:
         self._stops = stops
         self._sure = slots.sureness()
         self._found: Proposal | None = None
-        mx.async_eval(draft.tokens, self._sure)
+        mx.async_eval(draft.tokens)
 
     @property
     def _choice(self) -> Proposal:
@@ -158,7 +158,7 @@ class Undecided:
 
     def _confidence(self) -> tuple[float, ...]:
         """How sure the drafter is of each draft; 0 behind one that ends the answer."""
-        sure = np.array(self._sure)
+        sure = self._sure()
         ends = np.isin(np.array(self._draft.tokens), list(self._stops))
         sure[1:][np.cumsum(ends[:-1]) > 0] = 0.0
         return tuple(sure.tolist())

@@ -7,12 +7,14 @@ for what a tree is made of.
 Does not know models, or how drafts are judged.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
 
+from .cpu import on_cpu
 from .kernels import selector_walk
 from .kernels.dispatch import Kernels
 from .sampling import Shaper
@@ -69,8 +71,11 @@ class Slots(Protocol):
         """Drafts at the shaper's temperature, after the tokens of the history."""
         ...
 
-    def sureness(self) -> mx.array:
-        """The probability [γ], float32, of each of the likeliest drafts after those before it."""
+    def sureness(self) -> Callable[[], np.ndarray]:
+        """Begin to compute how likely each of the likeliest drafts is after those before it.
+
+        What is returned waits for it: [γ], float32.
+        """
         ...
 
     def top(self, count: int) -> Top:
@@ -94,7 +99,7 @@ class Independent:
         rows = shaper.shape(rows)
         return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
 
-    def sureness(self) -> mx.array:
+    def sureness(self) -> Callable[[], np.ndarray]:
         """Each slot's largest probability."""
         return largest(self.logits.astype(mx.float32))
 
@@ -137,7 +142,7 @@ class Lattice:
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 
-    def sureness(self) -> mx.array:
+    def sureness(self) -> Callable[[], np.ndarray]:
         """The largest probability among the candidates, on the way of the greedy walk."""
         return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
 
@@ -159,9 +164,22 @@ class Lattice:
         return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]
 
 
-def largest(rows: mx.array) -> mx.array:
+def largest(rows: mx.array) -> Callable[[], np.ndarray]:
+    """Begin to compute the largest probability of each row of float32 logits [γ, n] -> [γ].
+
+    On the CPU NumPy does it in the end: its exponential is ten times as fast as MLX's there.
+    """
+    if on_cpu():
+        mx.async_eval(rows)
+        return lambda: host_largest(np.array(rows, copy=False))
+    found = mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
+    mx.async_eval(found)
+    return lambda: np.array(found)
+
+
+def host_largest(rows: np.ndarray) -> np.ndarray:
     """The largest probability of each row of logits [γ, n] -> [γ]."""
-    return mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
+    return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
 
 
 def top_ids(logits: mx.array, count: int) -> mx.array:
