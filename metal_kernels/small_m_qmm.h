@@ -1,0 +1,46 @@
+// Weights as MLX packs them: a row is one stream of bits from the lowest on, BITS a weight. BITS 0
+// are weights that are not packed.
+
+// Loops over registers: an array stays in registers only where every index is a constant.
+#define UNROLL _Pragma("clang loop unroll(full)")
+
+// A lane has QUADS times 4 weights of a row in a tile. Packed they are neighbours; not packed, the
+// lanes take turns, so that together they read neighbours. Here: where in the tile a quad begins.
+template <int BITS, int LANES, int QUADS>
+inline int place(int quad, int lane) {
+  return 4 * (BITS > 0 ? QUADS * lane + quad : LANES * quad + lane);
+}
+
+// Weight i, as the integer it is packed as, from words of WIDTH bits.
+template <int BITS, int WIDTH>
+inline uint packed_at(const thread uint *words, int i) {
+  int at = i * BITS / WIDTH;
+  int shift = i * BITS % WIDTH;
+  uint value = words[at] >> shift;
+  if (shift + BITS > WIDTH) {
+    value |= words[at + 1] << (WIDTH - shift);
+  }
+  return value & ((1u << BITS) - 1);
+}
+
+// A float of a sign, two bits of exponent and one of mantissa: 0 0.5 1 1.5 2 3 4 6, and negative.
+inline float e2m1(uint code) {
+  float size = 0.5f * float((0xC8643210u >> (4 * (code & 7))) & 15);
+  return code & 8 ? -size : size;
+}
+
+// A power of two, as its exponent.
+inline float e8m0(uint code) {
+  return as_type<float>(code == 0 ? 0x00400000u : code << 23);
+}
+
+// Four weights, `quad` of a lane's.
+template <int BITS, int WIDTH, bool MXFP4>
+inline float4 unpacked(const thread uint *words, int quad, float scale, float shift) {
+  float4 out;
+  UNROLL for (int j = 0; j < 4; ++j) {
+    uint value = packed_at<BITS, WIDTH>(words, 4 * quad + j);
+    out[j] = MXFP4 ? e2m1(value) * scale : fma(float(value), scale, shift);
+  }
+  return out;
+}

@@ -1,0 +1,91 @@
+// x: [M, K]; weight: [N, K], or packed [N, K * Bits / 32] of uint, with 5 bits twice as many ushort
+// scales, biases: [N, K / Group]; bias: [N], added where Biased; out: [M, N]. In place of what there
+// is none of stands any other buffer.
+//
+// A threadgroup takes up to Rows rows of x and 32 columns, 8 a simdgroup: every LANES lanes go along
+// K with COLUMNS of them, and bring each weight from device memory once, for all the rows. The rows
+// pass through threadgroup memory as floats, a tile of K at a time. A lane's share of K and the
+// order of its sums are the same for every row and any M.
+// Grid: x = 128 threads for 32 columns; y = M / Rows, rounded up.
+constexpr int LANES = 8;
+constexpr int COLUMNS = 2;
+constexpr int QUADS = 4;
+constexpr int TILE = 4 * QUADS * LANES;
+constexpr int FOURS = QUADS * LANES;
+constexpr int BITS = Bits > 0 ? Bits : 8;
+constexpr int WIDTH = BITS == 5 ? 16 : 32;
+constexpr int WORDS = 4 * QUADS * BITS / WIDTH;
+threadgroup float4 tile[Rows * FOURS];
+
+int M = x_shape[0];
+int K = x_shape[1];
+int N = weight_shape[0];
+int threads = threads_per_threadgroup.x;
+int me = thread_position_in_threadgroup.x;
+int lane = me % LANES;
+int column = thread_position_in_grid.x / LANES * COLUMNS;
+int first = threadgroup_position_in_grid.y * Rows;
+
+float sum[COLUMNS][Rows];
+UNROLL for (int c = 0; c < COLUMNS; ++c) {
+  UNROLL for (int row = 0; row < Rows; ++row) {
+    sum[c][row] = 0.0f;
+  }
+}
+
+for (int begin = 0; begin < K; begin += TILE) {
+  // tile[row][quad][lane], so that neighbouring lanes read neighbours.
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int at = me; at < Rows * FOURS; at += threads) {
+    int row = first + at / FOURS;
+    int k = begin + place<Bits, LANES, QUADS>(at % FOURS / LANES, at % LANES);
+    tile[at] = row < M && k < K ? four(x + size_t(row) * K + k) : float4(0.0f);
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
+  uint words[COLUMNS][WORDS];
+  float scale[COLUMNS], shift[COLUMNS];
+  UNROLL for (int c = 0; c < COLUMNS; ++c) {
+    int k = begin + place<Bits, LANES, QUADS>(0, lane);
+    bool ours = Bits > 0 && k < K && column + c < N;
+    size_t from = (size_t(column + c) * K + k) / (4 * QUADS) * WORDS;
+    UNROLL for (int i = 0; i < WORDS; ++i) {
+      words[c][i] = ours ? uint(weight[from + i]) : 0;
+    }
+    size_t group = size_t(column + c) * (K / Group) + k / Group;
+    scale[c] = !ours ? 0.0f : Mxfp4 ? e8m0(uint(scales[group])) : float(scales[group]);
+    shift[c] = ours && !Mxfp4 ? float(biases[group]) : 0.0f;
+  }
+
+  UNROLL for (int quad = 0; quad < QUADS; ++quad) {
+    float4 w[COLUMNS];
+    UNROLL for (int c = 0; c < COLUMNS; ++c) {
+      if (Bits > 0) {
+        w[c] = unpacked<BITS, WIDTH, Mxfp4>(words[c], quad, scale[c], shift[c]);
+      } else {
+        int k = begin + place<Bits, LANES, QUADS>(quad, lane);
+        bool ours = k < K && column + c < N;
+        w[c] = ours ? four(weight + size_t(column + c) * K + k) : float4(0.0f);
+      }
+    }
+    UNROLL for (int row = 0; row < Rows; ++row) {
+      float4 part = tile[row * FOURS + quad * LANES + lane];
+      UNROLL for (int c = 0; c < COLUMNS; ++c) {
+        UNROLL for (int j = 0; j < 4; ++j) {
+          sum[c][row] = fma(part[j], w[c][j], sum[c][row]);
+        }
+      }
+    }
+  }
+}
+
+UNROLL for (int c = 0; c < COLUMNS; ++c) {
+  bool ours = column + c < N;
+  float more = Biased && ours ? float(bias[column + c]) : 0.0f;
+  UNROLL for (int row = 0; row < Rows; ++row) {
+    float total = lanes_sum<LANES>(sum[c][row]);
+    if (row % LANES == lane && first + row < M && ours) {
+      out[size_t(first + row) * N + column + c] = static_cast<OutT>(total + more);
+    }
+  }
+}

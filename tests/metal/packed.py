@@ -1,0 +1,54 @@
+"""Random matrices as MLX packs them, and the product that they should give."""
+
+import mlx.core as mx
+
+from dflash_mlx.kernels.small_m_qmm import Weights
+
+# Group, bits and mode of each way to hold weights; the first are those that are not packed.
+KINDS = (
+    (0, 0, "affine"),
+    (64, 4, "affine"),
+    (32, 5, "affine"),
+    (64, 6, "affine"),
+    (128, 8, "affine"),
+    (32, 4, "mxfp4"),
+)
+AFFINE = tuple((group, bits, "affine") for group in (32, 64, 128) for bits in (4, 5, 6, 8))
+
+
+def rows_of(count: int, k: int, dtype: mx.Dtype = mx.float32, seed: int = 7) -> mx.array:
+    """Random rows [count, K]."""
+    return mx.random.normal((count, k), key=mx.random.key(seed)).astype(dtype)
+
+
+def weights_of(
+    n: int,
+    k: int,
+    kind: tuple[int, int, str],
+    dtype: mx.Dtype = mx.float32,
+    biased: bool = False,
+    seed: int = 3,
+) -> Weights:
+    """A random matrix [N, K] of a kind, whose products with `rows_of` are about 1."""
+    group, bits, mode = kind
+    seeds = mx.random.split(mx.random.key(seed), 2)
+    matrix = (mx.random.normal((n, k), key=seeds[0]) / k**0.5).astype(dtype)
+    bias = mx.random.normal((n,), key=seeds[1]).astype(dtype) if biased else None
+    if not bits:
+        return Weights(matrix, bias=bias)
+    values, scales, *biases = mx.quantize(matrix, group, bits, mode)
+    return Weights(values, scales, biases[0] if biases else None, bias, group, bits, mode)
+
+
+def truth(x: mx.array, weights: Weights) -> mx.array:
+    """The product in float32 of `mx.dequantize`d weights, not rounded to x's dtype."""
+    w = weights
+    matrix = w.values
+    if w.scales is not None:
+        scales, biases = (
+            part if part is None or part.dtype == mx.uint8 else part.astype(mx.float32)
+            for part in (w.scales, w.biases)
+        )
+        matrix = mx.dequantize(w.values, scales, biases, w.group, w.bits, w.mode, dtype=mx.float32)
+    out = x.astype(mx.float32) @ matrix.astype(mx.float32).T
+    return out if w.bias is None else out + w.bias.astype(mx.float32)
