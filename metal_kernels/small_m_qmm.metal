@@ -34,6 +34,31 @@ UNROLL for (int c = 0; c < COLUMNS; ++c) {
 }
 
 for (int begin = 0; begin < K; begin += TILE) {
+  // The weights first: they come from far, and the rows can be staged while they do.
+  uint words[COLUMNS][WORDS];
+  float scale[COLUMNS], shift[COLUMNS];
+  float4 plain[COLUMNS][QUADS];
+  UNROLL for (int c = 0; c < COLUMNS; ++c) {
+    size_t start = size_t(column + c) * K;
+    if (Bits > 0) {
+      int k = begin + place<Bits, LANES, QUADS>(0, lane);
+      bool ours = k < K && column + c < N;
+      size_t from = (start + k) / (4 * QUADS) * WORDS;
+      UNROLL for (int i = 0; i < WORDS; ++i) {
+        words[c][i] = ours ? uint(weight[from + i]) : 0;
+      }
+      size_t group = (start + k) / Group;
+      scale[c] = !ours ? 0.0f : Mxfp4 ? e8m0(uint(scales[group])) : float(scales[group]);
+      shift[c] = ours && !Mxfp4 ? float(biases[group]) : 0.0f;
+    } else {
+      UNROLL for (int quad = 0; quad < QUADS; ++quad) {
+        int k = begin + place<Bits, LANES, QUADS>(quad, lane);
+        bool ours = k < K && column + c < N;
+        plain[c][quad] = ours ? four(weight + start + k) : float4(0.0f);
+      }
+    }
+  }
+
   // tile[row][quad][lane], so that neighbouring lanes read neighbours.
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int at = me; at < Rows * FOURS; at += threads) {
@@ -43,30 +68,11 @@ for (int begin = 0; begin < K; begin += TILE) {
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  uint words[COLUMNS][WORDS];
-  float scale[COLUMNS], shift[COLUMNS];
-  UNROLL for (int c = 0; c < COLUMNS; ++c) {
-    int k = begin + place<Bits, LANES, QUADS>(0, lane);
-    bool ours = Bits > 0 && k < K && column + c < N;
-    size_t from = (size_t(column + c) * K + k) / (4 * QUADS) * WORDS;
-    UNROLL for (int i = 0; i < WORDS; ++i) {
-      words[c][i] = ours ? uint(weight[from + i]) : 0;
-    }
-    size_t group = size_t(column + c) * (K / Group) + k / Group;
-    scale[c] = !ours ? 0.0f : Mxfp4 ? e8m0(uint(scales[group])) : float(scales[group]);
-    shift[c] = ours && !Mxfp4 ? float(biases[group]) : 0.0f;
-  }
-
   UNROLL for (int quad = 0; quad < QUADS; ++quad) {
     float4 w[COLUMNS];
     UNROLL for (int c = 0; c < COLUMNS; ++c) {
-      if (Bits > 0) {
-        w[c] = unpacked<BITS, WIDTH, Mxfp4>(words[c], quad, scale[c], shift[c]);
-      } else {
-        int k = begin + place<Bits, LANES, QUADS>(quad, lane);
-        bool ours = k < K && column + c < N;
-        w[c] = ours ? four(weight + size_t(column + c) * K + k) : float4(0.0f);
-      }
+      w[c] = Bits > 0 ? unpacked<BITS, WIDTH, Mxfp4>(words[c], quad, scale[c], shift[c])
+                      : plain[c][quad];
     }
     UNROLL for (int row = 0; row < Rows; ++row) {
       float4 part = tile[row * FOURS + quad * LANES + lane];

@@ -1,4 +1,4 @@
-"""The few-row product's kernel: parity, rows that do not depend on each other, weights read once."""
+"""The few-row product's kernel: parity, rows that do not depend on others, weights read once."""
 
 import random
 
@@ -119,7 +119,7 @@ def test_traffic(m: int, reads: int, kind: Kind) -> None:
 
 
 FIRST = BARRIER + "\n  for (int at"
-SECOND = BARRIER + "\n\n  uint words"
+SECOND = BARRIER + "\n\n  UNROLL"
 FAULTS: list[Edit] = [
     (FIRST, FIRST.removeprefix(BARRIER)),
     (FIRST, FIRST.replace(BARRIER, WEAK)),
@@ -134,11 +134,12 @@ FAULTS: list[Edit] = [
     ("+ at / FOURS;", "+ at / FOURS + 1;"),
     ("LANES * COLUMNS;", "LANES * COLUMNS + 1;"),
     ("threadgroup_position_in_grid.y * Rows", "threadgroup_position_in_grid.y * (Rows - 1)"),
-    ("k < K && column + c < N;\n    size_t from", "column + c < N;\n    size_t from"),
-    ("k < K && column + c < N;\n    size_t from", "k < K && column + c <= N;\n    size_t from"),
-    ("k < K && column + c < N;\n        w[c]", "column + c < N;\n        w[c]"),
+    ("k < K && column + c < N;\n      size_t from", "column + c < N;\n      size_t from"),
+    ("k < K && column + c < N;\n      size_t from", "k < K && column + c <= N;\n      size_t from"),
+    ("k < K && column + c < N;\n        plain", "column + c < N;\n        plain"),
+    ("k < K && column + c < N;\n        plain", "k < K && column + c <= N;\n        plain"),
     ("weight[from + i]", "weight[from + i + 1]"),
-    ("(K / Group) + k / Group", "(K / Group) + k / (2 * Group)"),
+    ("(start + k) / Group", "(start + k) / (2 * Group)"),
     ("ours && !Mxfp4 ? float", "false ? float"),
     ("words[c], quad,", "words[0], quad,"),
     ("tile[row * FOURS + quad", "tile[quad"),

@@ -1,0 +1,93 @@
+"""Whole answers of a quantised target whose linear layers run by the kernel."""
+
+import mlx.core as mx
+import pytest
+import tiny
+from mlx import nn
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.linear import install
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Mode, Session
+
+from .emulator import emulated
+from .ours import Edit, Faulty
+
+PROMPT = tiny.prompt_of(12)
+TOKENS = 40 if tiny.ALL else 12
+
+
+def quantised_pair(family: str, bits: int = 4) -> Pair:
+    """A random target of packed weights, and a drafter that is right about half of the time."""
+    target = tiny.make_target(family, intermediate_size=64)
+    nn.quantize(target.model, 32, bits)
+    said = tiny.plain(target, PROMPT, TOKENS + 8)
+    half = [token if i % 5 else token + 1 for i, token in enumerate(said)]
+    drafter = tiny.scripted_drafter([*PROMPT, *half], strict=False)
+    return Pair(target, drafter, family, "half right")
+
+
+def answer(pair: Pair, mode: Mode = "dflash") -> list[int]:
+    """Greedy tokens through a session."""
+    return tiny.joined(list(Session(pair, mode=mode).stream(PROMPT, max_tokens=TOKENS)))
+
+
+FAMILIES = ["qwen3", "qwen3_5", "gpt_oss"] if tiny.ALL else ["qwen3"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("bits", [4, 5, 6, 8] if tiny.ALL else [4])
+def test_a_generation_of_a_quantised_target(family: str, bits: int) -> None:
+    """The same tokens as by MLX, with verifies by the kernel alone."""
+    pair = quantised_pair(family, bits)
+    wanted = answer(pair)
+    with emulated() as emulator:
+        install(pair.target.model, Kernels(MetalLauncher()))
+        assert answer(pair) == wanted
+        names = {record.launch.name for record in emulator.records}
+    assert len(names) > 0
+    assert all("dflash_small_m_qmm" in name for name in names)
+    install(pair.target.model, Kernels())
+    assert answer(pair) == wanted
+
+
+def test_a_broken_kernel_is_noticed() -> None:
+    """The comparison above can fail: the last tile of K left out."""
+    pair = quantised_pair("qwen3")
+    wanted = answer(pair)
+    with emulated():
+        broken = Faulty(("begin < K;", "begin + TILE < K;"))
+        install(pair.target.model, Kernels(broken))
+        assert answer(pair) != wanted
+
+
+def test_exactness_uses_it_for_plain_steps_too() -> None:
+    """The same tokens by both ways of decoding; a plain step launches one row."""
+    pair = quantised_pair("qwen3")
+    wanted = answer(pair)
+    with emulated() as emulator:
+        install(pair.target.model, Kernels(MetalLauncher(), exact=True))
+        assert answer(pair, "baseline") == wanted
+        assert emulator.records
+        assert answer(pair) == wanted
+
+
+def test_a_layer_has_the_same_bits_in_plain_steps_and_verifies() -> None:
+    """Row by row against all at once, packed and plain, table and head; a fault shows."""
+    model = nn.Module()
+    model.packed, model.plain = nn.Linear(256, 40), nn.Linear(256, 40)
+    model.table = nn.Embedding(33, 256)
+    model.packed = nn.QuantizedLinear.from_linear(model.packed, 64, 5)
+    x = mx.random.normal((1, 20, 256))
+
+    def same(edit: Edit | None) -> list[bool]:
+        with emulated():
+            launcher = Faulty(edit) if edit else MetalLauncher()
+            install(model, Kernels(launcher, exact=True))
+            calls = model.packed, model.plain, model.table.as_linear
+            steps = [mx.concatenate([f(x[:, i : i + 1]) for i in range(20)], 1) for f in calls]
+            return [mx.array_equal(f(x), s).item() for f, s in zip(calls, steps, strict=True)]
+
+    assert all(same(None))
+    assert not any(same(("part[j], w[c][j]", "part[j ^ (Rows > 1)], w[c][j ^ (Rows > 1)]")))

@@ -1,0 +1,151 @@
+"""Stand-ins for linear layers: where they are, when they work, and that nothing else changes."""
+
+from typing import Any, cast
+
+import mlx.core as mx
+import pytest
+import tiny
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.switch_layers import SwitchGLU
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.linear import RowByRow, RowsEmbedding, RowsLinear, StandIn, install, stand_in
+
+OWN, EXACT = Kernels(own=True), Kernels(exact=True)
+EXPERTS = {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4", "gpt_oss", "minimax", "glm4_moe"}
+LATENT = {"deepseek_v3", "kimi_k25", "glm_moe_dsa"}
+
+
+def stand_ins(model: nn.Module) -> list[StandIn]:
+    """Those of a model."""
+    return [module for module in model.modules() if isinstance(module, StandIn)]
+
+
+def bytes_of(model: nn.Module) -> int:
+    """Of all parameters."""
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    return sum(array.nbytes for _, array in parameters)
+
+
+class Careless(nn.Module):
+    """Treats rows alike but for their number, as a kernel does that sums in another order."""
+
+    def __call__(self, x: mx.array, ids: mx.array) -> tuple[mx.array, mx.array]:
+        return x * (1 + x.shape[-2] / 100), (ids[..., None] * x[..., None, :])
+
+
+class Counting:
+    """A launcher that only notes how many rows it was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+
+    def __call__(self, source: Any, inputs: Any, **call: Any) -> list[mx.array]:
+        self.rows.append(len(inputs[0]))
+        return [mx.zeros(call["output_shapes"][0], call["output_dtypes"][0])]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_every_family_computes_the_same(family: str) -> None:
+    """References in the place of all that can have a stand-in; then the plain model again."""
+    target = tiny.make_target(family)
+    tokens, size = mx.array([tiny.prompt_of(7)]), bytes_of(target.model)
+    stock = target.model(tokens)
+    for kernels in (EXACT, OWN):
+        install(target.model, kernels)
+        found = stand_ins(target.model)
+        plain = [m for m in target.model.modules() if type(m) in (nn.Linear, nn.Embedding)]
+        assert {id(m["plain"]) for m in found} >= {id(m) for m in plain}
+        experts = [m for m in found if isinstance(m, RowByRow)]
+        assert bool(experts) == (kernels.exact and family in EXPERTS | LATENT)
+        assert bytes_of(target.model) == size
+        assert tiny.apart(target.model(tokens), stock) < 1e-4
+    install(target.model, Kernels())
+    assert not stand_ins(target.model)
+    assert mx.array_equal(target.model(tokens), stock)
+
+
+def test_parameters_and_attributes_are_the_modules() -> None:
+    """Memory is counted and modules are asked for their weights through a stand-in."""
+    model = nn.Module()
+    model.many = [nn.Linear(64, 8), nn.LayerNorm(64)]
+    model.table = nn.Embedding(16, 64)
+    nn.quantize(model, 32, 4)
+    install(model, OWN)
+    linear, table = model.many[0], model.table
+    assert isinstance(linear, RowsLinear)
+    assert isinstance(table, RowsEmbedding)
+    assert (linear.bits, linear.group_size, linear.mode) == (4, 32, "affine")
+    assert linear.weight is linear["plain"]["weight"]
+    assert table.num_embeddings == 16
+    with pytest.raises(AttributeError):
+        linear.nothing  # noqa: B018
+    x = mx.random.normal((1, 3, 64))
+    before = linear(x)
+    model.set_dtype(mx.float16)
+    assert linear.scales.dtype == mx.float16
+    assert mx.allclose(linear(x), before, rtol=1e-2, atol=1e-2)
+    assert mx.array_equal(table(mx.array([[3, 1]])), table["plain"](mx.array([[3, 1]])))
+
+
+@pytest.mark.parametrize(("exact", "taken"), [(False, [2, 16, 32]), (True, [1, 2, 16, 32, 33, 80])])
+def test_how_many_rows_they_take(exact: bool, taken: list[int]) -> None:
+    """A plain step and a prompt are MLX's; with exactness only what is longer than any verify."""
+    launcher = Counting()
+    kernels = Kernels(cast(Launcher, launcher), exact=exact)
+    linear = stand_in(nn.Linear(8, 4), kernels)
+    table = cast(Any, stand_in(nn.Embedding(9, 8), kernels))
+    for rows in (1, 2, 16, 32, 33, 80, 81):
+        x = mx.ones((1, rows, 8))
+        assert linear(x).shape == (1, rows, 4)
+        assert table.as_linear(x).shape == (1, rows, 9)
+    assert launcher.rows == [rows for rows in taken for _ in range(2)]
+
+
+def test_a_kernel_that_is_off_or_does_not_fit_leaves_the_layer_to_mlx() -> None:
+    """Not to the reference, which would be slow."""
+    launcher = Counting()
+    x = mx.random.normal((1, 4, 6))
+    for size, off in ((6, {}), (8, {"small_m_qmm": "slower"})):
+        plain = nn.Linear(size, 3)
+        linear = stand_in(plain, Kernels(cast(Launcher, launcher), off=off))
+        rows = mx.pad(x, [(0, 0), (0, 0), (0, size - 6)])
+        assert mx.array_equal(linear(rows), plain(rows))
+    assert not launcher.rows
+
+
+def test_dtypes_are_those_of_mlx() -> None:
+    """Whatever rows and parameters are."""
+    floats = (mx.float32, mx.bfloat16, mx.float16)
+    for dtype in floats:
+        for plain in (nn.Linear(64, 5), nn.QuantizedLinear(64, 5, group_size=32)):
+            plain.set_dtype(dtype)
+            for x in (mx.ones((2, 64), other) for other in floats):
+                assert stand_in(plain, OWN)(x).dtype == plain(x).dtype
+
+
+def test_row_by_row() -> None:
+    """Several inputs and outputs, more axes behind the rows; a prompt goes through at once."""
+    plain = Careless()
+    rows = RowByRow(plain, EXACT)
+    x, ids = mx.random.normal((1, 5, 8)), mx.array([[[1, 2, 3]] * 5])
+    got = rows(x, ids)
+    for i in range(5):
+        alone = plain(x[:, i : i + 1], ids[:, i : i + 1])
+        assert all(
+            mx.array_equal(part[:, i : i + 1], one) for part, one in zip(got, alone, strict=True)
+        )
+    assert not mx.array_equal(got[0], plain(x, ids)[0])
+    long, many = mx.ones((1, 81, 8)), mx.ones((1, 81, 3))
+    assert mx.array_equal(rows(long, many)[0], plain(long, many)[0])
+
+
+def test_experts_are_left_alone_without_exactness() -> None:
+    """A row-by-row layer of experts would read them again for every row."""
+    experts = SwitchGLU(8, 8, 2)
+    assert stand_in(experts, OWN) is experts
+    assert isinstance(stand_in(experts, EXACT), RowByRow)
+    again = stand_in(stand_in(experts, EXACT), EXACT)
+    assert again["plain"] is experts
