@@ -73,7 +73,7 @@ class RowByRow(StandIn):
             self["plain"](*(array[..., i : i + 1, :] for array in arrays)) for i in range(rows)
         ]
         if isinstance(parts[0], tuple):
-            return tuple(mx.concatenate(each, axis) for each in zip(*parts, strict=True))
+            return tuple(mx.concatenate([*each], axis) for each in zip(*parts, strict=True))
         return mx.concatenate(parts, axis)
 
 
@@ -127,8 +127,15 @@ def weights_of(plain: Any) -> Weights:
     """The weights of one of MLX's linear layers or embeddings, as they are now."""
     if "scales" not in plain:
         return Weights(plain["weight"], bias=plain.get("bias"))
-    arrays = [plain.get(name) for name in ("weight", "scales", "biases", "bias")]
-    return Weights(*arrays, plain.group_size, plain.bits, plain.mode)
+    return Weights(
+        plain["weight"],
+        plain["scales"],
+        plain.get("biases"),
+        plain.get("bias"),
+        plain.group_size,
+        plain.bits,
+        plain.mode,
+    )
 
 
 def dtype_of(x: mx.array, weights: Weights) -> mx.Dtype:

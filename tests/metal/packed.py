@@ -45,10 +45,8 @@ def truth(x: mx.array, weights: Weights) -> mx.array:
     w = weights
     matrix = w.values
     if w.scales is not None:
-        scales, biases = (
-            part if part is None or part.dtype == mx.uint8 else part.astype(mx.float32)
-            for part in (w.scales, w.biases)
-        )
+        scales = w.scales if w.mode == "mxfp4" else w.scales.astype(mx.float32)
+        biases = None if w.biases is None else w.biases.astype(mx.float32)
         matrix = mx.dequantize(w.values, scales, biases, w.group, w.bits, w.mode, dtype=mx.float32)
     out = x.astype(mx.float32) @ matrix.astype(mx.float32).T
     return out if w.bias is None else out + w.bias.astype(mx.float32)
