@@ -134,7 +134,7 @@ def test_chain_seed(make):
 
 @pytest.mark.parametrize("make", [independent, conditional])
 def test_nothing_follows_a_stop_token(make):
-    """A stop token is a leaf: the likeliest prefixes that have none before their end are the tree."""
+    """A stop token is a leaf: the tree has the likeliest prefixes without one before their end."""
     shorter = 0
     for seed in range(10):
         candidates, stops = make(seed, slots=4), frozenset({2, 5})
