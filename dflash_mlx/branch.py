@@ -25,6 +25,7 @@ class Branch:
 
     def __init__(self, tree: Tree):
         self.tree = tree
+        self.parents = (-1, *tree.parents)  # rows; the anchor follows what was read before
         self.depths = mx.array([0, *tree.depths])  # [R]
         self.ancestors = mx.array(tree.ancestors())  # [R, R]
         self._masks: dict[tuple[int, int | None], mx.array] = {}

@@ -41,23 +41,24 @@ class TargetCache:
     """The caches of all layers, moved together."""
 
     def __init__(self, layers: list[Any]):
+        """`members` are the caches of `layers`, those in mlx-lm's lists one by one."""
         self.layers = layers
-        self._members = list(members(layers))
+        self.members = list(members(layers))
         self._snapshots: list[Snapshot] = []
         self._grown: tuple[int, Tree] | None = None
         self.branch: Branch | None = None
-        for cache in self._members:
+        for cache in self.members:
             if type(cache) not in KINDS:
                 raise DFlashError(
                     f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
                     hint="use this model without a drafter: --no-draft",
                 )
-        self._stateful = [cache for cache in self._members if type(cache) not in ROWS]
+        self._stateful = [cache for cache in self.members if type(cache) not in ROWS]
 
     @property
     def offset(self) -> int:
         """Number of tokens read; after a pass that was broken off, by the layer that read most."""
-        return max(cache.offset for cache in self._members)
+        return max(cache.offset for cache in self.members)
 
     @property
     def state(self) -> list[Any]:
@@ -117,7 +118,7 @@ class TargetCache:
         assert self._grown is None
         self._grown, self.branch = (self.offset, tree), Branch(tree)
         try:
-            for cache in self._members:
+            for cache in self.members:
                 if isinstance(cache, RecurrentCache):
                     cache.branch = self.branch
                 else:
@@ -127,7 +128,7 @@ class TargetCache:
             yield
         finally:
             self.branch = None
-            for cache in self._members:
+            for cache in self.members:
                 if isinstance(cache, RecurrentCache):
                     cache.branch = None
                 else:
@@ -142,12 +143,12 @@ class TargetCache:
         if not (
             tree
             and tree.is_path(rows)
-            and all(c.offset == start + tree.rows and can_pick(c) for c in self._members)
+            and all(c.offset == start + tree.rows and can_pick(c) for c in self.members)
         ):
             raise RewindError(
                 "the cache has read no tree with such a path.", hint="start a new conversation"
             )
-        for cache in self._members:
+        for cache in self.members:
             pick(cache, rows, tree.rows)
         self._grown = None
 
@@ -173,11 +174,11 @@ class TargetCache:
                 hint="start a new conversation",
             )
         if self._can_cut(length):
-            for cache in self._members:
+            for cache in self.members:
                 cut(cache, length)
         else:
             taken = next(s for s in self._snapshots if s.length == length)
-            for cache in self._members:
+            for cache in self.members:
                 if type(cache) in ROWS:
                     cut(cache, length)
             for cache, part in zip(self._stateful, taken.parts, strict=True):
@@ -186,4 +187,4 @@ class TargetCache:
         self._grown = None
 
     def _can_cut(self, length: int) -> bool:
-        return all(length <= cache.offset and can_cut(cache, length) for cache in self._members)
+        return all(length <= cache.offset and can_cut(cache, length) for cache in self.members)

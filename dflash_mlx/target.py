@@ -15,6 +15,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
+from .attention import Attention, install
 from .branch import Branch, plant
 from .cache import TargetCache
 from .checkpoint import check_weights
@@ -52,7 +53,10 @@ class Tap(nn.Module):
 
 
 class Target:
-    """A loaded target with its tokenizer, and the kernels that its pair runs."""
+    """A loaded target with its tokenizer, and the kernels that its pair runs.
+
+    `stock_attention` names the classes of attention that no kernel knows.
+    """
 
     def __init__(
         self,
@@ -65,10 +69,12 @@ class Target:
         config = flat(config)
         family = FAMILIES[config["model_type"]]
         self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
-        self.kernels = kernels or Kernels()
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
+        self._attention = Attention(lambda: self.kernels)
+        self.stock_attention = install(self._body.layers, self._attention)
+        self.kernels = kernels or Kernels()
         if family.project:
             tape_layers(self._body.layers, family.project)
         self._tapped: tuple[int, ...] = ()
@@ -82,6 +88,21 @@ class Target:
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
         self.eos_ids = frozenset(tokenizer.eos_token_ids) | turn_ends(tokenizer)
         self.template = Template(tokenizer, path.name)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels that all layers run, and the pair; may be set at any time between passes."""
+        return self._kernels
+
+    @kernels.setter
+    def kernels(self, kernels: Kernels) -> None:
+        """DFlashError where they are to be exact and some layer's attention is not known."""
+        if kernels.exact and self.stock_attention:
+            raise DFlashError(
+                f"exact mode does not know the attention of '{self.config['model_type']}'.",
+                hint="leave exact mode off for this model",
+            )
+        self._kernels = kernels
 
     @classmethod
     def load(cls, path: Path, *, trust_remote_code: bool = False) -> "Target":
@@ -145,8 +166,11 @@ class Target:
         if self._branch is not None and not self._planted:
             plant(self.model, lambda: self._branch)
             self._planted = True
+        # Batches and whole sequences without a cache are stock's.
+        members = cache.members if cache is not None and len(tokens) == 1 else None
         try:
-            logits = self.model(tokens, cache=None if cache is None else cache.layers)
+            with self._attention.over(tokens.shape[1], members, self._branch):
+                logits = self.model(tokens, cache=None if cache is None else cache.layers)
             taps = [self._seen[number] for number in self._tapped]
         finally:
             self._seen = self._branch = None

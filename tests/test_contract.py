@@ -12,6 +12,7 @@ import pytest
 import tiny
 from mlx_lm import generate, sample_utils
 from mlx_lm.generate import generate_step
+from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -21,6 +22,7 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
     make_prompt_cache,
 )
+from mlx_lm.models.deepseek_v3 import DeepseekV3Attention
 from mlx_lm.models.gated_delta import (
     compute_g,
     gated_delta_ops,
@@ -30,6 +32,8 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
+from dflash_mlx import attention
+from dflash_mlx.cache import TargetCache
 from dflash_mlx.context import CHUNK
 from dflash_mlx.sampling import HISTORY
 from dflash_mlx.target import FAMILIES
@@ -255,6 +259,63 @@ def test_gemma_lends_keys_and_values() -> None:
     target = tiny.make_target("gemma4_unified")
     assert target.layers == 6
     assert len(make_prompt_cache(target.model)) == 3
+
+
+LATENT = ("deepseek_v3", "glm_moe_dsa", "kimi_k25")
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_attention_is_called_by_name(family: str) -> None:
+    """attention: each family's module calls one global, with these words; but for latent attention.
+
+    Its `__call__` is the whole of it: no closure, and nothing between the caches and that call.
+    """
+    target = tiny.make_target(family)
+    for layer in target._body.layers:
+        if not hasattr(layer, "self_attn"):
+            continue
+        kind = attention.stock_class(layer.self_attn)
+        call: Any = kind.__call__
+        assert call.__globals__[attention.NAME] is scaled_dot_product_attention
+        assert attention.NAME in call.__code__.co_names
+        assert call.__closure__ is None
+        assert "softcap" not in " ".join(call.__code__.co_names)
+        assert kind.__module__.startswith("mlx_lm.models.")
+        owned = type(layer.self_attn) is not kind
+        assert owned == (family not in LATENT)
+        assert bool(target.stock_attention) == (family in LATENT)
+        assert hasattr(layer.self_attn, "kv_lora_rank") == (family in LATENT)
+    names = list(inspect.signature(scaled_dot_product_attention).parameters)
+    assert names == ["queries", "keys", "values", "cache", "scale", "mask", "sinks"]
+
+
+def test_latent_attention_takes_another_way_through_one_row() -> None:
+    """attention.covered: why it stays stock's: scores come as a mask, and one row is absorbed."""
+    code = DeepseekV3Attention.__call__.__code__
+    assert "pe_scores" in code.co_varnames
+    assert {"embed_q", "unembed_out"} <= set(code.co_names)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_windows_are_those_of_rotating_caches(family: str) -> None:
+    """attention.Pass: windows are asked of caches, and are the sizes of rotating ones."""
+    target = tiny.make_target(family)
+    caches = target.make_cache()
+    asked: list[tuple[Any, int | None]] = []
+
+    def noting(cache: Any, honest: Any) -> Any:
+        def make_mask(*args: Any, **options: Any) -> Any:
+            asked.append((cache, options.get("window_size")))
+            return honest(*args, **options)
+
+        return make_mask
+
+    for cache in caches.members:
+        cache.make_mask = noting(cache, cache.make_mask)
+    target.model(mx.array([tiny.prompt_of(20)]), cache=caches.layers)
+    assert asked
+    for cache, window in asked:
+        assert window == (tiny.WINDOW if isinstance(cache, RotatingKVCache) else None)
 
 
 def test_penalties_look_at_twenty_tokens() -> None:

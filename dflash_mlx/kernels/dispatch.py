@@ -45,6 +45,11 @@ class Kernels:
     own: bool = False
     exact: bool = False
 
+    @property
+    def stock(self) -> bool:
+        """Whether MLX's and mlx-lm's own functions run wherever there are such."""
+        return self.launcher is None and not self.own and not self.exact
+
     def launches(self, op: Op, *args: Any) -> bool:
         """Whether a kernel would run."""
         return self.launcher is not None and op.name not in self.off and op.fits(*args)
