@@ -49,12 +49,12 @@ class Pass:
 
     def __init__(self, rows: Rows):
         self._rows: dict[tuple[int, int], Rows] = {(0, 0): rows}
-        self._windows: dict[int, tuple[mx.array, int | None]] = {}
+        self._windows: dict[int, tuple[mx.array, int]] = {}
         self._lent: dict[int, tuple[mx.array, Held]] = {}
 
     def noting(self, cache: Any) -> Callable[..., Any]:
         """A cache's `make_mask`, which remembers the windows of the masks that it makes."""
-        make_mask, size = cache.make_mask, getattr(cache, "max_size", None)
+        make_mask, size = cache.make_mask, getattr(cache, "max_size", 0)
 
         def noted(N: int, return_array: bool = False, window_size: int | None = None) -> Any:
             mask = make_mask(N, return_array=return_array, window_size=window_size)
@@ -72,7 +72,7 @@ class Pass:
         _, lent = self._lent.get(id(keys), (None, None))
         if cache is None or lent is not None:
             return lent if lent is not None and lent.mask is mask else None
-        window = None
+        window = 0
         if isinstance(mask, mx.array):
             if id(mask) not in self._windows:
                 return None
@@ -94,16 +94,16 @@ class Pass:
         return self._rows[place]
 
 
-def by_position(cache: Any, count: int, window: int | None, mask: Any) -> Held | None:
+def by_position(cache: Any, count: int, window: int, mask: Any) -> Held | None:
     """What a cache holds that `count` rows were just added to; None for other kinds of caches."""
     if type(cache) not in KINDS:
         return None
     keys, values = cache.keys, cache.values
     if type(cache) is not RotatingKVCache:
-        return Held(keys, values, 0, cache.offset - count, window or 0, mask)
+        return Held(keys, values, 0, cache.offset - count, window, mask)
     if cache.keep:
         return None
-    window = window or cache.max_size
+    window = window or int(cache.max_size)
     if cache._idx == cache.offset:  # never turned; rows that are not used yet may follow
         return Held(keys, values, 0, cache.offset - count, window, mask)
     keys, values = cache._temporal_order(keys), cache._temporal_order(values)
@@ -168,7 +168,7 @@ class Attention:
         return self._chains[count]
 
     def own(self, module: nn.Module) -> None:
-        """Let an attention module of ours run its code with the name of mlx-lm's function bound here.
+        """Let an attention module of ours run its code, in which mlx-lm's function is `attend`.
 
         The module gets a class of its own, whose base is its class, and keeps everything else.
         """

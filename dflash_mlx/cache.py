@@ -16,7 +16,7 @@ from mlx_lm.models.cache import RotatingKVCache
 from .branch import Branch, tree_mask
 from .errors import DFlashError, RewindError
 from .layer_cache import KINDS, ROWS, can_cut, can_pick, cut, load, members, pick, save
-from .recurrent import RecurrentCache
+from .recurrent import RecurrentCache, pick_all, rewind_all
 from .registry import SNAPSHOT_BYTES, SNAPSHOTS
 from .tree import Tree
 
@@ -53,6 +53,8 @@ class TargetCache:
                     f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
                     hint="use this model without a drafter: --no-draft",
                 )
+        self._recurrent = [c for c in self.members if isinstance(c, RecurrentCache)]
+        self._rows = [c for c in self.members if not isinstance(c, RecurrentCache)]
         self._stateful = [cache for cache in self.members if type(cache) not in ROWS]
 
     @property
@@ -86,9 +88,8 @@ class TargetCache:
         Costs memory for each token of a pass where layers are recurrent: not for a prefill.
         """
         assert self._grown is None
-        for cache in self._stateful:
-            if isinstance(cache, RecurrentCache):
-                cache.taping = on
+        for cache in self._recurrent:
+            cache.taping = on
 
     def snapshot(self) -> None:
         """Make the tokens read so far a place to go back to; the oldest such places are given up.
@@ -118,21 +119,17 @@ class TargetCache:
         assert self._grown is None
         self._grown, self.branch = (self.offset, tree), Branch(tree)
         try:
-            for cache in self.members:
-                if isinstance(cache, RecurrentCache):
-                    cache.branch = self.branch
-                else:
-                    cache.make_mask = tree_mask(
-                        cache, self.branch
-                    )  # this object's, not its class's
+            for cache in self._recurrent:
+                cache.branch = self.branch
+            for cache in self._rows:  # this object's function, not its class's
+                cache.make_mask = tree_mask(cache, self.branch)
             yield
         finally:
             self.branch = None
-            for cache in self.members:
-                if isinstance(cache, RecurrentCache):
-                    cache.branch = None
-                else:
-                    vars(cache).pop("make_mask", None)
+            for cache in self._recurrent:
+                cache.branch = None
+            for cache in self._rows:
+                vars(cache).pop("make_mask", None)
 
     def pick(self, rows: tuple[int, ...]) -> None:
         """Keep one path of the tree that was just read: row 0, the anchor's, and on from there.
@@ -148,7 +145,8 @@ class TargetCache:
             raise RewindError(
                 "the cache has read no tree with such a path.", hint="start a new conversation"
             )
-        for cache in self.members:
+        pick_all(self._recurrent, rows)
+        for cache in self._rows:
             pick(cache, rows, tree.rows)
         self._grown = None
 
@@ -174,7 +172,8 @@ class TargetCache:
                 hint="start a new conversation",
             )
         if self._can_cut(length):
-            for cache in self.members:
+            rewind_all(self._recurrent, length)
+            for cache in self._rows:
                 cut(cache, length)
         else:
             taken = next(s for s in self._snapshots if s.length == length)

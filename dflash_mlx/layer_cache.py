@@ -45,11 +45,9 @@ def can_cut(cache: Any, length: int) -> bool:
 
 
 def cut(cache: Any, length: int) -> None:
-    """Let one cache go back to `length` tokens, which `can_cut` has allowed."""
+    """Let one cache of rows go back to `length` tokens, which `can_cut` has allowed."""
     if isinstance(cache, RotatingKVCache):
         rotating.rewind(cache, length)
-    elif isinstance(cache, RecurrentCache):
-        cache.rewind(length)
     else:
         cache.trim(cache.offset - length)
 
@@ -61,9 +59,6 @@ def can_pick(cache: Any) -> bool:
 
 def pick(cache: Any, rows: tuple[int, ...], count: int) -> None:
     """Of the newest `count` rows of one cache keep these, a path of the tree they were read as."""
-    if isinstance(cache, RecurrentCache):
-        cache.pick(rows)
-        return
     if rows == tuple(range(len(rows))):
         cut(cache, cache.offset - count + len(rows))
         return

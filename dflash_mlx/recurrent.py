@@ -1,11 +1,12 @@
 """Recurrent layers that can go back: Gated DeltaNet with a tape of its last pass.
 
 A recurrent state has no rows that could be dropped. A verify therefore notes what each row fed the
-recurrence, which is small, and going back runs mlx-lm's own update again over the rows that stay.
+recurrence, which is small, and going back runs mlx-lm's own update again over the rows that stay;
+or what each row wrote, where this package's operations ran, and going back is one of those.
 Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ from mlx_lm.models.gated_delta import normalize_qk
 from .branch import Branch
 from .cpu import on_cpu
 from .delta import Project, grow, split_heads, update, walk
+from .deltas import Deltas, State, convolve, read, replay
+from .kernels.dispatch import Kernels
 
-State = list[mx.array | None]
 # On the CPU mlx-lm takes row after row, and keeping the states on the way costs only their memory:
 # that many bytes a layer. On a GPU they stay inside a kernel.
 HELD = 4 << 20
@@ -78,13 +80,13 @@ class RecurrentCache(ArraysCache):
         self.branch: Branch | None = None
         self._start = 0
         self._before: State = [None, None]
-        self._tape: Tape | None = None
+        self._tape: Tape | Deltas | None = None
 
     def begin(self) -> None:
         """A pass begins."""
         self._start, self._before, self._tape = self.offset, list(self.cache), None
 
-    def keep(self, tape: Tape) -> None:
+    def keep(self, tape: Tape | Deltas) -> None:
         """Remember what the pass that runs now fed its layer."""
         self._tape = tape
 
@@ -99,21 +101,28 @@ class RecurrentCache(ArraysCache):
             return length <= self.offset
         return self._tape is not None and self._start < length <= self.offset
 
-    def rewind(self, length: int) -> None:
-        """Go back to the state after `length` tokens, which `can_rewind` has allowed."""
+    def deltas(self, length: int | None = None) -> Deltas | None:
+        """The last pass's tape of that kind, if going back to `length` tokens needs it."""
+        inside = length is None or self._start < length < self.offset
+        return self._tape if inside and isinstance(self._tape, Deltas) else None
+
+    def rewind(self, length: int, state: State | None = None) -> None:
+        """Go back to `length` tokens, as `can_rewind` has allowed; `state` is a replay's for it."""
         if length == self._start:  # also when the pass was broken off in this layer
             self.cache = list(self._before)
         elif length == 0:
             self.load([None, None], 0)
         elif length < self.offset:
-            assert self._tape is not None
-            self.cache = self._tape.after(length - self._start)
+            self.cache = state or self._taped().after(length - self._start)
         self.offset = length
 
-    def pick(self, rows: tuple[int, ...]) -> None:
-        """Keep the path of these rows of the last pass, which read a tree."""
-        assert self._tape is not None
-        self.load(self._tape.along(rows), self._start + len(rows))
+    def pick(self, rows: tuple[int, ...], state: State | None = None) -> None:
+        """Keep the path of these rows of the last pass, which read a tree; `state` as above."""
+        self.load(state or self._taped().along(rows), self._start + len(rows))
+
+    def _taped(self) -> Tape:
+        assert isinstance(self._tape, Tape)
+        return self._tape
 
     def save(self) -> tuple[mx.array, ...]:
         """The state of a layer that has read something; nothing else is kept alive by it."""
@@ -138,25 +147,49 @@ class RecurrentCache(ArraysCache):
         self.load(*v)
 
 
-class TapedDelta(nn.Module):
-    """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted."""
+def rewind_all(caches: Sequence[RecurrentCache], length: int) -> None:
+    """`rewind` of all recurrent layers of a model: one replay for all that need one."""
+    tapes = [cache.deltas(length) for cache in caches]
+    rows = [length - cache._start for cache, tape in zip(caches, tapes, strict=True) if tape]
+    states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
+    for cache, tape in zip(caches, tapes, strict=True):
+        cache.rewind(length, next(states) if tape else None)
 
-    def __init__(self, net: nn.Module, project: Project):
+
+def pick_all(caches: Sequence[RecurrentCache], rows: tuple[int, ...]) -> None:
+    """`pick` of all recurrent layers of a model, the same."""
+    tapes = [cache.deltas() for cache in caches]
+    states = iter(replay([tape for tape in tapes if tape], rows))
+    for cache, tape in zip(caches, tapes, strict=True):
+        cache.pick(rows, next(states) if tape else None)
+
+
+class TapedDelta(nn.Module):
+    """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted.
+
+    `kernels` gives the target's, asked anew every pass.
+    """
+
+    def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
         super().__init__()
         self.net = net
-        self._project = project
+        self._project, self._kernels = project, kernels
 
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
     ) -> mx.array:
-        """Rows [1, S, H] -> [1, S, H]; stock mlx-lm wherever no tape is wanted."""
+        """Rows [1, S, H] -> [1, S, H]; stock mlx-lm wherever no tape is wanted.
+
+        Where plain steps have to have the bits of a verify, they are taken the same way.
+        """
         if isinstance(cache, RecurrentCache):
             cache.begin()
-            if cache.taping and inputs.shape[1] > 1:
-                return self._taped(inputs, cache)
+            count, kernels = inputs.shape[1], self._kernels()
+            if (cache.taping and count > 1) or (kernels.exact and count == 1):
+                return self._taped(inputs, cache, kernels)
         return self.net(inputs, mask, cache)
 
-    def _taped(self, inputs: mx.array, cache: RecurrentCache) -> mx.array:
+    def _taped(self, inputs: mx.array, cache: RecurrentCache, kernels: Kernels) -> mx.array:
         net: Any = self.net
         count, window, branch = inputs.shape[1], net.conv_kernel_size - 1, cache.branch
         mixed, gate, a, b = self._project(net, inputs)
@@ -164,15 +197,22 @@ class TapedDelta(nn.Module):
         if before is None:
             before = mx.zeros((1, window, net.conv_dim), dtype=inputs.dtype)
         rows = mx.concatenate([before, mixed], axis=1)
-        if branch is None:
+        if kernels.exact:
+            chain = mx.arange(count)[:, None] + mx.arange(window + 1)
+            mixed = convolve(net, rows, branch.windows(window + 1) if branch else chain)
+        elif branch is None:
             mixed = net.conv1d(rows)
         else:
             mixed = net.conv1d(rows[0][branch.windows(window + 1)]).swapaxes(0, 1)
         queries, keys, values = split_heads(net, nn.silu(mixed))
         queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
         fed = queries, keys, values, a, b
-        stride, states = stride_of(net, count), [state]
-        if branch is not None:
+        stride, states, tape = stride_of(net, count), [state], None
+        made = None if kernels.stock else read(kernels, net, fed, rows, state, branch)
+        if made is not None:
+            out, after, tape = made
+            states.append(after)
+        elif branch is not None:
             out, stride = grow(net, *fed, state, branch), count
         elif stride < count:
             out, states[1:] = walk(net, *fed, state, stride)
@@ -181,7 +221,7 @@ class TapedDelta(nn.Module):
             states.append(state)
         if branch is None:
             cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
-        cache.keep(Tape(net, rows, keys, values, a, b, tuple(states), stride))
+        cache.keep(tape or Tape(net, rows, keys, values, a, b, tuple(states), stride))
         cache.advance(count)
         return net.out_proj(net.norm(out, gate).reshape(1, count, -1))
 
@@ -194,11 +234,13 @@ def stride_of(net: Any, count: int) -> int:
     return min(count, -(-count * size // HELD))
 
 
-def tape_layers(layers: list[Any], project: Project) -> None:
+def tape_layers(layers: list[Any], project: Project, kernels: Callable[[], Kernels]) -> None:
     """Put a `TapedDelta` in place of every Gated DeltaNet module of one model's layers."""
     for layer in layers:
-        if layer.is_linear and not isinstance(layer.linear_attn, TapedDelta):
-            layer.linear_attn = TapedDelta(layer.linear_attn, project)
+        if layer.is_linear:
+            taped = isinstance(layer.linear_attn, TapedDelta)
+            net = layer.linear_attn.net if taped else layer.linear_attn
+            layer.linear_attn = TapedDelta(net, project, kernels)
 
 
 def recurrent_caches(layers: list[Any]) -> list[Any]:

@@ -76,7 +76,7 @@ class Target:
         self.stock_attention = install(self._body.layers, self._attention)
         self.kernels = kernels or Kernels()
         if family.project:
-            tape_layers(self._body.layers, family.project)
+            tape_layers(self._body.layers, family.project, lambda: self.kernels)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self._branch: Branch | None = None

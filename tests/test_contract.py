@@ -33,7 +33,6 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
 from dflash_mlx import attention
-from dflash_mlx.cache import TargetCache
 from dflash_mlx.context import CHUNK
 from dflash_mlx.sampling import HISTORY
 from dflash_mlx.target import FAMILIES
