@@ -1,0 +1,109 @@
+"""What exactness tests share: linear layers row by row, and verifies against plain steps."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import tiny
+from metal.ours import same_bits
+from mlx import nn
+
+from dflash_mlx.context import Context
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.target import Target
+from dflash_mlx.tree import Tree
+
+TREE = Tree(
+    tokens=tuple(tiny.prompt_of(9, 8)),
+    parents=(0, 0, 1, 2, 2, 3, 0, 5, 6),
+    depths=(1, 1, 2, 2, 2, 3, 1, 3, 4),
+    logs=(0.0,) * 9,
+)
+PATH = (1, 3, 6, 9)
+KEPT = 3  # rows of the chain
+
+
+class RowByRow(nn.Linear):
+    """A linear layer none of whose rows knows how many there are."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """As `nn.Linear`."""
+        rows = [super(RowByRow, self).__call__(part) for part in mx.split(x, x.shape[1], axis=1)]
+        return mx.concatenate(rows, axis=1)
+
+
+def target_of(
+    family: str, kernels: Kernels, dtype: mx.Dtype = mx.bfloat16, **changes: Any
+) -> Target:
+    """A tiny target, whose every layer is tapped; its head's rows are not exact."""
+    target = tiny.make_target(family, sober=True, **changes)
+    for module in target.model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = RowByRow
+    target.model.set_dtype(dtype)
+    target.tap(tuple(range(target.layers)))
+    target.kernels = kernels
+    return target
+
+
+def taps(context: Context, tokens: Sequence[int]) -> mx.array:
+    """Taps [T, K * Ht] of plain steps."""
+    context.target_cache.tape(False)
+    found = [
+        context.target.forward(mx.array([[token]]), context.target_cache)[1][0] for token in tokens
+    ]
+    context.tokens += tokens
+    mx.eval(found, context.target_cache.state)
+    return mx.concatenate(found)
+
+
+def context_of(target: Target, prompt: list[int]) -> Context:
+    """A context that has read a prompt."""
+    context = Context(target, None)
+    if prompt:
+        context.read(prompt, tiny.silent)
+    return context
+
+
+def check_all(target: Target, sizes: Iterable[tuple[int, int]]) -> None:
+    """`check` for lengths and rows."""
+    for length, rows in sizes:
+        check(target, length, rows)
+
+
+def check(target: Target, length: int, rows: int, after: int = 2) -> None:
+    """Rows of a chain and of a tree behind `length` tokens, and what follows, against plain steps.
+
+    All taps have the same bits. Some rows of each are kept, before the steps that follow.
+    """
+    prompt, anchor = tiny.prompt_of(length, 1), 7
+    block = [anchor, *tiny.prompt_of(rows - 1, 2)]
+    following = tiny.prompt_of(after, 3)
+    steps = taps(context_of(target, prompt), block)
+    context = context_of(target, prompt)
+    _, found = context.verify(anchor, mx.array(block[1:], mx.int32))
+    for row in range(rows):
+        assert same_bits(found[0, row], steps[row]), ("chain", length, rows, row)
+
+    kept = min(KEPT, rows)
+    context.commit(anchor, (*block[1:kept], following[0]), found)
+    plain = context_of(target, prompt)
+    taps(plain, block[:kept])
+    assert same_bits(taps(context, following), taps(plain, following)), ("after", length, rows)
+
+    context = context_of(target, prompt)
+    _, found = context.verify(anchor, mx.array(TREE.tokens), TREE)
+    for row in range(TREE.rows):
+        path = path_to(row)
+        steps = taps(context_of(target, prompt), [anchor, *(TREE.tokens[n - 1] for n in path)])
+        assert same_bits(found[0, row], steps[-1]), ("tree", length, row)
+    drafts = [TREE.tokens[n - 1] for n in PATH]
+    context.commit(anchor, (*drafts, following[0]), found, PATH)
+    plain = context_of(target, prompt)
+    taps(plain, [anchor, *drafts])
+    assert same_bits(taps(context, following), taps(plain, following)), ("picked", length)
+
+
+def path_to(row: int) -> list[int]:
+    """The nodes of the tree from the first to `row`."""
+    return [*path_to(TREE.parents[row - 1]), row] if row else []

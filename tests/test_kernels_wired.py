@@ -1,0 +1,397 @@
+"""The engine with this package's operations in place of MLX's and mlx-lm's own functions.
+
+References stand in for the kernels. Answers are stock mlx-lm's, whatever the drafter says; with
+exact kernels a verify's rows have the bits of plain steps, where linear layers go row by row.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import exact_rows
+import mlx.core as mx
+import pytest
+import test_ddtree as ddtree
+import tiny
+from mlx_lm.models.cache import QuantizedKVCache, RotatingKVCache
+
+from dflash_mlx import attention, deltas, recurrent
+from dflash_mlx.branch import Branch
+from dflash_mlx.cache import TargetCache
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.policy import Fixed
+from dflash_mlx.target import Target
+from dflash_mlx.tree import Tree
+from dflash_mlx.types import Plan
+
+SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
+LENGTH = 16
+LATENT = ("deepseek_v3", "glm_moe_dsa", "kimi_k25")
+RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
+
+
+class Noted(Kernels):
+    """Counts what ran."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        object.__setattr__(self, "ran", Counter())
+
+    ran: Counter[str]
+
+    def __call__(self, op: Op, *args: Any) -> Any:
+        """As without."""
+        self.ran[op.name] += 1
+        return super().__call__(op, *args)
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family, which nobody else uses."""
+    return tiny.make_target(family)
+
+
+@cache
+def stock(family: str, prompt: tuple[int, ...]) -> list[int]:
+    """mlx-lm's answer."""
+    target_of(family).kernels = Kernels()
+    return tiny.plain(target_of(family), list(prompt), LENGTH)
+
+
+def drafter_of(kind: str, family: str, prompt: list[int]) -> Any:
+    """Never trained, right, wrong, or of several minds."""
+    text = [*prompt, *stock(family, tuple(prompt))]
+    if kind == "random":
+        return tiny.random_drafter(target_of(family))
+    if kind == "hinted":
+        return ddtree.hinted_drafter(text)
+    return tiny.scripted_drafter(text, wrong=kind == "wrong")
+
+
+def answer(
+    family: str, kind: str, prompt: list[int], rows: int, tree: bool, **switches: bool
+) -> Counter[str]:
+    """Hold one answer against stock mlx-lm's; which operations have run how often."""
+    wanted, drafter = stock(family, tuple(prompt)), drafter_of(kind, family, prompt)
+    target = target_of(family)
+    target.kernels = noted = Noted(**(switches or {"own": True}))
+    blocks = tiny.speculate(
+        target,
+        drafter,
+        prompt,
+        block_size=8 if tree else rows,
+        max_tokens=LENGTH,
+        policy=Fixed(Plan(rows, tree=True)) if tree else None,
+    )
+    target.kernels = Kernels()
+    assert tiny.joined(blocks) == wanted
+    return noted.ran
+
+
+CASES = [("random", 7, False), ("right", 16, False), ("hinted", 17, True), ("wrong", 6, True)]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_answers(family: str) -> None:
+    """Chains and trees, in contexts shorter than the window, and longer."""
+    for number, (kind, rows, tree) in enumerate(CASES):
+        for prompt in (SHORT, LONG) if tiny.ALL else ((SHORT, LONG)[number % 2],):
+            ran = answer(family, kind, prompt, rows, tree)
+            assert (ran["verify_attention"] > 0) == (family not in LATENT)
+            if family in RECURRENT:
+                assert ran["gated_delta_tree" if tree else "gated_delta_tape"] > 0
+                assert ran["gated_delta_replay"] > 0 or kind == "right"
+
+
+@pytest.mark.parametrize("family", ["llama_sliding", "qwen3_next"])
+def test_budgets_over_a_word(family: str) -> None:
+    """A tree of 70 rows, which no kernel takes, is left to the references where they stand in."""
+    assert answer(family, "hinted", LONG, 70, True)["verify_attention"] > 0
+
+
+@pytest.mark.parametrize("family", [name for name in tiny.FAMILIES if name not in LATENT])
+def test_every_layer_goes_through_the_kernels(family: str) -> None:
+    """Also layers that read another's rows, rings in every position, and plain steps."""
+    target = target_of(family)
+    target.kernels = noted = Noted(own=True)
+    held = target.make_cache()
+    passes = (5, 20, 3, 1, 1, 64)
+    for count in passes:
+        target.forward(mx.array([tiny.prompt_of(count)]), held)
+    kinds = [bool(getattr(layer, "is_linear", False)) for layer in target._body.layers]
+    assert noted.ran["verify_attention"] == len(passes) * kinds.count(False)
+    assert noted.ran["gated_delta_tape"] == (len(passes) - 2) * kinds.count(True)
+    target.kernels = Kernels()
+
+
+@pytest.mark.parametrize("count", [1, 9])
+@pytest.mark.parametrize("family", ["llama_sliding", "gemma4_unified", "gpt_oss", "qwen3_next"])
+def test_logits(family: str, count: int) -> None:
+    """A pass behind 0 to 40 tokens, read in odd pieces, has stock's logits but for roundings."""
+    target = tiny.make_target(family, sober=True)
+    for length in (0, 3, tiny.WINDOW - 1, tiny.WINDOW, 40):
+        out = []
+        for kernels in (Kernels(), Kernels(own=True)):
+            held = target.make_cache()
+            for first in range(0, length, 5):
+                tokens = tiny.prompt_of(40)[first : min(first + 5, length)]
+                mx.eval(target.forward(mx.array([tokens]), held)[0])
+            if length:
+                held.rewind(length - 1)  # where a ring was full it has a filler now
+            target.kernels = kernels
+            out.append(target.forward(mx.array([tiny.prompt_of(count, 3)]), held)[0])
+            target.kernels = Kernels()
+        assert tiny.apart(*out) < 2e-5 * max(1.0, float(mx.abs(out[0]).max().item()))
+
+
+def window_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a row sees one token more than its window has."""
+    honest = attention.Scores
+    patch.setattr(
+        attention,
+        "Scores",
+        lambda scale, window, sinks: honest(scale, window=window and window + 1, sinks=sinks),
+    )
+
+
+def no_sinks(patch: pytest.MonkeyPatch) -> None:
+    """A fault: sinks are forgotten."""
+    honest = attention.Scores
+    patch.setattr(attention, "Scores", lambda scale, window, sinks: honest(scale, window=window))
+
+
+def parents_of_a_chain(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a tree's rows are taken for a chain."""
+    honest = Branch.__init__
+
+    def init(self: Branch, tree: Tree) -> None:
+        honest(self, tree)
+        self.parents = tuple(range(-1, tree.rows - 1))
+
+    patch.setattr(Branch, "__init__", init)
+
+
+def context_one_short(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the newest committed row counts as the block's first."""
+    honest = attention.Held
+
+    def held(keys: Any, values: Any, start: int, context: int, *rest: Any) -> Any:
+        return honest(keys, values, start, max(0, context - 1), *rest)
+
+    patch.setattr(attention, "Held", held)
+
+
+def replay_of_one_row_fewer(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the last row that stays is not learned."""
+    honest = deltas.replay
+    patch.setattr(recurrent, "replay", lambda tapes, rows: honest(tapes, [*rows][:-1]))
+
+
+def replay_of_other_layers(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the layers get each other's states."""
+    honest = deltas.replay
+    patch.setattr(recurrent, "replay", lambda tapes, rows: honest(tapes, rows)[::-1])
+
+
+def a_stale_pass(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a layer reads what another layer was lent."""
+    honest = attention.Pass.held
+    first: dict[int, Any] = {}
+
+    def held(self: Any, keys: Any, cache: Any, mask: Any) -> Any:
+        return first.setdefault(id(self), honest(self, keys, cache, mask))
+
+    patch.setattr(attention.Pass, "held", held)
+
+
+@pytest.mark.parametrize(
+    ("fault", "family", "kind", "rows", "tree"),
+    [
+        (window_off_by_one, "llama_sliding", "random", 7, False),
+        (window_off_by_one, "gemma4_text", "hinted", 17, True),
+        (window_off_by_one, "gpt_oss", "random", 7, False),
+        (window_off_by_one, "muse_glimmer", "hinted", 17, True),
+        (no_sinks, "gpt_oss", "random", 7, False),
+        (parents_of_a_chain, "qwen3", "hinted", 17, True),
+        (parents_of_a_chain, "qwen3_5", "hinted", 17, True),
+        (context_one_short, "llama", "right", 7, False),
+        (replay_of_one_row_fewer, "qwen3_next", "hinted", 17, True),
+        (replay_of_one_row_fewer, "qwen3_5", "random", 7, False),
+        (replay_of_other_layers, "qwen3_5", "random", 7, False),
+        (a_stale_pass, "minimax", "random", 7, False),
+    ],
+)
+def test_faults_are_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    family: str,
+    kind: str,
+    rows: int,
+    tree: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answers above can fail."""
+    answer(family, kind, LONG, rows, tree)
+    fault(monkeypatch)
+    with pytest.raises((AssertionError, RuntimeError)):
+        answer(family, kind, LONG, rows, tree)
+    target_of(family).kernels = Kernels()
+
+
+EXACT = ("qwen3", "llama_sliding", "muse_glimmer", "gemma4_unified", "qwen3_5")
+SIZES = [(0, 5), (tiny.WINDOW - 1, 16), (30, 2)]
+
+
+@pytest.mark.parametrize("family", EXACT)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_a_rows_bits_are_those_of_plain_steps(family: str, dtype: mx.Dtype) -> None:
+    """Chains, trees, and steps after a part of either was kept."""
+    target = exact_rows.target_of(family, Kernels(exact=True), dtype)
+    lengths = (0, 1, 3, 11, 12, 13, 30) if tiny.ALL else ()
+    exact_rows.check_all(target, [*SIZES, *((n, r) for n in lengths for r in (2, 7, 16))])
+
+
+def stock_rows(patch: pytest.MonkeyPatch) -> None:
+    """A fault: nothing is exact."""
+    patch.setattr(attention.Attention, "_wanted", lambda *_: False)
+
+
+def rings_as_they_lie(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a ring's rows are taken in the order in which they were written."""
+    held, honest = attention.Held, attention.by_position
+
+    def by_position(cache: Any, *rest: Any) -> Any:
+        found = honest(cache, *rest)
+        if isinstance(cache, RotatingKVCache) and found.start:
+            parts = cache.keys, cache.values
+            return held(*parts, found.start, found.context, found.window, found.mask)
+        return found
+
+    patch.setattr(attention, "by_position", by_position)
+
+
+def stock_convolution(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the convolution sums many rows otherwise than one."""
+
+    def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
+        rows = net.conv1d(inputs[0][places]).swapaxes(0, 1)
+        return rows if len(places) == 1 else rows * (1 + 2**-7)
+
+    patch.setattr(recurrent, "convolve", convolve)
+
+
+def plain_steps_of_mlx_lm(patch: pytest.MonkeyPatch) -> None:
+    """A fault: plain steps take mlx-lm's way through a recurrent layer."""
+    call = recurrent.TapedDelta.__call__
+
+    def stock(self: Any, inputs: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        if inputs.shape[1] == 1:
+            cache.begin()
+            return self.net(inputs, mask, cache)
+        return call(self, inputs, mask, cache)
+
+    patch.setattr(recurrent.TapedDelta, "__call__", stock)
+
+
+@pytest.mark.parametrize(
+    ("fault", "family"),
+    [
+        (stock_rows, "llama_sliding"),
+        (rings_as_they_lie, "llama_sliding"),
+        (stock_convolution, "qwen3_5"),
+        (plain_steps_of_mlx_lm, "qwen3_5"),
+        (window_off_by_one, "muse_glimmer"),
+        (replay_of_one_row_fewer, "qwen3_5"),
+    ],
+)
+def test_other_bits_are_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks of bits can fail."""
+    target = exact_rows.target_of(family, Kernels(exact=True), mx.float32)
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        exact_rows.check_all(target, SIZES)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_exact_mode_refuses_what_it_does_not_know(family: str) -> None:
+    """Latent attention is named, before anything is read; the others are taken."""
+    target, exact = tiny.make_target(family), Kernels(exact=True)
+    if family in LATENT:
+        assert len(target.stock_attention) == 1
+        with pytest.raises(DFlashError, match=family) as caught:
+            target.kernels = exact
+        assert caught.value.hint
+        assert target.kernels == Kernels()
+        with pytest.raises(DFlashError, match=family):
+            Target(target.model, target.tokenizer, target.config, target.path, exact)
+    else:
+        assert target.stock_attention == ()
+        target.kernels = exact
+
+
+def test_exact_passes_refuse_what_they_do_not_know() -> None:
+    """A quantised cache, a mask of somebody else, and a tree larger than a kernel's rows."""
+    target = tiny.make_target("llama", head_dim=32)
+    target.kernels = Kernels(exact=True)
+    held = TargetCache([QuantizedKVCache(group_size=32, bits=8) for _ in range(3)])
+    with pytest.raises(DFlashError, match="QuantizedKVCache"):
+        target.forward(mx.array([SHORT]), held)
+    held = target.make_cache()
+    now = attention.Pass(attention.Rows.of(0, range(-1, 4)))
+    keys = mx.zeros((1, 1, 5, 32))
+    held.members[0].update_and_fetch(keys, keys)
+    assert now.held(keys, held.members[0], mx.ones((5, 5), mx.bool_)) is None
+    assert now.held(keys, held.members[0], "causal") is not None
+
+    target.kernels = Kernels(MetalLauncher(), exact=True)
+    tree = Tree((5,) * 64, (0,) * 64, (1,) * 64, (0.0,) * 64)
+    held = target.make_cache()
+    with held.reading(tree), pytest.raises(DFlashError, match="64 rows"):
+        target.forward(mx.array([[1, *tree.tokens]]), held)
+
+
+def test_a_pass_leaves_nothing_behind() -> None:
+    """No arrays of a cache are held, or they would be copied at the next pass; no functions."""
+    target = target_of("gemma4_unified")
+    target.kernels = Kernels(own=True)
+    held = target.make_cache()
+    tree = Tree((5, 6), (0, 0), (1, 1), (0.0, 0.0))
+    target.forward(mx.array([LONG]), held)
+    with held.reading(tree):
+        before = [vars(cache)["make_mask"] for cache in held.members]
+        target.forward(mx.array([[1, *tree.tokens]]), held)
+        assert [vars(cache)["make_mask"] for cache in held.members] == before
+    assert target._attention._pass is None
+    assert not any("make_mask" in vars(cache) for cache in held.members)
+    with pytest.raises(IndexError), target._attention.over(3, held.members, None):
+        raise IndexError
+    assert target._attention._pass is None
+    target.kernels = Kernels()
+
+
+def test_two_targets_of_one_model() -> None:
+    """Each has its own kernels, though they share the layers; the newer one's are asked."""
+    first = tiny.make_target("qwen3_5")
+    noted, other = Noted(own=True), Noted(own=True)
+    first.kernels = noted
+    second = Target(first.model, first.tokenizer, first.config, first.path, other)
+    second.forward(mx.array([SHORT]), second.make_cache())
+    assert not noted.ran
+    assert other.ran == {"verify_attention": 1, "gated_delta_tape": 2}
+
+
+def test_mlx_lms_classes_stay_as_they_are() -> None:
+    """Another model of the same class attends by mlx-lm's function."""
+    target = target_of("qwen3")
+    layer: Any = target._body.layers[0].self_attn
+    kind = attention.stock_class(layer)
+    assert type(layer) is not kind
+    assert isinstance(layer, kind)
+    assert kind.__call__.__globals__[attention.NAME] is attention.scaled_dot_product_attention
+    assert type(target._body.layers[1].self_attn) is type(layer)
+    again: Any = Target(target.model, target.tokenizer, target.config, target.path)
+    assert attention.stock_class(again._body.layers[0].self_attn) is kind
