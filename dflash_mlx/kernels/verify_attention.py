@@ -17,7 +17,7 @@ SPLIT = 256  # positions one threadgroup goes through, in a long context four ti
 SHORT = 16  # splits of that length
 THREADS = 256  # of a threadgroup at most
 ROWS = 64  # of a block at most: bits of the word that holds a path
-DIMS = (64, 80, 96, 128, 192, 256)
+DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
 NO_SINK = -3.4028234663852886e38  # the lowest float32: its weight is 0, and no kernel needs -inf
@@ -181,7 +181,7 @@ def edges_between(first: int, end: int, split: int) -> list[int]:
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
-    """Up to 64 rows, heads of 64 to 256 as listed, keys and values of one shape and dtype."""
+    """Up to 64 rows, heads of 32 to 256 as listed, keys and values of one shape and dtype."""
     return (
         len(rows.paths) <= ROWS
         and q.shape[2] in DIMS

@@ -22,6 +22,7 @@ TOLERANCE = {mx.float32: 2e-5, mx.float16: 2e-3, mx.bfloat16: 1e-2}
 # Heads of queries and keys, their size, dtype; the first is used wherever the shape is no matter.
 SHAPES = [
     ((4, 2), 64, mx.float32),
+    ((3, 1), 32, mx.float32),
     ((2, 2), 80, mx.bfloat16),
     ((3, 1), 96, mx.float16),
     ((4, 1), 128, mx.bfloat16),

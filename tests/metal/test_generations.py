@@ -1,0 +1,145 @@
+"""Whole answers with all kernels emulated in place of their references: the same tokens.
+
+The bundled pair and a tiny hybrid of recurrent and attention layers; and bits of exact mode.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import exact_rows
+import pytest
+import test_ddtree as ddtree
+import tiny
+
+from dflash_mlx import api
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import Launcher, MetalLauncher
+from dflash_mlx.pair import Pair, load
+from dflash_mlx.policy import Fixed
+from dflash_mlx.target import Target
+from dflash_mlx.types import Plan
+
+from .emulator import Emulator, emulated
+from .ours import Edit, Faulty
+
+ATTENTION = {"verify_attention", "verify_attention_combine"}
+GREEDY = {"verify_accept_argmax", "verify_accept_prefix"}
+DELTA = {"gated_delta_tape", "gated_delta_tree", "gated_delta_replay"}
+SIZES: dict[str, Any] = {"head_dim": 64, "linear_key_head_dim": 32, "partial_rotary_factor": 0.25}
+
+
+@cache
+def bundled() -> Pair:
+    """The bundled pair, nobody else's."""
+    return load()
+
+
+@contextmanager
+def kernels_of(
+    target: Target, launcher: Callable[[], Launcher] = MetalLauncher, **switches: bool
+) -> Iterator[Emulator]:
+    """Within it the target runs emulated kernels."""
+    honest = target.kernels
+    with emulated() as emulator:
+        target.kernels = Kernels(launcher(), **switches)
+        try:
+            yield emulator
+        finally:
+            target.kernels = honest
+
+
+def names(emulator: Emulator) -> set[str]:
+    """The kernels that have run."""
+    ran = {record.launch.name for record in emulator.records}
+    known = sorted(ATTENTION | GREEDY | DELTA, key=len, reverse=True)
+    return {next(kernel for kernel in known if kernel in name) for name in ran}
+
+
+@pytest.mark.parametrize(
+    ("length", "options"),
+    [(40, {}), (16, {"mode": "ddtree", "tree_budget": 15}), (3, {"block_size": 2})],
+)
+def test_the_bundled_pair(length: int, options: dict[str, Any]) -> None:
+    """Chains, trees, and verifies of two rows."""
+    pair, prompt = bundled(), "What is 12 plus 7?"
+    wanted = api.generate(pair, prompt, max_tokens=length, **options)
+    with kernels_of(pair.target) as emulator:
+        result = api.generate(pair, prompt, max_tokens=length, **options)
+        assert result.tokens == wanted.tokens
+        assert result.stats.committed == wanted.stats.committed
+        ran = names(emulator)
+    assert ran == ATTENTION | (set() if options.get("mode") == "ddtree" else GREEDY)
+
+
+@cache
+def hybrid() -> tuple[Target, tuple[int, ...]]:
+    """A tiny target whose sizes the kernels take, and stock mlx-lm's answer."""
+    target = tiny.make_target("qwen3_5", **SIZES)
+    return target, tuple(tiny.plain(target, tiny.prompt_of(30), 16))
+
+
+def answer(plan: Plan, **options: Any) -> set[str]:
+    """The hybrid's answer to drafts of which some are wrong; which kernels have run."""
+    target, wanted = hybrid()
+    prompt = tiny.prompt_of(30)
+    drafter = ddtree.hinted_drafter([*prompt, *wanted])
+    with kernels_of(target, **options) as emulator:
+        blocks = tiny.speculate(
+            target, drafter, prompt, block_size=8, max_tokens=16, policy=Fixed(plan)
+        )
+        assert tiny.joined(blocks) == list(wanted)
+        assert plan.rows == 1 or min(len(block.tokens) for block in blocks[1:]) < plan.rows
+        return names(emulator)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(
+    ("plan", "kernels"),
+    [
+        (Plan(6), {"gated_delta_tape", "gated_delta_replay"}),
+        (Plan(13, tree=True), {"gated_delta_tree", "gated_delta_replay"}),
+        (Plan(1), set()),
+    ],
+)
+def test_a_hybrid(plan: Plan, kernels: set[str], exact: bool) -> None:
+    """Chains with rejections and trees; plain steps are the kernels' only where they are exact."""
+    ran = answer(plan, exact=exact)
+    if plan.rows > 1 or exact:
+        wanted = ATTENTION | kernels | ({"gated_delta_tape"} if exact else set())
+        assert ran == wanted
+    else:
+        assert ran == ATTENTION  # of the prompt
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("qwen3_5", SIZES),
+        ("llama_sliding", {"head_dim": 64}),
+        ("gemma4_unified", {"head_dim": 64, "global_head_dim": 80}),
+    ],
+)
+def test_a_rows_bits_are_those_of_plain_steps(family: str, changes: dict[str, Any]) -> None:
+    """In bfloat16 with exact kernels: chains, trees, and steps after a part of either was kept."""
+    target = exact_rows.target_of(family, Kernels(), **changes)
+    with kernels_of(target, exact=True):
+        exact_rows.check(target, 13, 5 if tiny.ALL else 3, after=1)
+
+
+@pytest.mark.parametrize(
+    ("edit", "plan"),
+    [
+        (("(seen >> (i - old)) & 1", "1"), Plan(13, tree=True)),
+        (("context + i - old", "context"), Plan(6)),
+        (("learn<1>(&s, &key,", "learn<1>(&s, &gate,"), Plan(6)),
+        (("for (int a = 0; a < n; ++a)", "for (int a = 0; a < n - 1; ++a)"), Plan(6)),
+    ],
+)
+def test_a_broken_kernel_is_noticed(edit: Edit, plan: Plan) -> None:
+    """The answers above can fail: a mask, a place, and what is replayed."""
+    launcher = Faulty(edit)
+    with pytest.raises(AssertionError):
+        answer(plan, launcher=lambda: launcher)
+    assert 1 in launcher.found.values()
