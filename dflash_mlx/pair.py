@@ -19,6 +19,8 @@ from .config import DraftConfig, load_config, parse
 from .cpu import settle
 from .drafter import Drafter
 from .errors import DFlashError, UsageError, first_line
+from .kernels.shapes import Shapes
+from .kernels.verdicts import proven
 from .mask_embedding import read_mask_embedding
 from .model import OWN, DraftModel
 from .target import Target, target_config
@@ -62,12 +64,18 @@ def load(
     config = target_config(target_path)
     if names.draft is None:
         alone = Target.load(target_path, trust_remote_code=trust_remote_code)
-        return Pair(alone, None, names.target_label, None)
+        return with_proof(Pair(alone, None, names.target_label, None))
     draft_path = hub.fetch(names.draft, on_download)
     draft_config = checked(draft_path, config, names)
     loaded = Target.load(target_path, trust_remote_code=trust_remote_code)
     drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
-    return Pair(loaded, drafter, names.target_label, names.draft_label)
+    return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+
+
+def with_proof(pair: Pair) -> Pair:
+    """The pair, whose kernels are those that are right and fast at its shapes on this machine."""
+    pair.target.kernels = proven(pair.target.kernels, lambda: Shapes.of(pair))
+    return pair
 
 
 def with_drafter(
@@ -86,7 +94,7 @@ def with_drafter(
     path = hub.fetch(names.draft, on_download)
     config = checked(path, pair.target.config, names)
     drafter = load_drafter(path, config, pair.target, draft_bits)
-    return Pair(pair.target, drafter, pair.target_name, names.draft_label)
+    return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
 
 
 def names_with(pair: Pair, draft: str | Path | None) -> hub.Names:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
@@ -21,6 +20,7 @@ from mlx.utils import tree_flatten
 
 from .blas import use_openblas
 from .costs import Costs
+from .kept import cache_file, replace_json
 from .pair import Pair
 
 FIRST, LAST = 256, 8192  # depths that are measured; each is twice the one before
@@ -38,8 +38,7 @@ def depth_for(depth: int, most: int = LAST) -> int:
 
 def cost_file() -> Path:
     """Where costs are kept; it need not exist."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "dflash" / "costs.json"
+    return cache_file("costs.json")
 
 
 def fingerprint(pair: Pair) -> str:
@@ -96,16 +95,7 @@ def write_costs(file: Path, key: str, costs: Costs) -> None:
     entries = [*known.items(), (key, costs)][-KEPT:]
     data = {"format": FORMAT, "costs": {name: asdict(found) for name, found in entries}}
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"
-        ) as part:
-            json.dump(data, part)
-        try:
-            os.replace(part.name, file)
-        except OSError:
-            os.unlink(part.name)
-            raise
+        replace_json(file, data)
     except OSError as error:
         log.warning("the costs cannot be kept in %s: %s", file, error.strerror)
 

@@ -159,12 +159,18 @@ def test_the_engine_asks_the_pairs_own_kernels(
 
 
 def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against kernels that nobody timed running unasked, and against a word ignored."""
+    """Guards against kernels that nobody proved running, and against a word ignored."""
+    assert available() == Kernels()
+    monkeypatch.setenv("DFLASH_KERNELS", "off")
+    assert available() == Kernels(own=True)
+    monkeypatch.delenv("DFLASH_KERNELS")
     monkeypatch.setattr(dispatch.mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(dispatch.mx.metal, "is_available", lambda: True)
+    asked = available()
+    assert asked.launcher is not None
+    assert not asked.launches(verify_accept.OP, mx.zeros((2, 9)), mx.zeros((1,)))
+    monkeypatch.setenv("DFLASH_KERNELS", "stock")
     assert available().launcher is None
-    monkeypatch.setenv("DFLASH_KERNELS", "on")
-    assert available().launcher is not None
     monkeypatch.setenv("DFLASH_KERNELS", "fast")
     with pytest.raises(UsageError, match="'fast'"):
         available()

@@ -35,7 +35,9 @@ class Op:
 class Kernels:
     """Runs operations; without a launcher all by their references.
 
-    `off` has the names of operations whose kernel is not used, each with the reason, for people.
+    `off` has the names of operations whose kernel is not used, each with the reason, for people;
+    of those `wrong` are the ones whose kernel gave wrong results. `on`: the only operations that
+    may run as kernels, where they were proven; None is all.
     `own`: where MLX or mlx-lm has a function of its own for an operation, the reference stands in
     for it all the same. `exact`: so that no row's bits depend on how many rows there are.
     """
@@ -44,6 +46,8 @@ class Kernels:
     off: Mapping[str, str] = field(default_factory=dict)
     own: bool = False
     exact: bool = False
+    on: frozenset[str] | None = None
+    wrong: frozenset[str] = frozenset()
 
     @property
     def stock(self) -> bool:
@@ -52,7 +56,9 @@ class Kernels:
 
     def launches(self, op: Op, *args: Any) -> bool:
         """Whether a kernel would run."""
-        return self.launcher is not None and op.name not in self.off and op.fits(*args)
+        if self.launcher is None or op.name in self.off:
+            return False
+        return (self.on is None or op.name in self.on) and op.fits(*args)
 
     def takes(self, op: Op, *args: Any) -> bool:
         """Whether to run an operation here that MLX or mlx-lm has a function of its own for."""
@@ -65,16 +71,30 @@ class Kernels:
         return op.reference(*args)
 
 
-def available(*, exact: bool = False) -> Kernels:
-    """What DFLASH_KERNELS asks for, which is "stock" where it is not set.
+def by_metal() -> bool:
+    """Whether MLX computes by Metal."""
+    return mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
 
-    "on": kernels where MLX computes by Metal; "off": the references in their place, which are slow
-    and good for finding faults; "stock": neither, where MLX or mlx-lm has a function of its own.
-    UsageError for another word.
+
+def wanted() -> str:
+    """The word of DFLASH_KERNELS; UsageError for one that is not known.
+
+    Where it is not set: "on" where MLX computes by Metal, "stock" elsewhere.
     """
-    wanted = os.environ.get(SWITCH, "stock")
-    if wanted not in WORDS:
-        raise UsageError(f"{SWITCH} cannot be '{wanted}'.", hint=f"give {', '.join(WORDS)}")
-    on_gpu = mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
-    launcher = MetalLauncher() if on_gpu and wanted == "on" else None
-    return Kernels(launcher, own=wanted == "off", exact=exact)
+    word = os.environ.get(SWITCH) or ("on" if by_metal() else "stock")
+    if word not in WORDS:
+        raise UsageError(f"{SWITCH} cannot be '{word}'.", hint=f"give {', '.join(WORDS)}")
+    return word
+
+
+def available(*, exact: bool = False) -> Kernels:
+    """What DFLASH_KERNELS asks for.
+
+    "on": kernels where MLX computes by Metal, none of them before it is proven (`proof.proven`);
+    "off": the references in their place, which are slow and good for finding faults; "stock":
+    neither, where MLX or mlx-lm has a function of its own.
+    """
+    word = wanted()
+    launcher = MetalLauncher() if by_metal() and word == "on" else None
+    on = frozenset() if launcher else None
+    return Kernels(launcher, own=word == "off", exact=exact, on=on)

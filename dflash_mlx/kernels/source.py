@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Grid = tuple[int, int, int]
+CONSTANT = 8  # elements from which MLX puts an input into device memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ class Launcher(Protocol):
 
 
 class MetalLauncher:
-    """Builds each kernel once and gives it to MLX's Metal backend."""
+    """Builds each kernel once a signature and gives it to MLX's Metal backend.
+
+    MLX keeps one compiled text a name and compiles anew when another comes: buffers of other types,
+    or of fewer than 8 elements, which it puts elsewhere, are another text. So each has its name.
+    """
 
     def __init__(self) -> None:
         self._built: dict[str, Any] = {}
@@ -72,15 +77,16 @@ class MetalLauncher:
         init_value: float | None = None,
     ) -> list[mx.array]:
         """As `Launcher`; inputs are made row-contiguous by MLX where they are not."""
-        if source.name not in self._built:
-            self._built[source.name] = mx.fast.metal_kernel(
-                name=f"dflash_{source.name}",
+        name = f"dflash_{source.name}_{signature(inputs, output_dtypes)}"
+        if name not in self._built:
+            self._built[name] = mx.fast.metal_kernel(
+                name=name,
                 input_names=list(source.inputs),
                 output_names=list(source.outputs),
                 source=source.body,
                 header=source.header,
             )
-        return self._built[source.name](
+        return self._built[name](
             inputs=list(inputs),
             template=list(template),
             grid=grid,
@@ -89,6 +95,13 @@ class MetalLauncher:
             output_dtypes=list(output_dtypes),
             init_value=init_value,
         )
+
+
+def signature(inputs: Sequence[mx.array], output_dtypes: Sequence[mx.Dtype]) -> str:
+    """What MLX writes into a kernel's signature beside its buffers' names, as one word."""
+    kinds = [(x.dtype, "" if x.size >= CONSTANT else "c" if x.ndim else "s") for x in inputs]
+    kinds += [(dtype, "") for dtype in output_dtypes]
+    return "_".join(f"{dtype}".rpartition(".")[2] + place for dtype, place in kinds)
 
 
 def text(name: str) -> str:

@@ -1,0 +1,117 @@
+"""The sizes at which a loaded pair would run kernels. Knows configs and modules, no operation."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+from dflash_mlx.memory import layer_kinds, row_width
+
+if TYPE_CHECKING:
+    from dflash_mlx.pair import Pair
+
+ROWS = 16  # of a verify where there is no drafter to say
+CONTEXT = 1024  # tokens before a block, where attention is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One kind of attention layers; a `window` of 0 is none."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Gated DeltaNet layers: heads and their sizes, how many layers, the convolution's inputs."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    layers: int
+    window: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """DFlash 2's candidate selector; `dtype` is that of its codebooks, by name."""
+
+    candidates: int
+    rank: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What a pair needs: a verify of `rows` rows of logits of `vocab` tokens, and its layers.
+
+    `dtype` is the name of the hidden states' dtype.
+    """
+
+    vocab: int
+    rows: int
+    dtype: str
+    attention: tuple[Attention, ...] = ()
+    delta: Delta | None = None
+    selector: Selector | None = None
+    context: int = CONTEXT
+
+    @classmethod
+    def of(cls, pair: "Pair") -> "Shapes":
+        """Those of a loaded pair; reads its configs, evaluates nothing."""
+        target, drafter, selector = pair.target, pair.drafter, None
+        rows = drafter.config.block_size if drafter else ROWS
+        if drafter and (more := drafter.config.dflash2):
+            codebook: mx.array = drafter.model.selector.predecessor_codebook
+            selector = Selector(more.selector_top_k, more.selector_rank, name_of(codebook.dtype))
+        return cls(
+            vocab=target.vocab_size,
+            rows=rows,
+            dtype=name_of(target.embed(mx.array([0])).dtype),
+            attention=attention_of(target.config),
+            delta=delta_of(target.config),
+            selector=selector,
+        )
+
+
+def attention_of(config: dict[str, Any]) -> tuple[Attention, ...]:
+    """The kinds of a config's attention layers; none where keys and values are one (MLA)."""
+    if config.get("kv_lora_rank"):
+        return ()
+    heads, found = config["num_attention_heads"], []
+    for kind in dict.fromkeys(layer_kinds(config)):
+        if kind == "linear_attention":
+            continue
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        if kind == "full_attention":
+            dim = config.get("global_head_dim") or dim
+        kv_heads = row_width(config, kind) // (2 * dim)
+        window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
+        sinks = config["model_type"] == "gpt_oss"
+        found.append(Attention(heads, kv_heads, dim, window, sinks))
+    return tuple(found)
+
+
+def delta_of(config: dict[str, Any]) -> Delta | None:
+    """The Gated DeltaNet layers of a config, if it has any."""
+    layers = layer_kinds(config).count("linear_attention")
+    names = ("linear_num_key_heads", "linear_num_value_heads")
+    keys, values, key_dim, value_dim = (
+        config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
+    )
+    if not layers * keys * values * key_dim * value_dim:
+        return None
+    window = (config.get("linear_conv_kernel_dim") or 4) - 1
+    channels = 2 * keys * key_dim + values * value_dim
+    return Delta(keys, values, key_dim, value_dim, layers, window, channels)
+
+
+def name_of(dtype: mx.Dtype) -> str:
+    """A dtype's name, as MLX's module has it."""
+    return str(dtype).rpartition(".")[2]

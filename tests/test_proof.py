@@ -1,0 +1,274 @@
+"""Kernels are used only where they were right and fast on this machine, and the file remembers."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from dflash_mlx.kernels import verdicts
+from dflash_mlx.kernels.cases import GENERIC
+from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.proof import STARTED, UNTIMED, UNUSED, Verdict, prove
+from dflash_mlx.kernels.shapes import Shapes
+from dflash_mlx.kernels.source import signature
+from dflash_mlx.kernels.trials import TRIALS, Trial
+from dflash_mlx.kernels.verdicts import key_of, latest, proven, read_verdicts, verdict_file
+
+SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
+X = mx.array([1.0, 2.0, -3.0])
+
+
+@dataclass
+class Device:
+    """Runs "kernels" that are functions by name, on a clock that only they move."""
+
+    kernels: dict[str, Callable[[mx.array], Any]] = field(default_factory=dict)
+    cost: dict[str, float] = field(default_factory=dict)
+    now: float = 0.0
+    ran: list[str] = field(default_factory=list)
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def run(self, name: str, x: mx.array) -> Any:
+        """Launch one."""
+        self.ran.append(name)
+        self.now += self.cost.get(name, 0.5)
+        return self.kernels.get(name, lambda x: 2 * x)(x)
+
+    def stock(self, x: mx.array) -> mx.array:
+        """What MLX has of its own."""
+        self.now += 1.0
+        return 2 * x
+
+    def trial(self, name: str, needs: bool = True) -> Trial:
+        """An operation that doubles."""
+        op: Any = Op(name, lambda x: 2 * x, lambda device, x: device.run(name, x))
+        return Trial(op, lambda shapes: [(X,), (X * shapes.rows,)], self.stock, lambda _: needs)
+
+    def prove(self, *names: str, **options: Any) -> dict[str, Verdict]:
+        """The verdicts on some operations."""
+        trials = tuple(self.trial(name) for name in names)
+        given: Any = {"clock": self.clock, "budget": 1000.0, "trials": trials, **options}
+        device: Any = self
+        return {verdict.name: verdict for verdict in prove(device, SHAPES, **given)}
+
+
+def test_what_is_right_and_fast_is_used() -> None:
+    """Half of stock's time, by medians of alternating series."""
+    device = Device()
+    verdict = device.prove("double")["double"]
+    assert verdict == Verdict("double", True, 0.0, 0.5, 0.5, "")
+    assert device.ran[:2] == ["double"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (lambda x: 2.06 * x, "differs from its reference by 0.03"),
+        (lambda x: mx.where(x > 1, mx.nan, 2 * x), "gives what is no number"),
+        (lambda x: 2 * x[:2], "gives another shape or dtype"),
+        (lambda x: (2 * x).astype(mx.float16), "gives another shape or dtype"),
+        (lambda x: [2 * x, x], "gives another shape or dtype"),
+        (lambda x: 1 / 0, "raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_is_wrong_is_not(kernel: Callable[[mx.array], Any], reason: str) -> None:
+    """Other numbers, NaN, other shapes and dtypes, exceptions; and it is not timed either."""
+    device = Device({"double": kernel})
+    verdict = device.prove("double")["double"]
+    assert (verdict.right, verdict.reason, verdict.ratio) == (False, reason, None)
+    assert len(device.ran) == 1
+
+
+def test_rounding_is_no_fault() -> None:
+    """Sums in another order."""
+    assert Device({"double": lambda x: 2.0001 * x}).prove("double")["double"].right
+
+
+def test_whole_numbers_are_equal_or_wrong() -> None:
+    """No tolerance for decisions."""
+    trial = Trial(
+        Op("sign", lambda x: x.astype(mx.int32), lambda _, x: x.astype(mx.int32) + (x > 1)),
+        lambda _: [(X,)],
+        lambda x: x,
+    )
+    (verdict,) = prove(Device(), SHAPES, trials=(trial,))  # pyright: ignore[reportArgumentType]
+    assert (verdict.right, verdict.reason) == (False, "decides otherwise than its reference")
+
+
+def test_what_is_slow_is_not_used() -> None:
+    """Right, but a loss; a twentieth is noise."""
+    verdict = Device(cost={"double": 1.4}).prove("double")["double"]
+    assert verdict.right
+    assert verdict.reason == "1.4x as slow as MLX's own"
+    assert Device(cost={"double": 1.04}).prove("double")["double"].reason == ""
+
+
+def test_results_come_before_times_and_times_end_with_the_budget() -> None:
+    """All are compared, even late; what is not timed is off, and is timed the next time."""
+    device = Device()
+    found = device.prove("a", "b", "c", budget=20.0)
+    assert device.ran[:6] == ["a", "a", "b", "b", "c", "c"]
+    assert [found[name].reason for name in "abc"] == ["", UNTIMED, UNTIMED]
+    assert all(verdict.right for verdict in found.values())
+    device.ran.clear()
+    again = device.prove("a", "b", "c", budget=20.0, known=found)
+    assert [again[name].reason for name in "abc"] == ["", "", UNTIMED]
+    assert set(device.ran) == {"b"}
+
+
+def test_only_what_the_model_uses_is_timed() -> None:
+    """Others are compared when somebody asks for everything."""
+    device = Device()
+    trials = (device.trial("used"), device.trial("unused", needs=False))
+    options: Any = {"clock": device.clock, "trials": trials, "budget": 99.0}
+    assert list(device.prove(**options)) == ["used"]
+    every: Any = [replace(trials[1], needs=lambda shapes: shapes is GENERIC)]
+    found = device.prove(**{**options, "trials": every}, everything=True)
+    assert found["unused"] == Verdict("unused", True, 0.0, reason=UNUSED)
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernels]:
+    """What a start of the program makes of a device's kernels."""
+
+    def run(device: Device, *names: str, exact: bool = False) -> Kernels:
+        device.ran.clear()
+        device.now = 0.0
+        launcher: Any = device
+        trials = [device.trial(name) for name in names]
+        kernels = Kernels(launcher, exact=exact, on=frozenset())
+        return proven(kernels, lambda: SHAPES, clock=device.clock, trials=trials)
+
+    return run
+
+
+def test_the_second_start_launches_nothing(
+    start: Callable[..., Kernels], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until MLX is another one, or a kernel's text."""
+    device = Device({"wrong": lambda x: 3 * x}, {"good": 0.01, "slow": 0.02, "wrong": 0.1})
+    device.stock = lambda x: [setattr(device, "now", device.now + 0.015), 2 * x][1]
+    for ran in (True, False):
+        kernels = start(device, "good", "slow", "wrong")
+        assert bool(device.ran) is ran
+        assert kernels.on == {"good"}
+        assert kernels.wrong == {"wrong"}
+        assert kernels.off["slow"] == "1.3x as slow as MLX's own"
+        assert kernels.off["wrong"] == "differs from its reference by 0.5"
+    assert {name: verdict.right for name, verdict in latest().items()} == {
+        "good": True, "slow": True, "wrong": False
+    }  # fmt: skip
+    exact = start(device, "good", "slow", "wrong", exact=True)
+    assert exact.on == {"good", "slow"}
+    for name, other in (("version", lambda name: "9.9"), ("texts", lambda: "other")):
+        with monkeypatch.context() as patch:
+            patch.setattr(verdicts, name, other)
+            start(device, "good")
+            assert device.ran
+            start(device, "good")
+            assert not device.ran
+
+
+def test_what_was_not_timed_is_timed_later(start: Callable[..., Kernels]) -> None:
+    """Each start goes on where the last one ended; a result is not looked at twice."""
+    device = Device()
+    used: list[Any] = [start(device, "a", "b", "c").on for _ in range(4)]
+    assert used == [frozenset(), {"a"}, {"a", "b"}, {"a", "b", "c"}]
+    assert set(device.ran) == {"c"}
+    start(device, "a", "b", "c")
+    assert not device.ran
+
+
+def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) -> None:
+    """Nothing can be written after it; a user who breaks off is no such case."""
+
+    def crash(x: mx.array) -> None:
+        seen.append(read_verdicts(verdict_file())[key_of(SHAPES)]["crash"])
+        raise KeyboardInterrupt
+
+    seen: list[Verdict] = []
+    device = Device({"crash": crash})
+    with pytest.raises(KeyboardInterrupt):
+        start(device, "crash")
+    assert seen == [Verdict("crash", False, reason=STARTED)]
+    assert not read_verdicts(verdict_file())[key_of(SHAPES)]
+    verdicts.write_verdicts(verdict_file(), key_of(SHAPES), seen)
+    kernels = start(device, "crash")
+    assert not device.ran
+    assert kernels.off == {"crash": STARTED}
+    assert kernels.wrong == {"crash"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "verdicts": {"KEY": {"a": {}}}}',
+             '{"format": 1, "verdicts": {"KEY": {"a": {"name": "a", "right": 1}}}}']
+)  # fmt: skip
+def test_a_damaged_file_is_said_and_proven_anew(
+    start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    """Whatever is in it."""
+    verdict_file().parent.mkdir(parents=True)
+    verdict_file().write_text(text.replace("KEY", key_of(SHAPES)))
+    device = Device({}, {"a": 0.01})
+    assert start(device, "a").on == {"a"}
+    assert device.ran
+    assert "are proven again" in caplog.text
+    start(device, "a")
+    assert not device.ran
+
+
+def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
+    """Sixteen entries; a folder that cannot be written to is said and no more."""
+    for number in range(20):
+        verdicts.write_verdicts(verdict_file(), str(number), [Verdict("a", True)])
+    assert list(read_verdicts(verdict_file())) == [str(number) for number in range(4, 20)]
+    assert json.loads(verdict_file().read_text())["format"] == 1
+
+
+def test_a_folder_that_cannot_be_written_to(
+    start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, and the kernels are used all the same."""
+    verdict_file().parent.parent.mkdir(parents=True, exist_ok=True)
+    verdict_file().parent.write_text("a file where the folder should be")
+    assert start(Device({}, {"a": 0.01}), "a").on == {"a"}
+    assert "cannot be kept" in caplog.text
+
+
+def test_nothing_happens_without_a_launcher() -> None:
+    """On Linux the shapes are not even asked for."""
+    assert proven(Kernels(own=True), lambda: 1 / 0) == Kernels(own=True)  # type: ignore
+    assert not verdict_file().exists()
+
+
+def test_every_operation_is_tried() -> None:
+    """An operation without a trial would never be used, and nobody would know why."""
+    import importlib
+    import pkgutil
+
+    import dflash_mlx.kernels as package
+
+    modules = [importlib.import_module(f"{package.__name__}.{m.name}")
+               for m in pkgutil.iter_modules(package.__path__)]  # fmt: skip
+    operations = {module.OP.name for module in modules if hasattr(module, "OP")}
+    assert {trial.name for trial in TRIALS} == operations
+    for trial in TRIALS:
+        assert trial.fitting(GENERIC), trial.name
+
+
+def test_each_signature_is_a_kernel_of_its_own() -> None:
+    """MLX compiles anew when a name's text changes, at every change back and forth."""
+    few, many = mx.zeros((3,)), mx.zeros((8,))
+    names = {
+        signature([x], [dtype])
+        for x in (few, many, mx.array(1.0), many.astype(mx.bfloat16))
+        for dtype in (mx.float32, mx.float16)
+    }
+    assert len(names) == 8
+    assert all(name.isidentifier() for name in names)
