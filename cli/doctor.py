@@ -14,10 +14,11 @@ from typing import Annotated, cast
 
 import typer
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 
 from . import installation, machine, surroundings
 from .finding import Finding, fail, ok, warn
+from .options import ModelOptions
 from .output import ASCII, STYLES, Output, clean, is_utf8
 from .wait import Wait
 
@@ -29,7 +30,7 @@ REPORT = "install dflash-chat again; if that does not help, report it with `dfla
 
 NAME = 9  # columns of the longest name
 WIDTH, WIDEST, NARROWEST, NARROW = 80, 100, 20, 60
-STATUS_STYLES = {"ok": "accent", "warn": "warning", "fail": "error"}
+STATUS_STYLES = {"ok": "accent", "warn": "warning", "off": "warning", "fail": "error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,31 @@ class Check:
 def doctor(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Prove and time the Metal kernels instead.")
+    ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="ID", help="At this target's sizes. [bundled pair]"),
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", "-d", metavar="ID", help="And with this drafter.")
+    ] = None,
 ) -> None:
     """Check this machine and this installation, and say what to mend.
 
     The exit code is 1 when something fails.
     """
     out = Output()
+    if kernels:
+        from .kernel_check import check_kernels
+
+        if not check_kernels(ModelOptions(model=model, draft=draft), out, json=json):
+            raise typer.Exit(1)
+        return
+    if model or draft:
+        name = "--model" if model else "--draft"
+        raise UsageError(f"{name} is for the check of the kernels.", hint="add --kernels")
     report = Report(out)
     checks = []
     for name, look in looks(cast(typer.Context, ctx.find_root()), out).items():
@@ -138,11 +158,11 @@ def self_test(out: Output) -> Finding:
 class Report:
     """The checks as lines on stdout: aligned, broken at the terminal's width, with colours on it.
 
-    A narrow terminal gets no column for the names.
+    A narrow terminal gets no column for the names, which else has `name` columns.
     """
 
-    def __init__(self, out: Output):
-        self._out = out
+    def __init__(self, out: Output, name: int = NAME):
+        self._out, self._name = out, name
         self.width = width() if out.answers else WIDTH
         self._ascii = out.answers and not is_utf8(sys.stdout)
         self._styled = out.answers and os.environ.get("TERM") not in ("dumb", "unknown")
@@ -170,7 +190,7 @@ class Report:
             start, indent = f"{check.status:<6}", 6
             found = f"{check.name}: {found}"
         else:
-            start, indent = f"{check.status:<6}{check.name:<{NAME}}  ", 8 + NAME
+            start, indent = f"{check.status:<6}{check.name:<{self._name}}  ", 8 + self._name
         room = self.width - indent
         lines = wrap(found, room) + (wrap(hint, room) if check.hint else [])
         return [(" " * indent if number else start) + line for number, line in enumerate(lines)]

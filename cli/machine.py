@@ -150,4 +150,20 @@ def kernels() -> Finding:
     names = sorted(p.name.removesuffix(".metal") for p in places if p.name.endswith(".metal"))
     if not names:
         return ok("none yet: MLX's own operations compute everything")
-    return ok(f"{len(names)} in the package: {', '.join(names)}")
+    found = f"{len(names)} in the package: {', '.join(names)}"
+    if not core().metal.is_available():
+        return ok(found)
+    from dflash_mlx.kernels.dispatch import wanted
+    from dflash_mlx.kernels.verdicts import latest
+
+    if (word := wanted()) != "on":
+        found += f" · not used: DFLASH_KERNELS is {word}"
+    verdicts = [verdict for verdict in latest().values() if verdict.used]
+    if not verdicts:
+        return ok(found)
+    on = sum(not verdict.reason for verdict in verdicts)
+    off = [f"{verdict.name} off: {verdict.reason}" for verdict in verdicts if verdict.reason]
+    found = " · ".join([found, f"{on} on at the last check", *off])
+    if all(verdict.right for verdict in verdicts):
+        return ok(found)
+    return warn(found, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")

@@ -23,7 +23,7 @@ from .transcript import data_path
 
 LITTLE = 10e9  # bytes; Qwen3-4B and its drafter need about as much
 PREFIX = "DFLASH_"
-SWITCHES = {"DFLASH_BLAS", "DFLASH_DEBUG"}  # variables that are no options
+SWITCHES = {"DFLASH_BLAS", "DFLASH_DEBUG", "DFLASH_KERNELS"}  # variables that are no options
 
 
 def cache() -> Finding:

@@ -34,7 +34,7 @@ class Verdict:
     """What came of one operation's kernel.
 
     `error` is the largest difference of an output from its reference, relative to 1 or to what it
-    should be where that is more; None where there was nothing to compare. `seconds` a call and
+    should be where that is more; None where decisions differ or there is nothing to compare. `seconds` a call and
     `ratio` to MLX's own, None if not timed. `reason` says why it is not used, and is empty if it
     is; `right` is False only for results that are wrong.
     """
@@ -50,6 +50,11 @@ class Verdict:
     def final(self) -> bool:
         """Whether there is nothing left to find out."""
         return self.reason != UNTIMED
+
+    @property
+    def used(self) -> bool:
+        """Whether the model has use for it."""
+        return self.reason != UNUSED
 
 
 OnVerdict = Callable[[Verdict], None]
@@ -110,7 +115,8 @@ def compared(launcher: Launcher, trial: Trial, cases: Sequence[Case]) -> Verdict
         for ours, theirs in zip(got, want, strict=True):
             error, allowed = distance(trial.meaning(ours), trial.meaning(theirs))
             if not error <= allowed:
-                return Verdict(trial.name, False, error, reason=difference(error, theirs))
+                reason = difference(error, theirs)
+                return Verdict(trial.name, False, error if allowed else None, reason=reason)
             worst = max(worst, error)
     return Verdict(trial.name, True, worst)
 

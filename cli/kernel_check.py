@@ -1,0 +1,112 @@
+"""`dflash doctor --kernels`: every kernel held against its reference, and timed, before the user.
+
+Knows verdicts and how to show them; what they are made of is the engine's to know.
+"""
+
+import json as jsonlib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .doctor import Check, Report, one_line
+from .loading import load_pair, prepare_libraries
+from .options import ModelOptions
+from .output import Output
+from .wait import Wait
+
+if TYPE_CHECKING:
+    from dflash_mlx.kernels.proof import Verdict
+
+NAME = 20  # columns of the longest name
+NO_METAL = "MLX computes on the CPU here: no kernel runs"
+INSTEAD = "MLX's own operations stand in for it; report it with `dflash doctor --kernels --json`"
+
+
+def check_kernels(models: ModelOptions, out: Output, *, json: bool) -> bool:
+    """Prove the kernels anew at a pair's sizes and keep the verdicts; False when one is wrong."""
+    prepare_libraries(offline=models.offline)
+    from dflash_mlx.blas import use_openblas
+
+    use_openblas()
+    from dflash_mlx.kernels.dispatch import by_metal, wanted
+
+    word = wanted()
+    if not by_metal():
+        tell_none(out, json=json)
+        return True
+    verdicts = prove_all(models, out)
+    right = all(verdict.right for verdict in verdicts)
+    if json:
+        found = {**whereabouts(models, word), "kernels": [parts(v) for v in verdicts], "ok": right}
+        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
+        return right
+    report = Report(out, NAME)
+    for verdict in verdicts:
+        report.show(check_of(verdict))
+    if word != "on":
+        out.tell(f"none is used as long as DFLASH_KERNELS is {word}", "warning")
+    return right
+
+
+def tell_none(out: Output, *, json: bool) -> None:
+    """Say that there is nothing to prove."""
+    if json:
+        found = {"device": None, "note": NO_METAL, "kernels": [], "ok": True}
+        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
+    else:
+        Report(out).show(Check("kernels", "ok", NO_METAL, ""))
+
+
+def prove_all(models: ModelOptions, out: Output) -> list["Verdict"]:
+    """The verdicts on all operations, whatever the file says; the time is not limited."""
+    pair, _ = load_pair(models, out)
+    from dflash_mlx.kernels import dispatch
+    from dflash_mlx.kernels.shapes import Shapes
+    from dflash_mlx.kernels.verdicts import prove_and_keep
+
+    with Wait(out, "checking the kernels") as wait:
+        return list(
+            prove_and_keep(
+                pair.target.kernels.launcher or dispatch.MetalLauncher(),
+                Shapes.of(pair),
+                budget=float("inf"),
+                everything=True,
+                on_verdict=lambda verdict: wait.turn(f"checking {verdict.name}"),
+            )
+        )
+
+
+def whereabouts(models: ModelOptions, word: str) -> dict[str, Any]:
+    """What the verdicts were found with."""
+    import platform
+    from importlib.metadata import version
+
+    import mlx.core as mx
+
+    from dflash_mlx import __version__
+
+    info = mx.device_info()
+    return {
+        "device": info.get("device_name"),
+        "architecture": info.get("architecture"),
+        "system": platform.platform(),
+        "model": models.model or "bundled",
+        "switch": word,
+        "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+    }
+
+
+def parts(verdict: "Verdict") -> dict[str, Any]:
+    """A verdict as it is printed; `on` says whether the kernel is used."""
+    return {**asdict(verdict), "on": not verdict.reason}
+
+
+def check_of(verdict: "Verdict") -> Check:
+    """A verdict as a line: what was found, and what to do about a kernel that is wrong."""
+    used = not verdict.reason or (verdict.right and not verdict.used)
+    found = [] if not verdict.reason else [verdict.reason]
+    if verdict.right and verdict.error is not None:
+        found.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
+    if verdict.ratio is not None and verdict.seconds is not None:
+        found.append(f"{verdict.ratio:.2f}× the time of MLX's own · {1e3 * verdict.seconds:.3f} ms")
+    hint = "" if verdict.right else INSTEAD
+    return Check(verdict.name, "ok" if used else "off", one_line(" · ".join(found)), hint)
