@@ -14,6 +14,7 @@ from .answer import answer
 from .compare import Comparison, answer_plainly, show_table, warm_up
 from .dialogue import AGAIN, messages
 from .interrupt import Interrupt, Leave
+from .kernel_notes import kernel_warnings
 from .loading import add_drafter, fetch_pair, load_fetched
 from .room import Room, first_words
 from .stats_page import stats_page
@@ -67,6 +68,7 @@ def model(room: Room, name: str) -> None:
     room.dialogue.use(pair)
     room.dialogue.tuning = fitting(room.dialogue.tuning, pair.target.template, room.out)
     room.line(f"  {who(room)} · loaded in {time.perf_counter() - began:.1f} s", "dim")
+    warn_of_kernels(room)
 
 
 def draft(room: Room, word: str) -> None:
@@ -86,6 +88,14 @@ def draft(room: Room, word: str) -> None:
             pair = dialogue.pair
         dialogue.use(pair)
     room.line(f"  {who(room)}")
+    if word not in ("", "off"):
+        warn_of_kernels(room)
+
+
+def warn_of_kernels(room: Room) -> None:
+    """Say which kernels of the pair gave wrong results."""
+    for line in kernel_warnings(room.dialogue.pair.target.kernels):
+        room.line(f"  {line}", "warning")
 
 
 # How it answers -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
 from .interrupt import Leave
 from .keeping import tell_loaded
+from .kernel_notes import kernel_warnings
 from .layout import folded
 from .loading import load_pair
 from .modes import settle_models
@@ -106,8 +107,7 @@ def chat(
     dialogue.chat = Chat(system=asked.system)
     room = Room(dialogue, out, models)
     if interactive:
-        for line in header(dialogue, seconds):
-            out.note(folded(line, columns()))
+        greet(dialogue, seconds)
     if saved is not None and name is not None:
         dialogue.load(name)
         if asked.system is not None:
@@ -216,6 +216,14 @@ def pick(
     return models
 
 
+def greet(dialogue: Dialogue, seconds: float) -> None:
+    """The header, and what is wrong with kernels."""
+    for line in header(dialogue, seconds):
+        dialogue.out.note(folded(line, columns()))
+    for line in kernel_warnings(dialogue.pair.target.kernels):
+        dialogue.out.note(folded(line, columns()), "warning")
+
+
 def header(dialogue: Dialogue, seconds: float) -> list[str]:
     """Who answers, and the first things to know."""
     import mlx.core as mx
@@ -233,8 +241,9 @@ def header(dialogue: Dialogue, seconds: float) -> list[str]:
     elif pair.draft_name != "bundled":
         drafter = f" · drafter {pair.draft_name}"
     block = f" · {shape}" if shape else ""
+    kernels = " · Metal kernels on" if pair.target.kernels.on else ""
     return [
-        f"dflash {__version__} · {target}{drafter}{block} · {where}",
+        f"dflash {__version__} · {target}{drafter}{block} · {where}{kernels}",
         f"loaded in {seconds:.1f} s · {size(mx.get_active_memory())} · "
         f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",

@@ -13,6 +13,7 @@ from dflash_mlx.errors import UsageError
 from .answer import INTERRUPTED, Answer, answer
 from .compare import Comparison, answer_plainly, comparison_part, show_table, warm_up
 from .interrupt import Interrupt
+from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
 from .modes import settle_models, shape_of
 from .options import (
@@ -80,6 +81,8 @@ def generate(
         elif not json:
             out.note(note)
     pair, load_seconds = load_pair(models, out)
+    for line in kernel_warnings(pair.target.kernels):
+        out.note(line, "warning")
     asked = settle(ctx, asked, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
         "sampling": params,

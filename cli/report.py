@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx import __version__
 
 from .answer import Answer
+from .kernel_notes import kernels_part
 
 if TYPE_CHECKING:
     from dflash_mlx import Session, Stats
@@ -24,6 +25,7 @@ def report(
         "draft": pair.draft_name,
         "mode": session.mode,
         "speculation": speculation(said.stats, session, options),
+        "kernels": kernels_part(pair.target.kernels),
         "timing": {"load_s": round(load_seconds, 4), **timing(said)},
         "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},

@@ -1,6 +1,7 @@
 """What `/stats` shows: the last answer, where drafts were kept, time, conversation, snapshots."""
 
 from .dialogue import Dialogue
+from .kernel_notes import kernels_line
 from .output import Output, columns, size
 
 BAR = 8  # cells for 100 %
@@ -50,6 +51,8 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             f"{dialogue.context_length:,} · peak {size(mx.get_peak_memory())}",
         )
     )
+    if line := kernels_line(dialogue.pair.target.kernels):
+        lines.append(field("kernels", line))
     cache = dialogue.session.context.target_cache
     if cache.needs_snapshots:
         count = f"{cache.snapshots} place{'' if cache.snapshots == 1 else 's'} to go back to"

@@ -9,10 +9,9 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.kernels import verdicts
-from dflash_mlx.kernels.cases import GENERIC
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.proof import STARTED, UNTIMED, UNUSED, Verdict, prove
-from dflash_mlx.kernels.shapes import Shapes
+from dflash_mlx.kernels.shapes import GENERIC, Shapes
 from dflash_mlx.kernels.source import signature
 from dflash_mlx.kernels.trials import TRIALS, Trial
 from dflash_mlx.kernels.verdicts import key_of, latest, proven, read_verdicts, verdict_file

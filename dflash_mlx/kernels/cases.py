@@ -13,7 +13,8 @@ import mlx.core as mx
 
 from dflash_mlx.sampling import words as random_words
 
-from .shapes import Attention, Delta, Selector, Shapes
+from .shapes import Linear, Shapes
+from .small_m_qmm import Weights
 from .verify_attention import Rows, Scores
 
 Case = tuple[Any, ...]
@@ -22,16 +23,6 @@ CODEBOOK = 4096  # rows of a codebook at most: how many there are changes nothin
 # Rounding: outputs are compared relative to 1, or to what they should be where that is more. MLX's
 # own float32 products may be made of 19 bits on the newest chips.
 TOLERANCE = {mx.float32: 2e-3, mx.float16: 4e-3, mx.bfloat16: 3e-2}
-# Where a model has no such layers: sizes of which nothing is a multiple of much.
-GENERIC = Shapes(
-    vocab=4103,
-    rows=7,
-    dtype="bfloat16",
-    attention=(Attention(6, 2, 64, 9, sinks=True), Attention(2, 1, 128)),
-    delta=Delta(2, 4, 64, 33, layers=2, window=3, channels=7),
-    selector=Selector(13, 70, "bfloat16"),
-    context=300,
-)
 
 
 def some(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
@@ -207,4 +198,43 @@ def attention_cases(shapes: Shapes) -> list[Case]:
             keys, values = (mx.concatenate([part, spare], axis=1) for part in parts)
             scores = Scores(kind.head_dim**-0.5, window=window, sinks=sinks)
             found.append((q, keys, values, Rows.of(context, parents, start), scores))
+    return found
+
+
+# Products
+
+
+def weights_of(kind: Linear, outputs: int, inputs: int, bias: mx.array | None = None) -> Weights:
+    """Random weights, so small that products are about as large as what they are multiplied with.
+
+    Any bits are weights: nothing is packed here.
+    """
+    small = inputs**-0.5
+    if not kind.bits:
+        values = small * some(outputs, outputs, inputs)
+        return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
+    key, shape = mx.random.key(outputs), (outputs, inputs * kind.bits // 32)
+    values = mx.random.randint(0, 1 << 32, shape, mx.uint32, key=key)
+    scales = mx.random.uniform(0.5 * small, small, (outputs, inputs // kind.group), key=key)
+    packing = kind.group, kind.bits, kind.mode
+    if kind.mode != "affine":  # scales are powers of 2, by their exponents
+        powers = mx.round(mx.log2(scales)).astype(mx.int32) + 127
+        return Weights(values, powers.astype(mx.uint8), None, bias, *packing)
+    scales = (scales * 2.0 ** (1 - kind.bits)).astype(dtype_of(kind.dtype))
+    return Weights(values, scales, -scales * 2 ** (kind.bits - 1), bias, *packing)
+
+
+def product_cases(shapes: Shapes) -> list[Case]:
+    """For each kind of weights: one row, a few, more than are computed at once; the model's."""
+    found, dtype = [], dtype_of(shapes.dtype)
+    for kind in shapes.linears:
+        few = 3 * max(kind.group, 64)
+        bias = some(1, 35, dtype=dtype)
+        for rows, weights in (
+            (1, weights_of(kind, 33, few)),
+            (19, weights_of(kind, 35, few, bias)),
+            (shapes.rows, weights_of(kind, kind.outputs, kind.inputs)),
+        ):
+            inputs = weights.values.shape[1] * 32 // (weights.bits or 32)
+            found.append((some(rows, rows, inputs, dtype=dtype), weights))
     return found

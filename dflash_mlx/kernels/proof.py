@@ -14,8 +14,8 @@ import mlx.core as mx
 
 from dflash_mlx.errors import first_line
 
-from .cases import GENERIC, TOLERANCE, Case
-from .shapes import Shapes
+from .cases import TOLERANCE, Case
+from .shapes import GENERIC, Shapes
 from .source import Launcher
 from .trials import TRIALS, Trial
 
@@ -34,9 +34,9 @@ class Verdict:
     """What came of one operation's kernel.
 
     `error` is the largest difference of an output from its reference, relative to 1 or to what it
-    should be where that is more; None where decisions differ or there is nothing to compare. `seconds` a call and
-    `ratio` to MLX's own, None if not timed. `reason` says why it is not used, and is empty if it
-    is; `right` is False only for results that are wrong.
+    should be where that is more; None where decisions differ or there is nothing to compare.
+    `seconds` a call and `ratio` to MLX's own are None if not timed. `reason` says why it is not
+    used, and is empty if it is; `right` is False only for results that are wrong.
     """
 
     name: str
@@ -109,7 +109,7 @@ def compared(launcher: Launcher, trial: Trial, cases: Sequence[Case]) -> Verdict
             mx.eval(got)
         except Exception as error:  # whatever it is, the kernel cannot be used
             return Verdict(trial.name, False, reason=f"raised {named(error)}")
-        want = outputs(trial.op.reference(*case))
+        want = outputs((trial.truth or trial.op.reference)(*case))
         if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
             return Verdict(trial.name, False, reason="gives another shape or dtype")
         for ours, theirs in zip(got, want, strict=True):

@@ -1,9 +1,11 @@
 """The sizes at which a loaded pair would run kernels. Knows configs and modules, no operation."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
+from mlx import nn
 
 from dflash_mlx.memory import layer_kinds, row_width
 
@@ -48,10 +50,23 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
+class Linear:
+    """One kind of weights [outputs, inputs]; 0 `bits`: not packed. `dtype` names that of scales."""
+
+    outputs: int
+    inputs: int
+    bits: int
+    group: int
+    mode: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Shapes:
     """What a pair needs: a verify of `rows` rows of logits of `vocab` tokens, and its layers.
 
-    `dtype` is the name of the hidden states' dtype.
+    `dtype` is the name of the hidden states' dtype. `linears` has of each kind of weights the most
+    frequent size, the most frequent kind last.
     """
 
     vocab: int
@@ -60,6 +75,7 @@ class Shapes:
     attention: tuple[Attention, ...] = ()
     delta: Delta | None = None
     selector: Selector | None = None
+    linears: tuple[Linear, ...] = ()
     context: int = CONTEXT
 
     @classmethod
@@ -77,7 +93,26 @@ class Shapes:
             attention=attention_of(target.config),
             delta=delta_of(target.config),
             selector=selector,
+            linears=linears_of(target.model),
         )
+
+
+# Where a model has no such layers: sizes of which nothing is a multiple of much.
+GENERIC = Shapes(
+    vocab=4103,
+    rows=7,
+    dtype="bfloat16",
+    attention=(Attention(6, 2, 64, 9, sinks=True), Attention(2, 1, 128)),
+    delta=Delta(2, 4, 64, 33, layers=2, window=3, channels=7),
+    selector=Selector(13, 70, "bfloat16"),
+    linears=(
+        Linear(70, 384, 0, 0, "", "bfloat16"),
+        *(Linear(70, 384, bits, 64, "affine", "bfloat16") for bits in (5, 6, 8)),
+        Linear(70, 384, 4, 32, "mxfp4", "uint8"),
+        Linear(70, 384, 4, 64, "affine", "bfloat16"),
+    ),
+    context=300,
+)
 
 
 def attention_of(config: dict[str, Any]) -> tuple[Attention, ...]:
@@ -110,6 +145,29 @@ def delta_of(config: dict[str, Any]) -> Delta | None:
     window = (config.get("linear_conv_kernel_dim") or 4) - 1
     channels = 2 * keys * key_dim + values * value_dim
     return Delta(keys, values, key_dim, value_dim, layers, window, channels)
+
+
+def linears_of(model: nn.Module) -> tuple[Linear, ...]:
+    """The kinds of a model's linear layers, the most frequent last."""
+    found = Counter(filter(None, map(linear_of, model.modules())))
+    kinds: dict[tuple[Any, ...], tuple[int, Linear]] = {}
+    for linear, count in sorted(found.items(), key=lambda item: item[1]):
+        kind = (linear.bits, linear.group, linear.mode, linear.dtype)
+        total = kinds[kind][0] if kind in kinds else 0
+        kinds[kind] = total + count, linear
+    return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
+
+
+def linear_of(module: nn.Module) -> Linear | None:
+    """What a module's weights are, if it is a linear layer of MLX."""
+    if isinstance(module, nn.QuantizedLinear):
+        bits, group, scales = module.bits, module.group_size, module.scales
+        sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
+        return Linear(*sizes, bits, group, module.mode, name_of(scales.dtype))
+    if isinstance(module, nn.Linear):
+        rows, columns = module.weight.shape
+        return Linear(rows, columns, 0, 0, "", name_of(module.weight.dtype))
+    return None
 
 
 def name_of(dtype: mx.Dtype) -> str:

@@ -4,7 +4,7 @@ One entry an operation, in `TRIALS`. Knows no launcher and no clock.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +21,7 @@ from . import (
     gated_delta_tape,
     gated_delta_tree,
     selector_walk,
+    small_m_qmm,
     verify_accept,
     verify_accept_sample,
     verify_attention,
@@ -30,6 +31,7 @@ from .cases import (
     accept_cases,
     attention_cases,
     meant,
+    product_cases,
     replay_cases,
     sample_cases,
     tape_cases,
@@ -38,6 +40,7 @@ from .cases import (
 )
 from .dispatch import Op
 from .shapes import Shapes
+from .small_m_qmm import Weights
 from .verify_attention import Rows, Scores
 
 
@@ -47,7 +50,8 @@ class Trial:
 
     `cases(shapes)` are arguments, those at the model's own sizes last; `needs(shapes)` says whether
     the model has such layers. `stock(*case)` is what MLX or mlx-lm would compute in its place.
-    `meaning` is applied to the outputs of both before they are compared.
+    Results are compared with `truth(*case)`, the reference if there is none, after `meaning` was
+    applied to each output of both.
     """
 
     op: Op
@@ -55,6 +59,7 @@ class Trial:
     stock: Callable[..., Any]
     needs: Callable[[Shapes], bool] = lambda _: True
     meaning: Callable[[mx.array], mx.array] = lambda output: output
+    truth: Callable[..., Any] | None = None
 
     @property
     def name(self) -> str:
@@ -122,6 +127,13 @@ def attended(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: 
     )
 
 
+def multiplied(x: mx.array, weights: Weights) -> mx.array:
+    """The product in float32, rounded once: MLX's CPU rounds sums of 16 bits on their way."""
+    if weights.scales is None:
+        weights = replace(weights, values=weights.values.astype(mx.float32))
+    return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
+
+
 def has_delta(shapes: Shapes) -> bool:
     """Whether a model has Gated DeltaNet layers."""
     return shapes.delta is not None
@@ -132,6 +144,13 @@ TRIALS = (
     Trial(ACCEPT, accept_cases, ACCEPT.reference, meaning=meant),
     Trial(SAMPLE, sample_cases, SAMPLE.reference, meaning=meant),
     Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
+    Trial(
+        small_m_qmm.OP,
+        product_cases,
+        small_m_qmm.product,
+        lambda shapes: bool(shapes.linears),
+        truth=multiplied,
+    ),
     Trial(gated_delta_tape.OP, tape_cases, chained, has_delta),
     Trial(gated_delta_tree.OP, tree_cases, branched, has_delta),
     Trial(gated_delta_replay.OP, replay_cases, replayed, has_delta),

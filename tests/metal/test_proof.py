@@ -1,17 +1,14 @@
 """The proof of every kernel in the emulator: honest ones pass, broken ones are found and not used."""
 
-from typing import Any
 
 import pytest
 
-from dflash_mlx.kernels.cases import GENERIC
 from dflash_mlx.kernels.proof import Verdict, prove
+from dflash_mlx.kernels.shapes import GENERIC
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
 from dflash_mlx.kernels.trials import TRIALS, Trial
 
-from . import test_gated_delta_replay as replay
 from .emulator import emulated
-from .ours import Edit, Faulty
 
 TRIAL = {trial.name: trial for trial in TRIALS}
 
