@@ -3,26 +3,22 @@
 Knows the order of things; typing is `prompt`'s, commands are `commands`', answers `dialogue`'s.
 """
 
-import os
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
 
 from . import transcript
 from .commands import completions, dispatch, is_command, unescaped
 from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
+from .greeting import greet
 from .interrupt import Leave
 from .keeping import tell_loaded
-from .kernel_notes import kernel_warnings
-from .layout import folded
 from .loading import load_pair
 from .modes import settle_models
 from .options import (
@@ -34,7 +30,7 @@ from .options import (
     option,
     source,
 )
-from .output import Output, columns, size
+from .output import Output
 from .prompt import Prompt, muted
 from .question import read_stdin
 from .room import Room
@@ -214,41 +210,6 @@ def pick(
     if models.model is None and saved is None and models.draft is None:
         return choose(models, out, asks=asks)
     return models
-
-
-def greet(dialogue: Dialogue, seconds: float) -> None:
-    """The header, and what is wrong with kernels."""
-    for line in header(dialogue, seconds):
-        dialogue.out.note(folded(line, columns()))
-    for line in kernel_warnings(dialogue.pair.target.kernels):
-        dialogue.out.note(folded(line, columns()), "warning")
-
-
-def header(dialogue: Dialogue, seconds: float) -> list[str]:
-    """Who answers, and the first things to know."""
-    import mlx.core as mx
-
-    pair, shape = dialogue.pair, dialogue.shape
-    where = "CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU"
-    target = "bundled pair (tiny: sums, lists, everyday facts)"
-    if pair.target_name != "bundled":
-        target = (
-            Path(pair.target_name).name if os.path.isdir(pair.target_name) else pair.target_name
-        )
-    drafter = ""
-    if not shape:
-        drafter = " · draft off"
-    elif pair.draft_name != "bundled":
-        drafter = f" · drafter {pair.draft_name}"
-    block = f" · {shape}" if shape else ""
-    kernels = " · Metal kernels on" if pair.target.kernels.on else ""
-    return [
-        f"dflash {__version__} · {target}{drafter}{block} · {where}{kernels}",
-        f"loaded in {seconds:.1f} s · {size(mx.get_active_memory())} · "
-        f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
-        "Ctrl-D leaves",
-        "",
-    ]
 
 
 def farewell(room: Room) -> None:

@@ -4,6 +4,7 @@ Knows verdicts and how to show them; what they are made of is the engine's to kn
 """
 
 import json as jsonlib
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .output import Output
 from .wait import Wait
 
 if TYPE_CHECKING:
+    from dflash_mlx import Pair
     from dflash_mlx.kernels.proof import Verdict
 
 NAME = 20  # columns of the longest name
@@ -33,10 +35,18 @@ def check_kernels(models: ModelOptions, out: Output, *, json: bool) -> bool:
     if not by_metal():
         tell_none(out, json=json)
         return True
-    verdicts = prove_all(models, out)
+    pair, _ = load_pair(models, out)
+    began = time.perf_counter()
+    verdicts = prove_all(pair, out)
+    seconds = time.perf_counter() - began
     right = all(verdict.right for verdict in verdicts)
     if json:
-        found = {**whereabouts(models, word), "kernels": [parts(v) for v in verdicts], "ok": right}
+        found = {
+            **whereabouts(pair.target_name, word),
+            "kernels": [parts(verdict) for verdict in verdicts],
+            "seconds": round(seconds, 3),
+            "ok": right,
+        }
         out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
         return right
     report = Report(out, NAME)
@@ -56,9 +66,8 @@ def tell_none(out: Output, *, json: bool) -> None:
         Report(out).show(Check("kernels", "ok", NO_METAL, ""))
 
 
-def prove_all(models: ModelOptions, out: Output) -> list["Verdict"]:
+def prove_all(pair: "Pair", out: Output) -> list["Verdict"]:
     """The verdicts on all operations, whatever the file says; the time is not limited."""
-    pair, _ = load_pair(models, out)
     from dflash_mlx.kernels import dispatch
     from dflash_mlx.kernels.shapes import Shapes
     from dflash_mlx.kernels.verdicts import prove_and_keep
@@ -75,7 +84,7 @@ def prove_all(models: ModelOptions, out: Output) -> list["Verdict"]:
         )
 
 
-def whereabouts(models: ModelOptions, word: str) -> dict[str, Any]:
+def whereabouts(model: str, word: str) -> dict[str, Any]:
     """What the verdicts were found with."""
     import platform
     from importlib.metadata import version
@@ -89,7 +98,7 @@ def whereabouts(models: ModelOptions, word: str) -> dict[str, Any]:
         "device": info.get("device_name"),
         "architecture": info.get("architecture"),
         "system": platform.platform(),
-        "model": models.model or "bundled",
+        "model": model,
         "switch": word,
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
     }
@@ -106,7 +115,9 @@ def check_of(verdict: "Verdict") -> Check:
     found = [] if not verdict.reason else [verdict.reason]
     if verdict.right and verdict.error is not None:
         found.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
-    if verdict.ratio is not None and verdict.seconds is not None:
-        found.append(f"{verdict.ratio:.2f}× the time of MLX's own · {1e3 * verdict.seconds:.3f} ms")
+    if verdict.ratio is not None and not verdict.reason:
+        found.append(f"{verdict.ratio:.2f}× the time of MLX's own")
+    if verdict.seconds is not None:
+        found.append(f"{1e3 * verdict.seconds:.3f} ms")
     hint = "" if verdict.right else INSTEAD
     return Check(verdict.name, "ok" if used else "off", one_line(" · ".join(found)), hint)

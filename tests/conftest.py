@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +42,8 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("XDG_STATE_HOME", ".local/state"),
     ):
         monkeypatch.setenv(name, str(home / folder))
+    if sys.platform == "darwin":  # no test proves kernels, or runs them, that does not ask for it
+        monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: False)
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 

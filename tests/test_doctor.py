@@ -438,6 +438,60 @@ def test_python_that_is_not_for_apple_silicon(mac, monkeypatch, quick, look, tra
     assert hint in check["hint"]
 
 
+# The kernels
+
+
+def test_kernels_without_metal(cli_app):
+    """Nothing runs, and that is no fault."""
+    result = CliRunner().invoke(cli_app, ["doctor", "--kernels"])
+    assert result.exit_code == 0
+    assert result.stdout == "ok    kernels    MLX computes on the CPU here: no kernel runs\n"
+    result = CliRunner().invoke(cli_app, ["doctor", "--kernels", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {
+        "device": None,
+        "note": "MLX computes on the CPU here: no kernel runs",
+        "kernels": [],
+        "ok": True,
+    }
+
+
+@pytest.mark.parametrize("flag", ["--model", "--draft"])
+def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
+    """No flag is ignored."""
+    result = CliRunner().invoke(cli_app, ["doctor", flag, "x/y"])
+    assert result.exit_code == 2
+    assert f"{flag} is for the check of the kernels." in result.stderr
+
+
+def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
+    """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
+    from dflash_mlx.kernels import verdicts
+    from dflash_mlx.kernels.proof import UNUSED, Verdict
+
+    monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
+    assert look()["kernels"]["found"].startswith("1")
+    key, file = f"{verdicts.machine()}-1", verdicts.verdict_file()
+    slow = Verdict("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
+    known = [slow, Verdict("b", True, 0.0, 1e-3, 0.5), Verdict("c", True, 0.0, reason=UNUSED)]
+    verdicts.write_verdicts(file, key, known)
+    check = look()["kernels"]
+    assert check["status"] == "ok"
+    assert check["found"].endswith(
+        " · 1 on at the last check · a off: 1.4x as slow as MLX's own"
+    )  # fmt: skip
+    wrong = Verdict("b", False, 0.5, reason="differs from its reference by 0.5")
+    verdicts.write_verdicts(file, key, [wrong])
+    check = look()["kernels"]
+    assert check["status"] == "warn"
+    assert check["found"].endswith(" · b off: differs from its reference by 0.5")
+    assert "dflash doctor --kernels" in check["hint"]
+    verdicts.write_verdicts(file, "another machine", [slow])
+    assert "b off" in look()["kernels"]["found"]
+    monkeypatch.setenv("DFLASH_KERNELS", "stock")
+    assert "not used: DFLASH_KERNELS is stock" in look()["kernels"]["found"]
+
+
 # The self-test
 
 

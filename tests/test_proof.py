@@ -10,7 +10,15 @@ import pytest
 
 from dflash_mlx.kernels import verdicts
 from dflash_mlx.kernels.dispatch import Kernels, Op
-from dflash_mlx.kernels.proof import STARTED, UNTIMED, UNUSED, Verdict, prove
+from dflash_mlx.kernels.proof import (
+    STARTED,
+    UNTIMED,
+    UNUSED,
+    Verdict,
+    distance,
+    outputs,
+    prove,
+)
 from dflash_mlx.kernels.shapes import GENERIC, Shapes
 from dflash_mlx.kernels.source import signature
 from dflash_mlx.kernels.trials import TRIALS, Trial
@@ -259,6 +267,30 @@ def test_every_operation_is_tried() -> None:
     assert {trial.name for trial in TRIALS} == operations
     for trial in TRIALS:
         assert trial.fitting(GENERIC), trial.name
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_what_a_kernel_is_timed_against_is_the_like(trial: Trial) -> None:
+    """MLX's own computes at the same sizes, and the same where it takes the same arguments."""
+    case = trial.fitting(GENERIC)[-1]
+    want, stock = outputs(trial.op.reference(*case)), outputs(trial.stock(*case))
+    mx.eval(stock)
+    if trial.name.startswith("gated_delta"):  # finds its gates by itself
+        assert stock[0].size > 0
+        return
+    (got,) = stock
+    assert got.size == want[0].size
+    error, allowed = distance(got.reshape(want[0].shape), want[0])
+    assert error <= max(allowed, 1e-6)
+
+
+def test_a_windows_mask_is_that_of_the_reference() -> None:
+    """The first kind of layers has a window and sinks."""
+    (trial,) = (trial for trial in TRIALS if trial.name == "verify_attention")
+    case = trial.fitting(replace(GENERIC, attention=GENERIC.attention[:1]))[-1]
+    want = trial.op.reference(*case)
+    error, _ = distance(trial.stock(*case).reshape(want.shape), want)
+    assert error < 2e-2
 
 
 def test_each_signature_is_a_kernel_of_its_own() -> None:

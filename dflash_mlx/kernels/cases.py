@@ -91,10 +91,10 @@ def sample_cases(shapes: Shapes) -> list[Case]:
     few = min(k, 29)
     for joint in (False, True):
         found += [sampled(seed, 12, 4200, few, joint) for seed in (1, 3)]
-        found += [sampled(5, 5, 40, few, joint, 1.0), sampled(6, 2, 33, few, joint, 0.0)]
+        found += [sampled(5, 10, 40, few, joint, 1.0), sampled(6, 2, 33, few, joint, 0.0)]
         found += [] if k else [level(joint)]
-        scores, *rest = sampled(7, 4, 50, few, joint)
-        scores[3, 9] = mx.nan
+        scores, *rest = sampled(7, 10, 50, few, joint)
+        scores[9, 9] = mx.nan
         found.append((scores, *rest))
     model = sampled(9, shapes.rows, shapes.vocab, min(k, shapes.vocab), True)
     return [*found, (*model[:-1], False), model]

@@ -1,26 +1,136 @@
-"""The proof of every kernel in the emulator: honest ones pass, broken ones are found and not used."""
+"""The proof of every kernel in the emulator: broken ones are found, said and not used."""
 
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+import dflash_mlx
+from dflash_mlx.kernels import dispatch, proof, verdicts
 from dflash_mlx.kernels.proof import Verdict, prove
 from dflash_mlx.kernels.shapes import GENERIC
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
-from dflash_mlx.kernels.trials import TRIALS, Trial
+from dflash_mlx.kernels.trials import TRIALS
 
-from .emulator import emulated
+from .emulator import Emulator, emulated
+from .ours import Edit, Faulty
 
 TRIAL = {trial.name: trial for trial in TRIALS}
+# Each gives other results in any order of threads.
+FAULTS: list[tuple[str, Edit]] = [
+    ("verify_accept", ("outcome[2] = chosen[end];", "outcome[2] = chosen[end - 1];")),
+    ("verify_accept", ("a.value > b.value", "a.value >= b.value")),
+    ("verify_accept", ("0x7fffffffu) > 0x7f800000u", "0x7fffffffu) >= 0x7f800000u")),
+    ("verify_accept_sample", ("exclusive_sum(own)", "inclusive_sum(own)")),
+    ("verify_accept_sample", ("word >> 8", "word >> 9")),
+    ("verify_accept_sample", ("first <= token && token < last", "first < token && token < last")),
+    ("selector_walk", ("score[i] > score[best]", "score[i] >= score[best]")),
+    ("selector_walk", ("hidden[slot * rank + r]", "hidden[r]")),
+    ("small_m_qmm", ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]")),
+    ("small_m_qmm", ("(K / Group) + k / Group", "(K / Group) + k / (2 * Group)")),
+    ("small_m_qmm", ("0xC8643210u", "0xC8643201u")),
+    ("gated_delta_tape", ("simd_shuffle_xor(x, step)", "simd_shuffle_xor(x, 1)")),
+    ("gated_delta_tape", ("int i = 1; i < N", "int i = 0; i < N")),
+    ("gated_delta_tree", ("parents[t] != t - 1", "parents[t] > t")),
+    ("gated_delta_tree", ("a = t - 1; a >= 0", "a = t - 1; a > 0")),
+    ("gated_delta_replay", ("layer * T + path[a]", "layer * T + a")),
+    ("gated_delta_replay", ("uint from = row + n", "uint from = row + n + 1")),
+    ("verify_attention", ("here - there < window", "here - there <= window")),
+    ("verify_attention", ("(seen >> (i - old)) & 1", "1")),
+    ("verify_attention", ("float weights = exp(sink - highest)", "float weights = 1.0f")),
+]
 
 
-def verdict_on(trial: Trial, launcher: Launcher) -> Verdict:
+def verdict_on(name: str, launcher: Launcher) -> Verdict:
     """What the proof makes of one operation, at the generic shapes."""
     with emulated(strict=False):
-        (found,) = prove(launcher, GENERIC, trials=(trial,), budget=0.0)
+        (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), budget=0.0)
     return found
 
 
 @pytest.mark.parametrize("name", TRIAL)
 def test_honest_kernels_are_right(name: str) -> None:
-    found = verdict_on(TRIAL[name], MetalLauncher())
+    """And nearer to their references than the proof asks for."""
+    found = verdict_on(name, MetalLauncher())
     assert found.right, found.reason
+    assert found.error is not None
+    assert found.error < 1e-3
+
+
+@pytest.mark.parametrize(("name", "edit"), FAULTS)
+def test_broken_kernels_are_wrong(name: str, edit: Edit) -> None:
+    """At least two faults an operation."""
+    launcher = Faulty(edit)
+    found = verdict_on(name, launcher)
+    assert sum(launcher.found.values())
+    assert not found.right
+    assert "its reference" in found.reason or "no number" in found.reason
+
+
+def test_each_operation_has_a_fault() -> None:
+    """Guards the table above against an operation that is forgotten."""
+    assert {name for name, _ in FAULTS} == set(TRIAL)
+
+
+@pytest.fixture
+def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """A machine that seems to compute by Metal, where no kernel is too slow."""
+    monkeypatch.setattr(dispatch, "by_metal", lambda: True)
+    monkeypatch.setattr(proof, "SLOW", float("inf"))
+    monkeypatch.setattr(proof, "RUNS", 1)
+    monkeypatch.setattr(proof, "SERIES", 1)
+    with emulated(strict=False) as emulator:
+        yield emulator
+
+
+def test_doctor_and_answers_with_a_broken_kernel(
+    emulated_mac: Emulator, monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer
+) -> None:
+    """Its line says `off`, others `ok`; answers are those of the references, and say so too."""
+
+    def run(*args: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(cli_app, [*args])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout) if "--json" in args else result.stdout
+
+    ask = ("generate", "What is 12 plus 7?", "--max-tokens", "12", "--json")
+    with monkeypatch.context() as patch:
+        patch.setenv("DFLASH_KERNELS", "stock")
+        wanted = run(*ask)
+        assert wanted["kernels"] is None
+    name, edit = FAULTS[0]
+    monkeypatch.setattr(dispatch, "MetalLauncher", lambda: Faulty(edit))
+    shown = run("doctor", "--kernels", code=1)
+    lines = [line.split(maxsplit=2) for line in shown.splitlines() if line[0] != " "]
+    assert {line[1]: line[0] for line in lines} == {
+        trial: "off" if trial == name else "ok" for trial in TRIAL
+    }
+    assert "decides otherwise than its reference" in shown
+    found = run("doctor", "--kernels", "--json", code=1)
+    assert found["ok"] is False
+    assert [kernel["name"] for kernel in found["kernels"] if not kernel["right"]] == [name]
+
+    emulated_mac.records.clear()
+    said = run(*ask)
+    assert said["tokens"] == wanted["tokens"]
+    assert said["kernels"]["off"] == {name: "decides otherwise than its reference"}
+    assert "verify_accept_sample" in said["kernels"]["on"]
+    assert not any("argmax" in record.launch.name for record in emulated_mac.records)
+
+    pair = dflash_mlx.load()
+    notes = import_module("dflash_mlx.cli.kernel_notes")
+    assert notes.kernel_warnings(pair.target.kernels) == [
+        "kernel verify_accept off: decides otherwise than its reference (dflash doctor --kernels)"
+    ]
+    assert "verify_accept off: decides otherwise" in notes.kernels_line(pair.target.kernels)
+
+    monkeypatch.setattr(dispatch, "MetalLauncher", MetalLauncher)
+    verdicts.verdict_file().unlink()
+    said = run(*ask)
+    assert said["tokens"] == wanted["tokens"]
+    assert said["kernels"]["off"] == {}
+    assert any("argmax" in record.launch.name for record in emulated_mac.records)

@@ -1,0 +1,65 @@
+"""Every operation's kernel on a real Apple GPU, against its reference: what no emulator can say.
+
+Times are measured by `dflash doctor --kernels --json`; none is asserted here.
+"""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import pytest
+
+from dflash_mlx.kernels.proof import prove
+from dflash_mlx.kernels.shapes import GENERIC, Attention, Delta, Linear, Selector, Shapes
+from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.kernels.trials import TRIALS, Trial
+
+pytestmark = [
+    pytest.mark.metal,
+    pytest.mark.skipif(not mx.metal.is_available(), reason="needs an Apple GPU"),
+]
+
+
+def with_dtype(dtype: str) -> Shapes:
+    """The generic shapes in another dtype."""
+    assert GENERIC.selector is not None
+    linears = tuple(
+        kind if kind.dtype == "uint8" else replace(kind, dtype=dtype) for kind in GENERIC.linears
+    )
+    selector = replace(GENERIC.selector, dtype=dtype)
+    return replace(GENERIC, dtype=dtype, selector=selector, linears=linears)
+
+
+# Every size of head that the attention takes, windows and sinks among them; odd values.
+HEADS = replace(
+    GENERIC,
+    attention=tuple(
+        Attention(4, 2, dim, window, sinks=bool(window))
+        for dim, window in ((64, 0), (80, 7), (96, 0), (128, 40), (192, 0), (256, 100))
+    ),
+    delta=Delta(1, 3, 128, 2, layers=3, window=3, channels=130),
+    selector=None,
+    rows=33,
+)
+# A model of 9 billion weights: 32 layers, three quarters of them Gated DeltaNet, 4 bits.
+LARGE = Shapes(
+    vocab=248_320,
+    rows=16,
+    dtype="bfloat16",
+    attention=(Attention(16, 4, 256),),
+    delta=Delta(16, 32, 128, 128, layers=24, window=3, channels=8192),
+    selector=Selector(16, 256, "bfloat16"),
+    linears=(Linear(12_288, 4096, 4, 64, "affine", "bfloat16"),),
+)
+CASES = {
+    **{dtype: with_dtype(dtype) for dtype in ("float32", "float16", "bfloat16")},
+    "heads": HEADS,
+    "large": LARGE,
+}
+
+
+@pytest.mark.parametrize("shapes", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
+def test_a_kernel_gives_what_its_reference_gives(trial: Trial, shapes: Shapes) -> None:
+    """The cases of the proof that every user's machine does, at more shapes."""
+    (verdict,) = prove(MetalLauncher(), shapes, trials=(trial,), budget=0.0, everything=True)
+    assert verdict.right, verdict.reason
