@@ -130,12 +130,18 @@ def distance(got: mx.array, want: mx.array) -> tuple[float, float]:
     """How far two arrays are apart, and how far they may be; infinite where one has a NaN."""
     if not mx.issubdtype(want.dtype, mx.floating):
         far = mx.abs(got.astype(mx.int64) - want.astype(mx.int64))
-        return float(far.max().item()), 0.0
+        return greatest(far), 0.0
     allowed = TOLERANCE[want.dtype]
     got, want = got.astype(mx.float32), want.astype(mx.float32)
     same = (got == want) | (mx.isnan(got) & mx.isnan(want))
     far = mx.where(same, 0.0, mx.abs(got - want) / mx.maximum(1, mx.abs(want)))
-    return float(mx.where(mx.isnan(far), mx.inf, far).max().item()), allowed
+    return greatest(mx.where(mx.isnan(far), mx.inf, far)), allowed
+
+
+def greatest(x: mx.array) -> float:
+    """The greatest element."""
+    found: Any = x.max().item()
+    return float(found)
 
 
 def difference(error: float, want: mx.array) -> str:
@@ -171,9 +177,8 @@ def timed(launcher: Launcher, trial: Trial, case: Case, verdict: Verdict, clock:
 
 def series(way: Callable[..., Any], case: Case, clock: Clock) -> float:
     """The seconds of a few calls, each of which waits for the one before."""
-    began, first = clock(), case[0]
-    for _ in range(SERIES):
-        result = outputs(way(first, *case[1:]))
-        first = mx.depends(case[0], result)
-    mx.eval(result, first)
+    began, result = clock(), outputs(way(*case))
+    for _ in range(SERIES - 1):
+        result = outputs(way(mx.depends(case[0], result), *case[1:]))
+    mx.eval(result)
     return clock() - began

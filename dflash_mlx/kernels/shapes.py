@@ -84,7 +84,8 @@ class Shapes:
         target, drafter, selector = pair.target, pair.drafter, None
         rows = drafter.config.block_size if drafter else ROWS
         if drafter and (more := drafter.config.dflash2):
-            codebook: mx.array = drafter.model.selector.predecessor_codebook
+            assert drafter.model.selector is not None
+            codebook = drafter.model.selector.predecessor_codebook
             selector = Selector(more.selector_top_k, more.selector_rank, name_of(codebook.dtype))
         return cls(
             vocab=target.vocab_size,

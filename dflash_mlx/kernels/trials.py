@@ -77,7 +77,7 @@ def chained(
 ) -> tuple[mx.array, mx.array]:
     """mlx-lm's recurrence over a chain, which finds its gates by itself."""
     own = mx.zeros((v.shape[1],))
-    rows = (part[None] for part in (q, k, v, g, beta))
+    rows = (q[None], k[None], v[None], g[None], beta[None])
     return gated_delta_update(*rows, own, own, state[None])
 
 

@@ -27,7 +27,7 @@ FAULTS: list[tuple[str, Edit]] = [
     ("verify_accept", ("0x7fffffffu) > 0x7f800000u", "0x7fffffffu) >= 0x7f800000u")),
     ("verify_accept_sample", ("exclusive_sum(own)", "inclusive_sum(own)")),
     ("verify_accept_sample", ("word >> 8", "word >> 9")),
-    ("verify_accept_sample", ("first <= token && token < last", "first < token && token < last")),
+    ("verify_accept_sample", ("i < (slot + 1) * K; i++", "i + 1 < (slot + 1) * K; i++")),
     ("selector_walk", ("score[i] > score[best]", "score[i] >= score[best]")),
     ("selector_walk", ("hidden[slot * rank + r]", "hidden[r]")),
     ("small_m_qmm", ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]")),
