@@ -31,7 +31,7 @@ FAULTS: list[tuple[str, Edit]] = [
     ("selector_walk", ("score[i] > score[best]", "score[i] >= score[best]")),
     ("selector_walk", ("hidden[slot * rank + r]", "hidden[r]")),
     ("small_m_qmm", ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]")),
-    ("small_m_qmm", ("(K / Group) + k / Group", "(K / Group) + k / (2 * Group)")),
+    ("small_m_qmm", ("(start + k) / Group", "(start + k) / (2 * Group)")),
     ("small_m_qmm", ("0xC8643210u", "0xC8643201u")),
     ("gated_delta_tape", ("simd_shuffle_xor(x, step)", "simd_shuffle_xor(x, 1)")),
     ("gated_delta_tape", ("int i = 1; i < N", "int i = 0; i < N")),
