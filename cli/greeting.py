@@ -37,6 +37,7 @@ def header(dialogue: Dialogue, seconds: float) -> list[str]:
         drafter = f" · drafter {pair.draft_name}"
     block = f" · {shape}" if shape else ""
     kernels = " · Metal kernels on" if pair.target.kernels.on else ""
+    kernels += " · exact" if pair.target.kernels.exact else ""
     return [
         f"dflash {__version__} · {target}{drafter}{block} · {where}{kernels}",
         f"loaded in {seconds:.1f} s · {size(mx.get_active_memory())} · "

@@ -14,11 +14,17 @@ def kernels_part(kernels: "Kernels") -> dict[str, Any] | None:
 
 
 def kernel_warnings(kernels: "Kernels") -> list[str]:
-    """A line for each kernel that gave wrong results; to be slow is no fault."""
-    return [
+    """A line for each kernel that gave wrong results, and one where exactness costs the speed.
+
+    To be slow is no fault of a kernel.
+    """
+    found = [
         f"kernel {name} off: {kernels.off[name]} (dflash doctor --kernels)"
         for name in sorted(kernels.wrong)
     ]
+    if kernels.exact and (kernels.launcher is None or kernels.wrong):
+        found.append("exact without the Metal kernels: row by row, no faster than plain decoding")
+    return found
 
 
 def kernels_line(kernels: "Kernels") -> str:

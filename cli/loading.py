@@ -35,6 +35,7 @@ def load_fetched(options: ModelOptions, out: Output) -> "Pair":
             draft_bits=options.draft_bits,
             no_draft=options.no_draft,
             trust_remote_code=options.trust_remote_code,
+            exact=options.exact,
         )
 
 

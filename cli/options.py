@@ -68,6 +68,10 @@ class ModelOptions:
         Literal["match", "token", "block"],
         option("--accept", help="Acceptance rule above temperature 0."),
     ] = "match"
+    exact: Annotated[
+        bool,
+        option("--exact", help="The very bits of plain decoding, also at 16 bits or quantised."),
+    ] = False
     force: Annotated[bool, option("--force", help="Load a pair that does not fit the memory.")] = (
         False
     )

@@ -24,6 +24,7 @@ def report(
         "model": pair.target_name,
         "draft": pair.draft_name,
         "mode": session.mode,
+        "exact": pair.target.kernels.exact,
         "speculation": speculation(said.stats, session, options),
         "kernels": kernels_part(pair.target.kernels),
         "timing": {"load_s": round(load_seconds, 4), **timing(said)},

@@ -13,6 +13,7 @@ import numpy as np
 from .auto import Auto
 from .calibration import Confidence
 from .costs import Costs
+from .kernels.dispatch import EXACT_ROWS
 from .measure import measure
 from .pair import Pair
 from .ruler import Ruler
@@ -45,10 +46,11 @@ class Adaptive(Auto):
 
 def ruler(pair: Pair, block_size: int, *, trees: bool) -> Ruler:
     """What measures a pair's costs, and keeps them."""
-    slots, widths = block_size - 1, TREES if trees else ()
+    slots, kernels = block_size - 1, pair.target.kernels
+    widths = [rows for rows in TREES if trees and (rows <= EXACT_ROWS or not kernels.exact)]
 
     def costs(depth: int) -> Costs:
-        grow = growing(slots, pair.target.vocab_size, TREES[-1] - 1) if trees else 0.0
+        grow = growing(slots, pair.target.vocab_size, widths[-1] - 1) if widths else 0.0
         return measure(
             pair,
             depth,

@@ -24,7 +24,10 @@ def on_cpu() -> bool:
 
 
 def settle(model: nn.Module) -> None:
-    """Where MLX computes on the CPU: float32, which is fast there, and modules that suit it."""
+    """Where MLX computes on the CPU: float32, which is fast there, and modules that suit it.
+
+    They compute several rows otherwise than one: not for exactness (`unsettle`).
+    """
     if not on_cpu():
         return
     model.set_dtype(mx.float32)
@@ -39,7 +42,7 @@ def settle(model: nn.Module) -> None:
 
 
 def unsettle(model: nn.Module) -> None:
-    """Give a model its plain modules back, as training needs them."""
+    """Give a model its plain modules back, as training and exactness need them."""
     for module in model.modules():
         for name, child in module.children().items():
             if isinstance(child, SharedRope | BlockMLP):

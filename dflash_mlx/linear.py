@@ -13,11 +13,10 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 
-from .kernels.dispatch import Kernels
+from .kernels.dispatch import EXACT_ROWS, Kernels
 from .kernels.small_m_qmm import OP, Weights
 
 ROWS = 32  # beyond, MLX's own product of matrices reads the weights rarely enough
-EXACT_ROWS = 80  # the widest verify; a prompt's pieces are longer and the same in every decoding
 SWITCHES = (SwitchGLU, SwitchMLP)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
 
@@ -91,6 +90,11 @@ def install(model: nn.Module, kernels: Kernels) -> None:
 
     found = model.filter_and_map(nn.Module.valid_child_filter, change, changes)
     model.update_modules(found)
+
+
+def unknown(model: nn.Module) -> tuple[str, ...]:
+    """The classes of linear layers in a model that have no stand-in: they quantise their input."""
+    return ("QQLinear",) if any(type(m) is nn.QQLinear for m in model.modules()) else ()
 
 
 def stand_in(module: nn.Module, kernels: Kernels) -> nn.Module:

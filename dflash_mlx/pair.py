@@ -46,14 +46,16 @@ def load(
     draft_bits: int | None = None,
     no_draft: bool = False,
     trust_remote_code: bool = False,
+    exact: bool = False,
     on_download: hub.Progress | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
     Without `draft` the target's drafter is looked up; `no_draft` loads the target alone.
     `draft_bits` 4 or 8 quantises the drafter in memory. `trust_remote_code` lets the Python files
-    run that a target may bring for its tokenizer (Kimi's does). Raises DFlashError when something
-    is missing, damaged, not supported, or does not fit together.
+    run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
+    the bits of plain decoding in every mode, also at 16 bits or quantised. Raises DFlashError when
+    something is missing, damaged, not supported, or does not fit together.
     """
     if draft_bits not in (None, 4, 8):
         raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
@@ -63,11 +65,11 @@ def load(
     target_path = hub.fetch(names.target, on_download)
     config = target_config(target_path)
     if names.draft is None:
-        alone = Target.load(target_path, trust_remote_code=trust_remote_code)
+        alone = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
         return with_proof(Pair(alone, None, names.target_label, None))
     draft_path = hub.fetch(names.draft, on_download)
     draft_config = checked(draft_path, config, names)
-    loaded = Target.load(target_path, trust_remote_code=trust_remote_code)
+    loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
     drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
     return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
 

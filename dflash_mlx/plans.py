@@ -11,6 +11,7 @@ from .types import Plan
 
 Mode = Literal["auto", "dflash", "ddtree", "baseline"]
 TREE_BUDGET, MOST_NODES = 32, 1024
+MOST_ROWS = 256  # of a block
 
 
 def fixed_policy(

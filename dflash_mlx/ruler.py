@@ -44,12 +44,14 @@ def cost_file() -> Path:
 def fingerprint(pair: Pair) -> str:
     """What the costs of a pair depend on: its shapes and types, the machine, and versions."""
     assert pair.drafter is not None
+    kernels = pair.target.kernels
     parts = [
         json.dumps(pair.target.config, sort_keys=True, default=str),
         repr(pair.drafter.config),
         *map(weights, (pair.target.model, pair.drafter.model)),
         repr(sorted(mx.device_info().items())),
         repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
+        repr((kernels.exact, kernels.own, sorted(kernels.on or ()))),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]

@@ -15,8 +15,9 @@ from .baseline import decode_plain
 from .context import Context, Progress
 from .decode import decode
 from .errors import UsageError
+from .kernels.dispatch import EXACT_ROWS
 from .pair import Pair
-from .plans import Mode, fixed_policy
+from .plans import MOST_ROWS, Mode, fixed_policy
 from .policy import Policy, PolicyState
 from .stats import Stats
 from .template import TemplateOptions
@@ -126,7 +127,7 @@ class Session:
         self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
 
         def blocks() -> Generator[Block]:
-            if self.mode == "baseline":
+            if self.mode == "baseline" and not self._exact:
                 return decode_plain(
                     self.context,
                     ids,
@@ -136,6 +137,7 @@ class Session:
                     progress=on_prefill,
                     turn=turn,
                 )
+            # Exact plain steps read the prompt as drafted rounds do, and are rounds of one row.
             logits = self.context.read(ids[cached:], on_prefill, turn=turn - cached)
             return decode(
                 self.context,
@@ -200,21 +202,34 @@ class Session:
         before = target.encode(closed)
         return next((n for n in range(last) if before[n : n + 1] != ids[n : n + 1]), last), opening
 
+    @property
+    def _exact(self) -> bool:
+        return self.pair.target.kernels.exact
+
+    @property
+    def _most_rows(self) -> int:
+        return EXACT_ROWS if self._exact else MOST_ROWS
+
     def _width(self, block_size: int | None) -> int:
         drafter = self.pair.drafter
         if drafter is None or self.mode == "baseline":
             return 1
         if block_size is None:
-            return drafter.config.block_size
-        if not 2 <= block_size <= 256:
+            return min(drafter.config.block_size, self._most_rows)
+        if not 2 <= block_size <= self._most_rows:
             raise UsageError(
-                f"block_size cannot be {block_size}.",
-                hint="give 2 or more, or use the mode baseline (--no-draft)",
+                f"block_size cannot be {block_size}{' in exact mode' * self._exact}.",
+                hint=f"give 2 to {self._most_rows}, or use the mode baseline (--no-draft)",
             )
         return block_size
 
     def _policy(self, width: int, budget: int | None, chain_seed: bool, accept: str) -> Policy:
         """What decides about every round; in the mode auto it goes on from answer to answer."""
+        if budget is not None and self._exact and budget >= EXACT_ROWS:
+            raise UsageError(
+                f"tree_budget cannot be {budget} in exact mode.",
+                hint=f"give a value from 1 to {EXACT_ROWS - 1}",
+            )
         fixed = fixed_policy(self.mode, width, budget, chain_seed, accept)
         if fixed is not None:
             return fixed

@@ -15,12 +15,12 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
-from .attention import Attention, install
+from . import attention, linear
 from .branch import Branch, plant
 from .cache import TargetCache
 from .checkpoint import check_weights
 from .config import is_drafter, load_config
-from .cpu import lighten, settle
+from .cpu import lighten, settle, unsettle
 from .errors import DFlashError, first_line
 from .families import FAMILIES, flat
 from .kernels.dispatch import Kernels, available
@@ -72,8 +72,8 @@ class Target:
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
-        self._attention = Attention(lambda: self.kernels)
-        self.stock_attention = install(self._body.layers, self._attention)
+        self._attention = attention.Attention(lambda: self.kernels)
+        self.stock_attention = attention.install(self._body.layers, self._attention)
         self.kernels = kernels or Kernels()
         if family.project:
             tape_layers(self._body.layers, family.project, lambda: self.kernels)
@@ -96,20 +96,26 @@ class Target:
 
     @kernels.setter
     def kernels(self, kernels: Kernels) -> None:
-        """DFlashError where they are to be exact and some layer's attention is not known."""
-        if kernels.exact and self.stock_attention:
+        """DFlashError where they are to be exact and some layer is not known to be."""
+        unknown = (*self.stock_attention, *linear.unknown(self.model))
+        if kernels.exact and unknown:
             raise DFlashError(
-                f"exact mode does not know the attention of '{self.config['model_type']}'.",
+                f"exact mode does not know the layers {', '.join(unknown)} of "
+                f"'{self.config['model_type']}'.",
                 hint="leave exact mode off for this model",
             )
+        if kernels.exact:
+            unsettle(self.model)
+        linear.install(self.model, kernels)
         self._kernels = kernels
 
     @classmethod
-    def load(cls, path: Path, *, trust_remote_code: bool = False) -> "Target":
+    def load(cls, path: Path, *, trust_remote_code: bool = False, exact: bool = False) -> "Target":
         """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
 
         With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
-        Raises DFlashError for a missing or damaged file and for a model type that is not known.
+        With `exact` no row's bits depend on how many rows are read with it. Raises DFlashError for
+        a missing or damaged file, for a model type that is not known, or not known to be exact.
         """
         target_config(path)
         check_weights(path, "model*.safetensors")
@@ -123,7 +129,7 @@ class Target:
             ) from error
         settle(model)
         mx.eval(model.parameters())
-        return cls(model, tokenizer, config, path, available())
+        return cls(model, tokenizer, config, path, available(exact=exact))
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read, in the order they are joined."""

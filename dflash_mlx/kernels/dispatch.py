@@ -16,6 +16,7 @@ from .source import Launcher, MetalLauncher
 
 SWITCH = "DFLASH_KERNELS"
 WORDS = ("on", "off", "stock")
+EXACT_ROWS = 64  # of a verify at most; a prompt's longer pieces are the same in every decoding
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from .dispatch import Op
+from .dispatch import EXACT_ROWS, Op
 from .source import Launcher, Source
 
 SPLIT = 256  # positions one threadgroup goes through, in a long context four times as many
 SHORT = 16  # splits of that length
 THREADS = 256  # of a threadgroup at most
-ROWS = 64  # of a block at most: bits of the word that holds a path
+ROWS = EXACT_ROWS  # of a block at most: bits of the word that holds a path
 DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
