@@ -1,0 +1,80 @@
+"""Kernels that are not used are seen: in a chat's header, `/stats`, on stderr and in `--json`."""
+
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiny
+
+from dflash_mlx.kernels.dispatch import Kernels
+
+OFF = {
+    "verify_attention": "differs from its reference by 0.03",
+    "small_m_qmm": "1.4x as slow as MLX's own",
+}
+LAUNCHER: Any = object()  # nothing is launched
+KERNELS = Kernels(
+    LAUNCHER, OFF, on=frozenset({"selector_walk"}), wrong=frozenset({"verify_attention"})
+)
+LINE = (
+    "kernel verify_attention off: differs from its reference by 0.03 (dflash doctor --kernels)"
+)  # fmt: skip
+
+
+def part(name: str) -> Any:
+    """A module of the command line."""
+    return import_module(f"dflash_mlx.cli.{name}")
+
+
+def test_what_is_said() -> None:
+    """Wrong results are a warning, a loss of speed is a number; without kernels nothing is said."""
+    notes = part("kernel_notes")
+    assert notes.kernel_warnings(KERNELS) == [LINE]
+    assert notes.kernels_part(KERNELS) == {"on": ["selector_walk"], "off": OFF}
+    assert notes.kernels_line(KERNELS) == (
+        "selector_walk · verify_attention off: differs from its reference by 0.03 · "
+        "small_m_qmm off: 1.4x as slow as MLX's own"
+    )
+    for none in (Kernels(), Kernels(own=True)):
+        assert notes.kernel_warnings(none) == []
+        assert notes.kernels_part(none) is None
+        assert notes.kernels_line(none) == ""
+
+
+@pytest.fixture
+def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A conversation with a pair whose kernels are those above; what it notes is kept."""
+    pair = tiny.golden_pair("qwen3_full")
+    monkeypatch.setattr(pair.target, "kernels", KERNELS)
+    out = part("output").Output()
+    out.noted = []
+    out.note = lambda text, style="dim": out.noted.append((text, style))
+    tuning, looks = part("tuning").Tuning(), part("dialogue").Looks()
+    return part("dialogue").Dialogue(pair, out, tuning=tuning, looks=looks, keeps=False)
+
+
+def test_a_chat_begins_with_it(dialogue: Any) -> None:
+    """The header says that kernels run, and a line which does not."""
+    part("greeting").greet(dialogue, 1.0)
+    lines = dialogue.out.noted
+    assert "Metal kernels on" in " ".join(lines[0][0].split())
+    warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
+    assert warned == [LINE]
+
+
+def test_stats_have_it(dialogue: Any) -> None:
+    """One line of `/stats`."""
+    page = part("stats_page").stats_page(dialogue, dialogue.out)
+    (line,) = (line for line in page if line.strip().startswith("kernels"))
+    assert "selector_walk · verify_attention off" in line
+
+
+def test_commands_that_load_a_pair_say_it(dialogue: Any) -> None:
+    """`/model` and `/draft` bring other kernels."""
+    told: list[tuple[str, str]] = []
+    room = SimpleNamespace(
+        dialogue=dialogue, line=lambda text, style="": told.append((text, style))
+    )
+    part("actions").warn_of_kernels(room)
+    assert told == [(f"  {LINE}", "warning")]
