@@ -25,7 +25,10 @@ class Branch:
 
     def __init__(self, tree: Tree):
         self.tree = tree
-        self.parents = (-1, *tree.parents)  # rows; the anchor follows what was read before
+        self.parents: tuple[int, ...] = (
+            -1,
+            *tree.parents,
+        )  # rows; the anchor follows what was read before
         self.depths = mx.array([0, *tree.depths])  # [R]
         self.ancestors = mx.array(tree.ancestors())  # [R, R]
         self._masks: dict[tuple[int, int | None], mx.array] = {}

@@ -5,7 +5,7 @@ after the rows that stay, bit for bit those of plain steps. Knows neither caches
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -15,6 +15,7 @@ from .branch import Branch
 from .kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
 from .kernels.dispatch import Kernels
 
+NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]
 State = list[mx.array | None]  # of the convolution, and of the recurrence
 
 
@@ -47,6 +48,8 @@ def read(
     `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. There is no state after
     a tree. None if the operations do not take such rows.
     """
+    if kernels.exact and not kernels.off.keys().isdisjoint(NAMES):
+        kernels = replace(kernels, launcher=None)  # a kernel's bits are not its reference's
     queries, keys, values, a, b = (part[0] for part in fed)
     if state is None:
         sizes = net.num_v_heads, net.head_v_dim, net.head_k_dim

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import exact_rows
+import mlx.core as mx
 import pytest
 import test_ddtree as ddtree
 import tiny
@@ -38,12 +39,12 @@ def bundled() -> Pair:
 
 @contextmanager
 def kernels_of(
-    target: Target, launcher: Callable[[], Launcher] = MetalLauncher, **switches: bool
+    target: Target, launcher: Callable[[], Launcher] = MetalLauncher, exact: bool = False
 ) -> Iterator[Emulator]:
     """Within it the target runs emulated kernels."""
     honest = target.kernels
     with emulated() as emulator:
-        target.kernels = Kernels(launcher(), **switches)
+        target.kernels = Kernels(launcher(), exact=exact)
         try:
             yield emulator
         finally:
@@ -111,6 +112,20 @@ def test_a_hybrid(plan: Plan, kernels: set[str], exact: bool) -> None:
         assert ran == wanted
     else:
         assert ran == ATTENTION  # of the prompt
+
+
+def test_exact_recurrence_is_of_one_kind() -> None:
+    """With the replay's kernel off, all three are references: their bits are others."""
+    target, _ = hybrid()
+    prompt = tiny.prompt_of(30)
+    with emulated() as emulator:
+        target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"}, exact=True)
+        target.forward(mx.array([prompt]), target.make_cache())
+        assert names(emulator) == ATTENTION
+        target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"})
+        target.forward(mx.array([prompt]), target.make_cache())
+        assert names(emulator) == ATTENTION | {"gated_delta_tape"}
+    target.kernels = Kernels()
 
 
 @pytest.mark.parametrize(
