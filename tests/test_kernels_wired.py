@@ -381,7 +381,7 @@ def test_two_targets_of_one_model() -> None:
     second = Target(first.model, first.tokenizer, first.config, first.path, other)
     second.forward(mx.array([SHORT]), second.make_cache())
     assert not noted.ran
-    assert other.ran == {"verify_attention": 1, "gated_delta_tape": 2}
+    assert other.ran.keys() == {"verify_attention", "gated_delta_tape", "small_m_qmm"}
 
 
 def test_mlx_lms_classes_stay_as_they_are() -> None:

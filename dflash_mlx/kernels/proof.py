@@ -84,7 +84,8 @@ def prove(
         if trial.name in verdicts or not (used or everything):
             continue
         on_verdict(Verdict(trial.name, False, reason=STARTED))
-        verdict = compared(launcher, trial, trial.fitting(shapes if used else GENERIC))
+        cases = trial.fitting(shapes if used else GENERIC)
+        verdict = compared(launcher, trial, cases, bits=shapes.exact or everything)
         if verdict.right:
             verdict = replace(verdict, reason=UNTIMED if used else UNUSED)
         verdicts[trial.name] = verdict
@@ -100,8 +101,10 @@ def prove(
     return tuple(verdicts[trial.name] for trial in tried if trial.name in verdicts)
 
 
-def compared(launcher: Launcher, trial: Trial, cases: Sequence[Case]) -> Verdict:
-    """Whether a kernel gives what its reference gives."""
+def compared(
+    launcher: Launcher, trial: Trial, cases: Sequence[Case], *, bits: bool = False
+) -> Verdict:
+    """Whether a kernel gives what its reference gives; and `bits` of a row as of that row alone."""
     worst = 0.0
     for case in cases:
         try:
@@ -118,7 +121,19 @@ def compared(launcher: Launcher, trial: Trial, cases: Sequence[Case]) -> Verdict
                 reason = difference(error, theirs)
                 return Verdict(trial.name, False, error if allowed else None, reason=reason)
             worst = max(worst, error)
+        if bits and trial.alone and not same_alone(launcher, trial, case, got[0]):
+            return Verdict(trial.name, False, reason="gives a row other bits than that row alone")
     return Verdict(trial.name, True, worst)
+
+
+def same_alone(launcher: Launcher, trial: Trial, case: Case, whole: mx.array) -> bool:
+    """Whether a kernel gives one row the same bits with the others and without."""
+    assert trial.alone is not None
+    alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))[0]
+    place = trial.row % whole.shape[trial.axis]
+    row = mx.take(whole, mx.array([place]), axis=trial.axis)
+    unsigned = {2: mx.uint16, 4: mx.uint32}[alone.dtype.size]
+    return bool(mx.array_equal(row.view(unsigned), alone.view(unsigned)))
 
 
 def outputs(result: Any) -> list[mx.array]:

@@ -66,7 +66,7 @@ class Shapes:
     """What a pair needs: a verify of `rows` rows of logits of `vocab` tokens, and its layers.
 
     `dtype` is the name of the hidden states' dtype. `linears` has of each kind of weights the most
-    frequent size, the most frequent kind last.
+    frequent size, the most frequent kind last. `exact`: a row is to have the bits of a row alone.
     """
 
     vocab: int
@@ -77,6 +77,7 @@ class Shapes:
     selector: Selector | None = None
     linears: tuple[Linear, ...] = ()
     context: int = CONTEXT
+    exact: bool = False
 
     @classmethod
     def of(cls, pair: "Pair") -> "Shapes":
@@ -95,6 +96,7 @@ class Shapes:
             delta=delta_of(target.config),
             selector=selector,
             linears=linears_of(target.model),
+            exact=target.kernels.exact,
         )
 
 

@@ -51,7 +51,8 @@ class Trial:
     `cases(shapes)` are arguments, those at the model's own sizes last; `needs(shapes)` says whether
     the model has such layers. `stock(*case)` is what MLX or mlx-lm would compute in its place.
     Results are compared with `truth(*case)`, the reference if there is none, after `meaning` was
-    applied to each output of both.
+    applied to each output of both. `alone(*case)` are arguments that give only row `row` of the
+    first output, along `axis`, and must give the same bits.
     """
 
     op: Op
@@ -60,6 +61,9 @@ class Trial:
     needs: Callable[[Shapes], bool] = lambda _: True
     meaning: Callable[[mx.array], mx.array] = lambda output: output
     truth: Callable[..., Any] | None = None
+    alone: Callable[..., Case] | None = None
+    row: int = 0
+    axis: int = 0
 
     @property
     def name(self) -> str:
@@ -134,6 +138,22 @@ def multiplied(x: mx.array, weights: Weights) -> mx.array:
     return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
 
 
+def last_row(x: mx.array, weights: Weights) -> Case:
+    """A product of the last row only."""
+    return x[-1:], weights
+
+
+def first_rows(*args: Any) -> Case:
+    """A recurrence of the first row only; of a tree too."""
+    rows, rest = args[:5], args[5:]
+    return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
+
+
+def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
+    """Attention of the first row only."""
+    return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
+
+
 def has_delta(shapes: Shapes) -> bool:
     """Whether a model has Gated DeltaNet layers."""
     return shapes.delta is not None
@@ -150,9 +170,18 @@ TRIALS = (
         small_m_qmm.product,
         lambda shapes: bool(shapes.linears),
         truth=multiplied,
+        alone=last_row,
+        row=-1,
     ),
-    Trial(gated_delta_tape.OP, tape_cases, chained, has_delta),
-    Trial(gated_delta_tree.OP, tree_cases, branched, has_delta),
+    Trial(gated_delta_tape.OP, tape_cases, chained, has_delta, alone=first_rows),
+    Trial(gated_delta_tree.OP, tree_cases, branched, has_delta, alone=first_rows),
     Trial(gated_delta_replay.OP, replay_cases, replayed, has_delta),
-    Trial(verify_attention.OP, attention_cases, attended, lambda shapes: bool(shapes.attention)),
+    Trial(
+        verify_attention.OP,
+        attention_cases,
+        attended,
+        lambda shapes: bool(shapes.attention),
+        alone=first_query,
+        axis=1,
+    ),
 )

@@ -27,6 +27,7 @@ from .ours import Edit, Faulty
 
 ATTENTION = {"verify_attention", "verify_attention_combine"}
 GREEDY = {"verify_accept_argmax", "verify_accept_prefix"}
+PRODUCT = {"small_m_qmm"}
 DELTA = {"gated_delta_tape", "gated_delta_tree", "gated_delta_replay"}
 SIZES: dict[str, Any] = {"head_dim": 64, "linear_key_head_dim": 32, "partial_rotary_factor": 0.25}
 
@@ -54,7 +55,7 @@ def kernels_of(
 def names(emulator: Emulator) -> set[str]:
     """The kernels that have run."""
     ran = {record.launch.name for record in emulator.records}
-    known = sorted(ATTENTION | GREEDY | DELTA, key=len, reverse=True)
+    known = sorted(ATTENTION | GREEDY | DELTA | PRODUCT, key=len, reverse=True)
     return {next(kernel for kernel in known if kernel in name) for name in ran}
 
 
@@ -71,7 +72,7 @@ def test_the_bundled_pair(length: int, options: dict[str, Any]) -> None:
         assert result.tokens == wanted.tokens
         assert result.stats.committed == wanted.stats.committed
         ran = names(emulator)
-    assert ran == ATTENTION | (set() if options.get("mode") == "ddtree" else GREEDY)
+    assert ran == ATTENTION | PRODUCT | (set() if options.get("mode") == "ddtree" else GREEDY)
 
 
 @cache
@@ -108,10 +109,10 @@ def test_a_hybrid(plan: Plan, kernels: set[str], exact: bool) -> None:
     """Chains with rejections and trees; plain steps are the kernels' only where they are exact."""
     ran = answer(plan, exact=exact)
     if plan.rows > 1 or exact:
-        wanted = ATTENTION | kernels | ({"gated_delta_tape"} if exact else set())
+        wanted = ATTENTION | PRODUCT | kernels | ({"gated_delta_tape"} if exact else set())
         assert ran == wanted
     else:
-        assert ran == ATTENTION  # of the prompt
+        assert ran == ATTENTION | PRODUCT  # of the prompt
 
 
 def test_exact_recurrence_is_of_one_kind() -> None:
@@ -121,10 +122,10 @@ def test_exact_recurrence_is_of_one_kind() -> None:
     with emulated() as emulator:
         target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"}, exact=True)
         target.forward(mx.array([prompt]), target.make_cache())
-        assert names(emulator) == ATTENTION
+        assert names(emulator) == ATTENTION | PRODUCT
         target.kernels = Kernels(MetalLauncher(), {"gated_delta_replay": "slow"})
         target.forward(mx.array([prompt]), target.make_cache())
-        assert names(emulator) == ATTENTION | {"gated_delta_tape"}
+        assert names(emulator) == ATTENTION | PRODUCT | {"gated_delta_tape"}
     target.kernels = Kernels()
 
 

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+import mlx.core as mx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -13,7 +15,7 @@ import dflash_mlx
 from dflash_mlx.kernels import dispatch, proof, verdicts
 from dflash_mlx.kernels.proof import Verdict, prove
 from dflash_mlx.kernels.shapes import GENERIC
-from dflash_mlx.kernels.source import Launcher, MetalLauncher
+from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
 from dflash_mlx.kernels.trials import TRIALS
 
 from .emulator import Emulator, emulated
@@ -45,6 +47,17 @@ FAULTS: list[tuple[str, Edit]] = [
 ]
 
 
+class Neighbourly(MetalLauncher):
+    """Several rows come out a little larger than one."""
+
+    def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:
+        first, *rest = super().__call__(source, inputs, **call)
+        places = {"verify_attention": 3, "verify_attention_combine": None}
+        place = places.get(source.name, 0)
+        several = place is not None and len(inputs[place]) > 1
+        return [(first * (1 + several * 2**-7)).astype(first.dtype), *rest]
+
+
 def verdict_on(name: str, launcher: Launcher) -> Verdict:
     """What the proof makes of one operation, at the generic shapes."""
     with emulated(strict=False):
@@ -69,6 +82,21 @@ def test_broken_kernels_are_wrong(name: str, edit: Edit) -> None:
     assert sum(launcher.found.values())
     assert not found.right
     assert "its reference" in found.reason or "no number" in found.reason
+
+
+@pytest.mark.parametrize("name", [trial.name for trial in TRIALS if trial.alone])
+def test_bits_of_a_row_alone(name: str) -> None:
+    """A kernel whose rows know how many they are is right, and for exactness it is wrong."""
+    for launcher, exact, right in (
+        (MetalLauncher(), True, True),
+        (Neighbourly(), False, True),
+        (Neighbourly(), True, False),
+    ):
+        with emulated(strict=False):
+            shapes = replace(GENERIC, exact=exact)
+            (found,) = prove(launcher, shapes, trials=(TRIAL[name],), budget=0.0)
+        assert found.right == right, found.reason
+        assert right or "alone" in found.reason
 
 
 def test_each_operation_has_a_fault() -> None:
