@@ -21,6 +21,7 @@ from .ours import Edit, Faulty
 GREEDY = {"dflash_verify_accept_argmax", "dflash_verify_accept_prefix"}
 SAMPLED = {"dflash_verify_accept_sample_sums", "dflash_verify_accept_sample_draw"}
 WALK = {"dflash_selector_walk"}
+OPERATIONS = frozenset({"verify_accept", "verify_accept_sample", "selector_walk"})
 
 
 @cache
@@ -41,7 +42,7 @@ def kernels_of(
     """Within it the pair runs kernels; gives the names of those that have run."""
     honest = pair.target.kernels
     with emulated() as emulator:
-        pair.target.kernels = Kernels(launcher())
+        pair.target.kernels = Kernels(launcher(), on=OPERATIONS)
         try:
             yield lambda: {
                 next(name for name in (*GREEDY, *SAMPLED, *WALK) if name in record.launch.name)
