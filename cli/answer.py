@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .interrupt import Interrupt
 from .view import PlainView
+from .wait import Wait
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
@@ -57,7 +58,8 @@ def answer(
 
     interrupt.hold(False)
     began = time.perf_counter()
-    blocks = session.stream(prompt, on_prefill=reading, **options)
+    with Wait(view.out, "measuring this machine"):  # what the mode auto does once
+        blocks = session.stream(prompt, on_prefill=reading, **options)
     said = Answer(session.stats)
     with view:
         try:

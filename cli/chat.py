@@ -94,7 +94,7 @@ def chat(
         tuple(sampling.stop or ()),
         asked.think,
         asked.effort,
-        "dflash" if models.mode == "baseline" else models.mode,
+        "auto" if models.mode == "baseline" else models.mode,
         models.tree_budget,
     )
     looks = Looks(markdown, asked.show_thinking, screen.quiet)

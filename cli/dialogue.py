@@ -222,7 +222,8 @@ class Dialogue:
                 "again",
             )
         low = totals.verifies >= LOW_VERIFIES and totals.acceptance_length < LOW_TAU
-        if self.drafting and low and not self._hinted_low:
+        fixed = self.drafting and self.mode != "auto"  # which drafts less by itself
+        if fixed and low and not self._hinted_low:
             self._hinted_low = True
             self._warn(
                 f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "

@@ -121,7 +121,7 @@ def generate(
     by_default = out.talks and not (screen.quiet or json or both)
     if by_default if stats is None else stats:
         out.tell(stats_line(said.stats, said.finish_reason, most), "dim")
-    if not json:
+    if not json and models.mode != "auto":  # which drafts less by itself
         warn_low(said, out)
     if INTERRUPTED in (said.finish_reason, plain and plain.finish_reason):
         raise typer.Exit(130)

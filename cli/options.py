@@ -53,7 +53,7 @@ class ModelOptions:
     mode: Annotated[
         Literal["dflash", "ddtree", "auto", "baseline"],
         option("--mode", help="Drafts as a chain, as a tree, what measures best, or none."),
-    ] = "dflash"
+    ] = "auto"
     tree_budget: Annotated[
         int | None,
         option(

@@ -24,7 +24,7 @@ class Tuning:
     stop: tuple[str, ...] = ()
     think: bool | None = None
     effort: str | None = None
-    mode: Drafting = "dflash"
+    mode: Drafting = "auto"
     tree_budget: int | None = None
 
 

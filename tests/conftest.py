@@ -44,6 +44,8 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, str(home / folder))
     if sys.platform == "darwin":  # no test proves kernels, or runs them, that does not ask for it
         monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: False)
+    # The costs that the default measures would be other ones in every run.
+    monkeypatch.setenv("DFLASH_MODE", "dflash")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
 

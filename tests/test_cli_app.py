@@ -129,7 +129,8 @@ def test_settings_order(run, config, monkeypatch):
     assert tokens("--max-tokens", "5") == 5
 
 
-def test_settings_can_name_the_models_and_switches(run, config):
+def test_settings_can_name_the_models_and_switches(run, config, monkeypatch):
+    monkeypatch.delenv("DFLASH_MODE")
     config(f'model = "{PAIR[1]}"\nno-draft = true\nmax-tokens = 4\nthink = false\nstop = ["zz"]\n')
     result = run("generate", "--json", "Hello")
     assert result.exit_code == 0, result.output

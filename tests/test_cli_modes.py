@@ -65,6 +65,7 @@ def test_contradictions(dflash, flags, part):
 
 def test_nearer_to_the_command_line_wins(target, tmp_path, monkeypatch):
     """A file's mode or budget is a default: flags of another kind do not clash with it."""
+    monkeypatch.delenv("DFLASH_MODE")
     folder = tmp_path / "home" / ".config" / "dflash"
     folder.mkdir(parents=True)
     file = f'mode = "ddtree"\ntree-budget = 9\ndraft = "{PAIR[3]}"\n'
@@ -76,6 +77,18 @@ def test_nearer_to_the_command_line_wins(target, tmp_path, monkeypatch):
     monkeypatch.setenv("DFLASH_NO_DRAFT", "1")
     assert target(*short)["mode"] == "baseline"
     assert target(*short, "--mode", "ddtree")["mode"] == "ddtree"
+
+
+def test_unless_told_otherwise_it_is_auto(ask, monkeypatch, tmp_path):
+    """The same tokens, rounds chosen by costs that are measured once and kept."""
+    fixed = ask("--max-tokens", "20", *RAW)
+    monkeypatch.delenv("DFLASH_MODE")
+    found = ask("--max-tokens", "20", *RAW)
+    assert (found["mode"], fixed["mode"]) == ("auto", "dflash")
+    assert found["tokens"] == fixed["tokens"]
+    assert found["speculation"]["why"]
+    assert sum(entry["rounds"] for entry in found["speculation"]["chosen"]) > 0
+    assert (tmp_path / "home" / ".cache" / "dflash" / "costs.json").exists()
 
 
 def test_compare(dflash):

@@ -66,7 +66,7 @@ def stranger() -> Iterator[Callable[..., Any]]:
 
 def start(pair: Pair, **changes: Any) -> Any:
     """A dialogue whose screen is a pipe."""
-    settings = replace(tuning.Tuning(max_tokens=48), **changes)
+    settings = replace(tuning.Tuning(max_tokens=48, mode="dflash"), **changes)
     looks = dialogue.Looks(quiet=True)
     return dialogue.Dialogue(
         pair, output.Output(quiet=True), tuning=settings, looks=looks, keeps=True

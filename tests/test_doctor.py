@@ -260,6 +260,7 @@ def test_config_file_in_force(quick, look):
 
 def test_variables(monkeypatch, quick, look):
     """The value of an unknown one is nobody's business."""
+    monkeypatch.delenv("DFLASH_MODE")
     monkeypatch.setenv("DFLASH_TEMP", "0.5")
     assert look()["variables"] == {
         "name": "variables", "status": "ok", "found": "DFLASH_TEMP=0.5", "hint": ""
@@ -613,6 +614,7 @@ def show_on_terminal(**env):
     termios = pytest.importorskip("termios")
     lead, follow = os.openpty()
     termios.tcsetwinsize(follow, (24, 80))
+    plain = {name: value for name, value in os.environ.items() if name != "DFLASH_MODE"}
     program = (
         "from importlib import import_module as get\n"
         "well = get('dflash_mlx.cli.finding').ok(chr(964))\n"
@@ -624,7 +626,7 @@ def show_on_terminal(**env):
         stdin=follow,
         stdout=follow,
         stderr=follow,
-        env={**os.environ, "DFLASH_TMEP": "1", **env},
+        env={**plain, "DFLASH_TMEP": "1", **env},
     )
     os.close(follow)
     shown = b""

@@ -585,9 +585,9 @@ def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
     honest = RecurrentCache.rewind
 
-    def leave(self: RecurrentCache, length: int) -> None:
+    def leave(self: RecurrentCache, *args: Any) -> None:
         state = list(self.cache)
-        honest(self, length)
+        honest(self, *args)
         self.cache = state
 
     monkeypatch.setattr(RecurrentCache, "rewind", leave)
