@@ -18,6 +18,8 @@ from .policy import PolicyState
 
 MEMORY = 0.9  # of the rate, a round
 WINDOW = 10  # drafts by which drafting is judged
+MARGIN = 0.02  # by which costs may be wrong: what was drafted is verified unless less is better
+REST = 4  # rounds for which a choice without a look stands, and what is thought of drafting
 PROOF, DEAR = 2, 2.0  # drafts to see kept before a round may lose more than that many plain steps
 
 
@@ -48,6 +50,7 @@ class Auto:
         chains = [Plan(rows) for rows in range(1, block_size + 1)]
         self._trees = [Plan(rows, tree=True) for rows, _ in costs.tree if rows > 1]
         self._plans = [*chains, *self._trees]
+        self._margin = np.array([1.0 + MARGIN * (plan != chains[-1]) for plan in self._plans])
         self._places = {plan: place for place, plan in enumerate(self._plans)}
         self._slots = block_size - 1
         self._chain, self._tree, self._positions = Calibration(), Calibration(), Positions()
@@ -60,6 +63,8 @@ class Auto:
         self._seen: Seen | None = None
         self._gain = self._wasted = 0.0
         self._drafted = False
+        self._habit: Choice | None = None
+        self._age, self._savings = 0, np.zeros(1)
         self.refresh(costs)
         self._last = Choice(0, 1.0, self._plain)
 
@@ -89,7 +94,7 @@ class Auto:
         self._tree.begin()
         self._positions.begin()
         self._parking.begin()
-        self._rate = 0.0, 0.0
+        self._rate, self._habit = (0.0, 0.0), None
 
     def drafts(self, room: int) -> bool:
         """Whether to draft: not while parked, and not for one token."""
@@ -109,13 +114,13 @@ class Auto:
     def plan(self, confidence: Confidence | None, room: int) -> Plan:
         """The best round after drafting."""
         if confidence is None:
-            return self._take(self._choose(self._usual(), room))
+            return self._take(self._blindly(room))
         self._wasted += self._costs.look
         self._seen = self._see(confidence)
         tokens = self._expect(self._seen.tokens)
         choice = self._choose(tokens, room)
         if not self._parking.parked:
-            blind = self._choose(self._usual(), room).place
+            blind = self._blindly(room).place
             self._looking.learn(self._better(choice, blind, tokens), 1.0)
         hope = min(room, self._slots + 1) - choice.tokens
         price = self._costs.grow * self._speed
@@ -154,6 +159,14 @@ class Auto:
         tokens[1 : self._slots + 1] = 1 + np.cumsum(np.cumprod(rates))
         return tokens
 
+    def _blindly(self, room: int) -> Choice:
+        """The best round by what is usual, found anew every few rounds."""
+        if room <= self._slots:
+            return self._choose(self._usual(), room)
+        if self._habit is None or self._age >= REST:
+            self._habit, self._age = self._choose(self._usual(), room), 0
+        return self._habit
+
     def _choose(self, tokens: np.ndarray, room: int) -> Choice:
         """The plan with the best rate together with the last rounds; 0 `tokens`: not to be had."""
         tokens = np.minimum(tokens, room)
@@ -166,7 +179,8 @@ class Auto:
             least = np.where(allowed, seconds, np.inf)[1:].min()
             allowed &= seconds <= max(least, (1 + DEAR) * self._plain)
         before, took = self._rate
-        place = int(np.argmax(np.where(allowed, (before + tokens) / (took + seconds), -1.0)))
+        rates = np.where(allowed, (before + tokens) / (took + seconds * self._margin), -1.0)
+        place = int(np.argmax(rates))
         return Choice(place, float(tokens[place]), float(seconds[place]))
 
     def _better(self, choice: Choice, other: int, tokens: np.ndarray) -> float:
@@ -200,11 +214,13 @@ class Auto:
             return
         if plan.rows > 1:
             self._learn_drafts(place, accepted, cut=committed <= accepted)
-        savings = self._savings()
-        self._gain = float(savings.mean())
+        self._age += 1
+        if self._seen is not None or self._age >= REST or self._habit is None:
+            self._savings = self._saved()
+            self._gain = float(self._savings.mean())
         self._parking.learn(
             self._gain,
-            float(savings[-1]),
+            float(self._savings[-1]),
             committed * self._plain - expected,
             self._plain,
             proven=self._kept >= PROOF,
@@ -229,7 +245,7 @@ class Auto:
         own.learn(survival, accepted, offered, cut=cut)
         other.learn(survival, accepted, offered, cut=cut, share=0.5)
 
-    def _savings(self) -> np.ndarray:
+    def _saved(self) -> np.ndarray:
         """Seconds that the last drafts save against plain steps, by what is believed now."""
         if self._seen is None:
             tokens = self._usual()[None]

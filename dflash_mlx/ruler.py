@@ -23,7 +23,7 @@ from .costs import Costs
 from .kept import cache_file, replace_json
 from .pair import Pair
 
-FIRST, LAST = 256, 8192  # depths that are measured; each is twice the one before
+FIRST, LAST = 64, 8192  # depths that are measured; each is four times the one before
 FORMAT = 1
 KEPT = 64  # entries of the file
 
@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 
 def depth_for(depth: int, most: int = LAST) -> int:
-    """The depth at which to measure for a context of `depth` tokens: the nearest power of two."""
-    power = round(log2(max(depth, 1)))
-    return min(max(FIRST, 2**power), LAST, most)
+    """The depth at which to measure for a context of `depth` tokens: the nearest power of four."""
+    power = round(log2(max(depth, 1)) / 2)
+    return min(max(FIRST, 4**power), LAST, most)
 
 
 def cost_file() -> Path:
