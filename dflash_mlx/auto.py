@@ -94,7 +94,7 @@ class Auto:
         self._tree.begin()
         self._positions.begin()
         self._parking.begin()
-        self._rate, self._habit = (0.0, 0.0), None
+        self._rate = 0.0, 0.0
 
     def drafts(self, room: int) -> bool:
         """Whether to draft: not while parked, and not for one token."""
@@ -208,7 +208,6 @@ class Auto:
         self._parking.spend(expected)
         if seconds is not None and seconds > 0:
             self._drift.learn(plan, expected, seconds)
-            self._price()
         if not self._drafted:
             self._parking.wait -= 1
             return
@@ -218,6 +217,7 @@ class Auto:
         if self._seen is not None or self._age >= REST or self._habit is None:
             self._savings = self._saved()
             self._gain = float(self._savings.mean())
+            self._price()
         self._parking.learn(
             self._gain,
             float(self._savings[-1]),

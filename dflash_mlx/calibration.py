@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
@@ -141,36 +141,37 @@ class Positions:
     BELIEF = (2.0, 0.75)  # counts and share that a slot begins with
 
     def __init__(self) -> None:
-        self.judged = np.zeros(0)
-        self.kept = np.zeros(0)
+        # Plain lists: arrays of so few numbers cost a round several times as much.
+        self._judged: list[float] = []
+        self._kept: list[float] = []
 
     def rates(self, slots: int) -> np.ndarray:
         """Share of slot j's drafts that are kept if those before are, [slots]."""
         self._grow(slots)
         count, share = self.BELIEF
-        return (self.kept[:slots] + count * share) / (self.judged[:slots] + count)
+        kept, judged = np.array(self._kept[:slots]), np.array(self._judged[:slots])
+        return (kept + count * share) / (judged + count)
 
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of slot j's drafts that are kept, those before included."""
-        return tuple(np.cumprod(self.rates(len(self.judged))).tolist())
+        return tuple(np.cumprod(self.rates(len(self._judged))).tolist())
 
     def learn(self, accepted: int, offered: int, *, cut: bool) -> None:
         """As `Calibration.learn`."""
         self._grow(offered)
-        self.judged *= self.MEMORY
-        self.kept *= self.MEMORY
-        self.judged[: accepted + (accepted < offered and not cut)] += 1
-        self.kept[:accepted] += 1
+        known = accepted + (accepted < offered and not cut)
+        old = self.MEMORY
+        self._judged = [old * n + (slot < known) for slot, n in enumerate(self._judged)]
+        self._kept = [old * n + (slot < accepted) for slot, n in enumerate(self._kept)]
 
     def begin(self) -> None:
         """A new conversation: what was counted so far is a hint."""
-        shrink = np.minimum(1.0, 6.0 / np.maximum(self.judged, 1e-9))
-        self.judged = self.judged * shrink
-        self.kept = self.kept * shrink
+        shrink = [min(1.0, 6.0 / max(count, 1e-9)) for count in self._judged]
+        self._judged = [count * part for count, part in zip(self._judged, shrink, strict=True)]
+        self._kept = [count * part for count, part in zip(self._kept, shrink, strict=True)]
 
     def _grow(self, slots: int) -> None:
-        missing = slots - len(self.judged)
-        if missing > 0:
-            self.judged = cast(np.ndarray, np.pad(self.judged, (0, missing)))
-            self.kept = cast(np.ndarray, np.pad(self.kept, (0, missing)))
+        missing = [0.0] * (slots - len(self._judged))
+        self._judged += missing
+        self._kept += missing

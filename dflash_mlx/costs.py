@@ -82,14 +82,16 @@ class Drift:
 
     def __init__(self, plans: Sequence[Plan]):
         self._places = {plan: place for place, plan in enumerate(plans)}
-        self._kinds = np.array([("plain", "chain", "tree").index(kind_of(plan)) for plan in plans])
-        self._common, self._own = 0.0, np.zeros(len(plans))
-        self._shared = np.zeros(3)
+        self._kinds = [("plain", "chain", "tree").index(kind_of(plan)) for plan in plans]
+        self._common, self._own = 0.0, [0.0] * len(plans)
+        self._shared = [0.0] * 3
 
     @property
     def factors(self) -> np.ndarray:
         """What to multiply the plans' seconds by, to hold them against each other."""
-        return np.exp(self._shared[self._kinds] + self._own)
+        return np.exp(
+            [self._shared[k] + own for k, own in zip(self._kinds, self._own, strict=True)]
+        )
 
     def learn(self, plan: Plan, expected: float, seconds: float) -> None:
         """A round that should have taken `expected` seconds, factors included, took `seconds`."""

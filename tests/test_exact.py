@@ -6,7 +6,7 @@ tests/metal has the same for those.
 """
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import pytest
@@ -144,7 +144,7 @@ def test_more_rows_than_exactness_has() -> None:
 def test_layers_that_quantise_their_input_are_refused() -> None:
     """They are nobody's stand-in: said by name."""
     target = tiny.make_target("llama")
-    layer: Any = target.model.layers[0]
+    layer = cast(Any, target.model).layers[0]
     layer.mlp.up_proj = nn.QQLinear(64, 64)
     with pytest.raises(DFlashError, match="QQLinear") as caught:
         target.kernels = Kernels(exact=True)

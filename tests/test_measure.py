@@ -215,22 +215,24 @@ class Counted:
         return replace(COSTS, depth=depth)
 
 
-def test_depths_are_powers_of_two() -> None:
-    """A context is measured again when it has about doubled, and never beyond its length."""
-    depths = [0, 1, 256, 362, 363, 700, 1000, 1500, 6000, 100_000]
-    assert [depth_for(d) for d in depths] == [256, 256, 256, 256, 512, 512, 1024, 2048, 8192, 8192]
+def test_depths_are_powers_of_four() -> None:
+    """A context is measured again when it is about four times as long, never beyond its length."""
+    depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 100_000]
+    assert [depth_for(d) for d in depths] == [
+        *[64] * 4, *[256] * 2, *[1024] * 2, *[4096] * 1, 8192, 8192
+    ]  # fmt: skip
     assert depth_for(5000, 4000) == 4000
-    assert depth_for(3, 100) == 100
+    assert depth_for(3, 50) == 50
 
 
 def test_costs_are_measured_once() -> None:
     """A second process finds them in the user's cache folder; so does the first, in memory."""
     pair, count = pair_of("qwen3"), Counted()
     ruler = Ruler(pair, count)
-    assert ruler.at(10) == ruler.at(250) == replace(COSTS, depth=256)
-    assert ruler.at(600).depth == 512
+    assert ruler.at(10) == ruler.at(120) == replace(COSTS, depth=64)
+    assert ruler.at(600).depth == 1024
     assert Ruler(pair, count).at(100) == ruler.at(100)
-    assert count.depths == ruler.measured == [256, 512]
+    assert count.depths == ruler.measured == [64, 1024]
     assert cost_file().is_relative_to(Path.home())
 
 
@@ -283,9 +285,9 @@ def test_damaged_files_are_measured_again(damage: str) -> None:
         entry["chain"] = [[8, 1.0], [4, 1.0]]
     text = json.dumps(data) if damage in ("plain", "chain", "rows") else damage
     file.write_text(text)
-    assert Ruler(pair, count).at(1) == replace(COSTS, depth=256)
+    assert Ruler(pair, count).at(1) == replace(COSTS, depth=64)
     assert len(count.depths) == 2
-    assert list(read_costs(file).values()) == [replace(COSTS, depth=256)]
+    assert list(read_costs(file).values()) == [replace(COSTS, depth=64)]
 
 
 def test_a_folder_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
@@ -293,7 +295,7 @@ def test_a_folder_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> No
     cost_file().parent.parent.mkdir(parents=True, exist_ok=True)
     cost_file().parent.write_text("a file, not a folder")
     with caplog.at_level(logging.WARNING):
-        assert Ruler(pair_of("qwen3"), Counted()).at(1).depth == 256
+        assert Ruler(pair_of("qwen3"), Counted()).at(1).depth == 64
     assert "cannot be kept" in caplog.text
 
 

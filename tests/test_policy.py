@@ -465,7 +465,7 @@ def test_an_answer_that_ends_teaches_no_rejection() -> None:
     assert kept(chances, ended.weights)[1] > 0.7 > kept(chances, lost.weights)[1]
     positions = Positions()
     positions.learn(1, 7, cut=True)
-    assert positions.judged.tolist() == [1, 0, 0, 0, 0, 0, 0]
+    assert positions._judged == [1, 0, 0, 0, 0, 0, 0]
 
 
 def test_survivals_fall() -> None:
