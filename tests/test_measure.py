@@ -219,7 +219,7 @@ def test_depths_are_powers_of_four() -> None:
     """A context is measured again when it is about four times as long, never beyond its length."""
     depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 100_000]
     assert [depth_for(d) for d in depths] == [
-        *[64] * 4, *[256] * 2, *[1024] * 2, *[4096] * 1, 8192, 8192
+        *[64] * 4, *[256] * 2, *[1024] * 2, *[4096] * 2, 8192
     ]  # fmt: skip
     assert depth_for(5000, 4000) == 4000
     assert depth_for(3, 50) == 50
