@@ -55,8 +55,13 @@ class Match:
 
     def first(self, logits: mx.array, history: list[int]) -> int:
         """The token after the prompt, from the logits [1, V] of its last token."""
-        nothing = mx.zeros((0,), dtype=mx.int32)
-        return to_host(self._outcome(self.shaper.penalise(logits, history, nothing), nothing)).bonus
+        return to_host(self.step(logits, history)).bonus
+
+    def step(self, logits: mx.array, history: list[int]) -> mx.array:
+        """The outcome of a row [1, V] without drafts; nothing waits for it."""
+        rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
+        broken, nothing = mx.isnan(rows).any(axis=-1), mx.zeros((1,), dtype=mx.int32)
+        return mx.concatenate([broken, nothing, self.choose(rows)])
 
     def propose(self, slots: Slots, history: list[int]) -> Draft:
         """The likeliest drafts."""

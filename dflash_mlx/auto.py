@@ -103,9 +103,15 @@ class Auto:
         if not self._drafted:
             self._take(Choice(0, 1.0, self._plain))
         elif self._parking.parked:  # things may have changed since the last try
+            self._price()
             self._chain.begin()
             self._tree.begin()
         return self._drafted
+
+    @property
+    def rests(self) -> bool:
+        """While it waits for the next try."""
+        return self._parking.wait > 1
 
     def looks(self) -> bool:
         """Whether to read the confidence: where that has paid for the wait, and in a try."""
@@ -202,7 +208,7 @@ class Auto:
         """Learn acceptance and costs from a round, and whether drafting pays."""
         self._counts[plan] += 1
         place = self._places[plan]
-        expected = float(self._seconds[place])
+        expected = float(self._measured[place]) * self._drift.factor(plan)
         if self._drafted:
             expected += self._wasted - self._costs.draft * (plan.rows > 1)
         self._parking.spend(expected)

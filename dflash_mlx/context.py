@@ -14,6 +14,7 @@ from .target import Target
 from .tree import Tree
 
 Progress = Callable[[int, int], None]
+Pass = tuple[mx.array, mx.array]  # logits [S, V] and taps [1, S, K * Ht]
 CHUNK = 2048  # tokens a prefill pass, as in mlx-lm
 CLEAR_EVERY = 256  # tokens between returns of unused memory to the system, as in mlx-lm
 
@@ -31,6 +32,7 @@ class Context:
         self.tokens: list[int] = []
         self.target_cache = self.target.make_cache()
         self.draft_cache = None if self._drafter is None else self._drafter.make_cache()
+        self._begun: Pass | None = None
 
     def adopt(self, other: "Context") -> None:
         """Go on, without a drafter, from what another context of this target has read.
@@ -64,6 +66,7 @@ class Context:
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
         self.target_cache.rewind(length)
+        self._begun = None
         if self.draft_cache is not None:
             self.draft_cache.rewind(length)
         del self.tokens[length:]
@@ -112,18 +115,32 @@ class Context:
         """The tokens that penalties look at, up to the anchor."""
         return [*self.tokens[1 - HISTORY :], anchor]
 
-    def verify(
-        self, anchor: int, drafts: mx.array, tree: Tree | None = None
-    ) -> tuple[mx.array, mx.array]:
+    def verify(self, anchor: int, drafts: mx.array, tree: Tree | None = None) -> Pass:
         """One target pass over [anchor, drafts]: logits [γ + 1, V] and taps [1, γ + 1, K * Ht].
 
         The drafts are a chain, or the nodes of a tree. Follow it with `commit`.
         """
+        if self._begun is not None:  # in vain
+            self.rewind(len(self.tokens))
         block = mx.concatenate([mx.array([anchor]), drafts.astype(mx.int32)])[None]
         self.target_cache.tape(True)
         with nullcontext() if tree is None else self.target_cache.reading(tree):
             logits, taps = self.target.forward(block, self.target_cache)
         return logits[0], taps
+
+    def step(self, anchor: int) -> Pass:
+        """A pass over the anchor alone: the one that was begun for it, if one was."""
+        begun, self._begun = self._begun, None
+        return begun or self.verify(anchor, mx.zeros((0,), dtype=mx.int32))
+
+    def begin(self, token: mx.array) -> None:
+        """Begin the `step` after the one that runs now, whose token [1] nobody has read yet.
+
+        So the host is not waited for. Until then the target's cache is a token ahead.
+        """
+        logits, taps = self.target.forward(token[None], self.target_cache)
+        mx.async_eval(logits)
+        self._begun = logits[0], taps
 
     def commit(
         self,
@@ -138,7 +155,8 @@ class Context:
         """
         count = len(kept)
         if path is None:
-            self.target_cache.rewind(len(self.tokens) + count)
+            if self._begun is None:
+                self.target_cache.rewind(len(self.tokens) + count)
             taps = taps[:, :count]
         else:
             rows = (0, *path)[:count]
@@ -146,7 +164,6 @@ class Context:
             taps = taps[:, mx.array(rows)]
         if self.draft_cache is not None:
             self.draft_cache.absorb(taps)
-            mx.async_eval(self.draft_cache.state)
         before = len(self.tokens)
         self.tokens += (anchor, *kept[:-1])
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

@@ -6,7 +6,7 @@ Plain numbers; does not know models, how the costs were measured, or how likely 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
+from math import exp, log
 
 import numpy as np
 
@@ -92,6 +92,11 @@ class Drift:
         return np.exp(
             [self._shared[k] + own for k, own in zip(self._kinds, self._own, strict=True)]
         )
+
+    def factor(self, plan: Plan) -> float:
+        """One plan's of them."""
+        place = self._places[plan]
+        return exp(self._shared[self._kinds[place]] + self._own[place])
 
     def learn(self, plan: Plan, expected: float, seconds: float) -> None:
         """A round that should have taken `expected` seconds, factors included, took `seconds`."""

@@ -16,6 +16,9 @@ from .model import DraftModel, KeysValues, block_mask, context_mask
 from .slots import Independent, Slots
 
 
+WAITING = 32  # committed tokens whose rows are computed at the latest
+
+
 class Drafter:
     """A drafter bound to its target's embedding and head."""
 
@@ -77,25 +80,39 @@ class DraftCache:
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
         self.rows = KVCache()  # the heads of all layers, one after another
+        self._waiting: list[mx.array] = []
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self.rows.offset
+        return self.rows.offset + sum(taps.shape[1] for taps in self._waiting)
 
     @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
+        self._settle()
         keys, values = self.rows.keys, self.rows.values
         return [] if keys is None or values is None else [keys, values]
 
     def absorb(self, taps: mx.array) -> None:
-        """Commit the rows of the next S tokens from their taps [1, S, K * Ht]."""
-        self.rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.offset))
+        """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
+
+        They are computed when they are needed, or a few dozen at once: plain steps between drafts
+        would spend a good part of their time on it.
+        """
+        self._waiting.append(taps)
+        if self.offset - self.rows.offset >= WAITING:
+            mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
         """Keep the rows of the first `length` tokens."""
-        self.rows.trim(self.offset - length)
+        self._settle()
+        self.rows.trim(self.rows.offset - length)
+
+    def _settle(self) -> None:
+        if self._waiting:
+            taps, self._waiting = mx.concatenate(self._waiting, axis=1), []
+            self.rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.rows.offset))
 
     def slots(self, anchor: int, width: int) -> Slots:
         """The width - 1 slots after the anchor, at positions offset + 1, ...; evaluates nothing."""
@@ -110,6 +127,7 @@ class DraftCache:
 
         One forward pass over [anchor, mask, ...] (paper section 3.2).
         """
+        self._settle()
         config, start = self.drafter.config, self.offset
         ids = mx.array([[anchor] + [config.mask_token_id] * (width - 1)])
         context, masks = self._visible(start, width)

@@ -47,6 +47,11 @@ class Policy(Protocol):
         """Whether to draft in this round; at most `room` tokens can still be committed."""
         ...
 
+    @property
+    def rests(self) -> bool:
+        """In a round without a draft: whether the next one surely has none either."""
+        ...
+
     def looks(self) -> bool:
         """Whether `plan` wants the confidence; reading it makes the host wait for the drafter."""
         ...
@@ -89,6 +94,11 @@ class Fixed:
     def drafts(self, room: int) -> bool:
         """Unless the plan is a plain step."""
         return self._plan.rows > 1
+
+    @property
+    def rests(self) -> bool:
+        """It never changes."""
+        return True
 
     def looks(self) -> bool:
         """No."""

@@ -10,7 +10,7 @@ from typing import Protocol
 import mlx.core as mx
 import numpy as np
 
-from .acceptance import Match, Verdict
+from .acceptance import Match, Verdict, to_host
 from .calibration import Confidence
 from .context import Context
 from .policy import Policy
@@ -68,6 +68,27 @@ class Chain:
         if not self.drafted:
             return Verdict((), rule.first(logits, history))
         return rule.judge(self.draft, logits, history)
+
+
+class Step:
+    """A plain step; the next one is begun before its token is read, if that `goes_on`."""
+
+    plan, drafted, depth = PLAIN, 0, 0
+
+    def __init__(self, context: Context, *, goes_on: bool):
+        self._context, self._goes_on = context, goes_on
+
+    def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
+        """A pass over the anchor."""
+        return context.step(anchor)
+
+    def judge(self, rule: Match, logits: mx.array, history: list[int]) -> Verdict:
+        """The target's choice."""
+        outcome = rule.step(logits, history)
+        if self._goes_on:
+            mx.async_eval(outcome)  # by itself, or it would be known only with the next pass
+            self._context.begin(outcome[2:3])
+        return to_host(outcome)
 
 
 class Branches:
@@ -182,7 +203,8 @@ def propose(
     At most `room` tokens can still be committed, and none behind one of `stops`.
     """
     if not policy.drafts(room):
-        return Chain(Draft(mx.zeros((0,), dtype=mx.int32)), PLAIN)
+        # Penalties look at tokens that the host has not read yet.
+        return Step(context, goes_on=policy.rests and room > 1 and not rule.params.penalised)
     assert context.draft_cache is not None
     slots = context.draft_cache.slots(anchor, width)
     if policy.looks():
