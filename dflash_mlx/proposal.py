@@ -178,8 +178,8 @@ class Undecided:
         return self._found.verify(context, anchor)
 
     def _confidence(self) -> tuple[float, ...]:
-        """How sure the drafter is of each draft; 0 behind one that ends the answer."""
-        sure = self._sure()
+        """How sure the drafter is of each draft; 0 behind one that ends the answer, and for NaN."""
+        sure = np.nan_to_num(self._sure(), nan=0.0)
         ends = np.isin(np.array(self._draft.tokens), list(self._stops))
         sure[1:][np.cumsum(ends[:-1]) > 0] = 0.0
         return tuple(sure.tolist())

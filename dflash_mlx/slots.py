@@ -178,8 +178,9 @@ def largest(rows: mx.array) -> Callable[[], np.ndarray]:
 
 
 def host_largest(rows: np.ndarray) -> np.ndarray:
-    """The largest probability of each row of logits [γ, n] -> [γ]."""
-    return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
+    """The largest probability of each row of logits [γ, n] -> [γ]; NaN for a broken row."""
+    with np.errstate(invalid="ignore"):
+        return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
 
 
 def top_ids(logits: mx.array, count: int) -> mx.array:

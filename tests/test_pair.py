@@ -380,7 +380,13 @@ def test_nan_drafter_is_only_slow(folders: Any) -> None:
         weights["norm.weight"] = mx.full(weights["norm.weight"].shape, mx.nan)
 
     edit_weights(folders[1], spoil)
-    assert_lossless(load(*folders))
+    pair = load(*folders)
+    assert_lossless(pair)
+    prompt = tiny.prompt_of(9)
+    wanted = tiny.plain(pair.target, prompt, 16, pair.target.eos_ids)
+    for mode in ("ddtree", "auto"):  # the latter reads how sure the drafter is
+        answer = api.generate(pair, prompt, max_tokens=16, mode=mode)  # type: ignore[arg-type]
+        assert answer.tokens == wanted
 
 
 def test_target_configs_that_are_wrong(folders: Any) -> None:
