@@ -178,8 +178,14 @@ class Undecided:
         return self._found.verify(context, anchor)
 
     def _confidence(self) -> tuple[float, ...]:
-        """How sure the drafter is of each draft; 0 behind one that ends the answer, and for NaN."""
+        """How sure the drafter is of each draft; 0 behind one that ends the answer, and for NaN.
+
+        Of drawn drafts nothing is looked at: whether one is verified must not depend on what it is,
+        or the output would not have the target's distribution.
+        """
         sure = np.nan_to_num(self._sure(), nan=0.0)
+        if self._draft.probabilities is not None:
+            return tuple(sure.tolist())
         ends = np.isin(np.array(self._draft.tokens), list(self._stops))
         sure[1:][np.cumsum(ends[:-1]) > 0] = 0.0
         return tuple(sure.tolist())

@@ -20,15 +20,17 @@ from mlx_lm import sample_utils
 
 from dflash_mlx import acceptance, api
 from dflash_mlx.acceptance import RULES, BlockVerification, Match, TokenRejection, make_rule
+from dflash_mlx.calibration import Confidence
 from dflash_mlx.context import Context
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy import Policy
+from dflash_mlx.proposal import Undecided
 from dflash_mlx.recurrent import RecurrentCache
 from dflash_mlx.sampling import Shaper
 from dflash_mlx.slots import Draft, Independent, Lattice, Slots
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.types import Plan, SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)
 SETTINGS = {
@@ -299,6 +301,31 @@ def test_broken_rules_are_noticed(
     """The test above can fail: it sees each of these faults at once."""
     rule = fault(monkeypatch)
     assert block_surprise(rule, PLAIN, random_tables(), 8 * COUNT) > 3 * LIMIT
+
+
+@every_rule
+def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
+    """A policy sees a draft that ends the answer only where drafts are not drawn.
+
+    Otherwise one may go unverified because it is what it is, and its law is the target's no more.
+    """
+    logits, ends, seen = mx.array([[2.0, 0.0, 1.0, 1.9]] * 5), frozenset({0}), set()
+    slots, asked = Independent(logits), []
+
+    def plan(confidence: Confidence, room: int) -> Plan:
+        asked.append(confidence.chain)
+        return Plan(1)
+
+    policy: Any = SimpleNamespace(plan=plan)
+    context: Any = SimpleNamespace(verify=lambda *block: None)
+    chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
+    for _ in range(20):
+        draft = chosen.propose(slots, [1])
+        seen.add(tuple(np.array(draft.tokens).tolist()))
+        Undecided(slots, draft, policy, 9, ends).verify(context, 1)
+    assert len(set(asked)) == 1
+    assert (len(seen) > 1) == (rule != "match")
+    assert (asked[0][1] == 0) == (rule == "match")
 
 
 class OtherQ(Lattice):
