@@ -18,6 +18,7 @@ from dflash_mlx.types import Effort
 from .bench_report import bench_json, show_report
 from .bench_view import BenchView
 from .interrupt import Interrupt
+from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair, prepare_libraries
 from .modes import settle_draft
 from .options import ModelOptions, PromptOptions, ScreenOptions, grouped, option
@@ -133,6 +134,8 @@ def bench(
     if not json and not out.quiet and (note := bundled_note(models)):
         out.tell(note, "dim")
     pair, _ = load_pair(models, out)
+    for line in kernel_warnings(pair.target.kernels):
+        out.note(line, "warning")
     asked = settle(ctx, PromptOptions(think=think, effort=effort), pair.target.template, out)
     off = asked.think is None and asked.effort is None and pair.target.template.think_switch
     think = False if off else asked.think

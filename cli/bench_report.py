@@ -210,10 +210,11 @@ def head(held: "Results", schedule: "Schedule", questions: list["Question"]) -> 
     if schedule.effort:
         thinking = f"effort {schedule.effort}"
     accept = "" if schedule.accept == "match" else f" · accept {schedule.accept}"
+    exact = " · exact" if pair["exact"] else ""
     return [
         f"machine  {machine['chip']} · {machine['cores']} cores · {size(machine['memory'])} · "
         f"{machine['device']}{blas} · mlx {versions['mlx']} · dflash {versions['dflash']}",
-        f"pair     {pair['target']} {pair['dtype']} · {drafter}",
+        f"pair     {pair['target']} {pair['dtype']} · {drafter}{exact}",
         f"run      {len(questions):,} prompts of {suites} · "
         f"at most {schedule.max_tokens:,} tokens · warm-up, "
         f"then {schedule.repeats} a mode in turn · medians · seed {schedule.seed} · "

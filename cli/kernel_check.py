@@ -6,6 +6,7 @@ Knows verdicts and how to show them; what they are made of is the engine's to kn
 import json as jsonlib
 import time
 from dataclasses import asdict
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .doctor import Check, Report, one_line
@@ -105,8 +106,12 @@ def whereabouts(model: str, word: str) -> dict[str, Any]:
 
 
 def parts(verdict: "Verdict") -> dict[str, Any]:
-    """A verdict as it is printed; `on` says whether the kernel is used."""
-    return {**asdict(verdict), "on": not verdict.reason}
+    """A verdict as it is printed; `on` says whether the kernel is used.
+
+    JSON has no infinity: an error that is none stands in the reason.
+    """
+    error = verdict.error if verdict.error is not None and isfinite(verdict.error) else None
+    return {**asdict(verdict), "error": error, "on": not verdict.reason}
 
 
 def check_of(verdict: "Verdict") -> Check:

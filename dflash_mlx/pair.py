@@ -89,14 +89,19 @@ def with_drafter(
 ) -> Pair:
     """The same loaded target with another drafter, or with its known one; raises as `load`.
 
-    Sessions of the old pair cannot be used any more: the target's layers are tapped anew.
+    Sessions of the old pair cannot be used any more: the target's layers are tapped anew. Whatever
+    it raises, they go on as before.
     """
     names = names_with(pair, draft)
     assert names.draft is not None
     path = hub.fetch(names.draft, on_download)
     config = checked(path, pair.target.config, names)
     drafter = load_drafter(path, config, pair.target, draft_bits)
-    return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+    try:
+        return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+    except BaseException:  # Ctrl-C while kernels are tried
+        pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
+        raise
 
 
 def names_with(pair: Pair, draft: str | Path | None) -> hub.Names:

@@ -13,11 +13,22 @@ from golden_pair import GOLDEN
 
 import dflash_mlx
 from dflash_mlx import bench
-from dflash_mlx.bench import differences, modes, plot, questions, results, runner, suites, summary
+from dflash_mlx.bench import (
+    differences,
+    facts,
+    modes,
+    plot,
+    questions,
+    results,
+    runner,
+    suites,
+    summary,
+)
 from dflash_mlx.bench.curve import Curve, curve_of
 from dflash_mlx.bench.record import Key, Record, Rounds, Turn, record_of
 from dflash_mlx.bench.schedule import Schedule
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.kernels.dispatch import Kernels
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
 FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
@@ -462,6 +473,24 @@ def test_results_of_another_run_are_refused(tmp_path):
     assert "of another run: its settings max tokens is 8, now it is 16." in fault.value.message
     with pytest.raises(DFlashError, match="its settings seed is not set, now it is 1"):
         results.Results({**FACTS, "settings": {"max_tokens": 8, "seed": 1}}, file)
+
+
+def test_facts_know_what_computed(pair, monkeypatch):
+    """Stand-ins for layers leave the weights what they are; kernels and exactness are facts."""
+    found = []
+    for kernels in (
+        Kernels(),
+        Kernels(exact=True),
+        Kernels(lambda *_, **__: [], on=frozenset({"b", "a"})),
+    ):
+        monkeypatch.setattr(pair.target, "kernels", kernels)
+        found.append(facts.facts_of(pair, schedule_of())["pair"])
+    assert [(one["exact"], one["kernels"]) for one in found] == [
+        (False, None),
+        (True, None),
+        (False, ["a", "b"]),
+    ]
+    assert len({one["target_weights"] for one in found}) == 1
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b'{"kind": "answer"}\n', b"[]\n", b"\xff\n"])

@@ -457,6 +457,17 @@ def test_kernels_without_metal(cli_app):
     }
 
 
+def test_verdicts_are_json():
+    """A kernel that gives NaN has an infinite error, for which JSON has no word."""
+    from dflash_mlx.kernels.proof import Verdict
+
+    parts = import_module("dflash_mlx.cli.kernel_check").parts
+    wrong = parts(Verdict("a", False, float("inf"), reason="gives what is no number"))
+    assert (wrong["error"], wrong["on"]) == (None, False)
+    assert json.dumps(wrong, allow_nan=False)
+    assert parts(Verdict("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
+
+
 @pytest.mark.parametrize("flag", ["--model", "--draft"])
 def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
     """No flag is ignored."""

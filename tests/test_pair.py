@@ -1,6 +1,7 @@
 """What is loaded, what is refused, and in which words."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dflash_mlx import api, hub, registry
 from dflash_mlx.config import default_layer_ids, is_drafter, parse
 from dflash_mlx.context import Context
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.pair import Pair, load, load_drafter
+from dflash_mlx.pair import Pair, load, load_drafter, with_drafter
 from dflash_mlx.session import Session
 from dflash_mlx.types import SamplingParams
 
@@ -495,6 +496,27 @@ def test_taps_move_with_the_drafter(folders: Any) -> None:
     assert (all_three[..., 2 * size :] == joint[..., :size]).all()
     pair.target.tap(())
     assert pair.target.taps(tokens).shape == (1, 9, 0)
+
+
+def test_a_new_drafter_that_was_broken_off(
+    folders: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while kernels are tried for it: the old pair's taps are there again."""
+    pair = load(*folders)
+    other = shutil.copytree(folders[1], tmp_path / "other")
+    ids = json.loads((other / "config.json").read_text())["dflash_config"]["target_layer_ids"]
+    edit_config(other, dflash_config={"target_layer_ids": ids[::-1]})
+    tokens = mx.array([tiny.prompt_of(9)])
+    before = pair.target.taps(tokens)
+
+    def stopped(*_: Any) -> Any:
+        assert not mx.array_equal(pair.target.taps(tokens), before)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dflash_mlx.pair.proven", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        with_drafter(pair, other)
+    assert mx.array_equal(pair.target.taps(tokens), before)
 
 
 def test_load_drafter_alone(folders: Any) -> None:

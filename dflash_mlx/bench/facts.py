@@ -27,7 +27,7 @@ VALUES = 64  # of each tensor, enough to tell two trainings apart
 
 def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> dict[str, Any]:
     """Everything that must be the same for two measurements to be compared."""
-    drafter = pair.drafter
+    drafter, kernels = pair.drafter, pair.target.kernels
     return {
         "pair": {
             "target": pair.target_name,
@@ -38,6 +38,8 @@ def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> d
             "type": str(pair.target.config.get("model_type")),
             "dtype": dtype_of(pair.target.model),
             "block_size": None if drafter is None else drafter.config.block_size,
+            "exact": kernels.exact,
+            "kernels": None if kernels.launcher is None else sorted(kernels.on or ()),
         },
         "settings": {
             "max_tokens": schedule.max_tokens,
@@ -89,9 +91,13 @@ def dtype_of(model: nn.Module) -> str:
 
 
 def digest(model: nn.Module) -> str:
-    """A short hash of the names, shapes, types and first values of all weights."""
+    """A short hash of the names, shapes, types and first values of all weights.
+
+    Stand-ins for layers change no weights, only where they are.
+    """
     found = hashlib.sha256()
-    for name, value in sorted(tree_flatten(model.parameters())):
+    weights = [(name.replace(".plain.", "."), w) for name, w in tree_flatten(model.parameters())]
+    for name, value in sorted(weights, key=lambda item: item[0]):
         assert isinstance(value, mx.array)
         found.update(f"{name} {value.shape} {value.dtype}".encode())
         found.update(np.array(value.reshape(-1)[:VALUES].astype(mx.float32)).tobytes())
