@@ -74,7 +74,7 @@ def read_costs(file: Path) -> dict[str, Costs]:
         return {key: from_json(entry) for key, entry in data["costs"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         log.warning("the costs in %s are measured again: %r", file, error)
         return {}
 

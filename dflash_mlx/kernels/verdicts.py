@@ -74,7 +74,7 @@ def read_verdicts(file: Path) -> dict[str, dict[str, Verdict]]:
         }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         log.warning("the kernels in %s are proven again: %r", file, error)
         return {}
 
@@ -96,8 +96,11 @@ def from_json(name: str, parts: dict[str, Any]) -> Verdict:
 
 def write_verdicts(
     file: Path, key: str, verdicts: Iterable[Verdict] = (), *, anew: bool = False
-) -> None:
-    """Add verdicts to an entry of a file, or begin it anew; the newest entries stay."""
+) -> bool:
+    """Add verdicts to an entry of a file, or begin it anew; the newest entries stay.
+
+    False where they cannot be kept, which is said.
+    """
     known = read_verdicts(file)
     entry = {} if anew else known.get(key, {})
     known.pop(key, None)
@@ -108,6 +111,8 @@ def write_verdicts(
         replace_json(file, {"format": FORMAT, "verdicts": plain})
     except OSError as error:
         log.warning("the verdicts on kernels cannot be kept in %s: %s", file, error.strerror)
+        return False
+    return True
 
 
 def latest() -> dict[str, Verdict]:
@@ -153,16 +158,18 @@ def prove_and_keep(
     next start. Whoever breaks it off finds nothing in the file.
     """
     file, key = verdict_file(), key_of(shapes)
+    kept = write_verdicts(file, key, anew=not known)
 
     def keep(verdict: Verdict) -> None:
-        write_verdicts(file, key, [verdict])
+        if kept:  # else it was said once
+            write_verdicts(file, key, [verdict])
         on_verdict(verdict)
 
-    write_verdicts(file, key, anew=not known)
     try:
         return prove(launcher, shapes, on_verdict=keep, known=known, **options)
     except BaseException:
-        write_verdicts(file, key, anew=True)
+        if kept:
+            write_verdicts(file, key, anew=True)
         raise
 
 
