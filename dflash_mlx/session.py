@@ -51,6 +51,7 @@ class Session:
         self.stats = Stats()
         self._policies: dict[tuple[int, bool], Adaptive] = {}
         self._deciding: Policy | None = None
+        self._asked = 0  # tokens of the newest prompt
 
     @property
     def policy(self) -> PolicyState | None:
@@ -99,7 +100,6 @@ class Session:
         sampling = sampling or SamplingParams()
         target = self.pair.target
         width = self._width(block_size)
-        policy = self._policy(width, tree_budget, chain_seed, accept)
         options = TemplateOptions(think, reasoning_effort, tools or None)
         ids = self._ids(prompt, options, raw)
         room = target.context_length - len(ids)
@@ -118,6 +118,8 @@ class Session:
                 hint="shorten the prompt",
             )
         rule = make_rule(accept, sampling, target.vocab_size, target.kernels)
+        self._asked = len(ids)
+        policy = self._policy(width, tree_budget, chain_seed, accept)
         limit, stops = min(max_tokens, room), target.eos_ids
         cached, lost = self.context.reuse(ids)
         turn, opening = self._turn(prompt, ids, options, raw)
@@ -235,9 +237,12 @@ class Session:
             return fixed
         kind = (width, accept == "match")
         if kind not in self._policies:
-            self._policies[kind] = Adaptive(
-                self.pair, width, lambda: len(self.context.tokens), trees=kind[1]
-            )
+
+            def depth() -> int:
+                """Tokens read, or about to be: costs are measured before the prompt is read."""
+                return max(self._asked, len(self.context.tokens))
+
+            self._policies[kind] = Adaptive(self.pair, width, depth, trees=kind[1])
         return self._policies[kind]
 
     def tokens(

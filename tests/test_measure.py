@@ -25,6 +25,7 @@ from dflash_mlx.costs import Costs
 from dflash_mlx.measure import BUDGET, Job, Scratch, measure, survey, waiting
 from dflash_mlx.pair import Pair
 from dflash_mlx.ruler import Ruler, cost_file, depth_for, fingerprint, read_costs, write_costs
+from dflash_mlx.session import Session
 from dflash_mlx.types import SamplingParams
 
 JOBS: list[Job] = [
@@ -234,6 +235,25 @@ def test_costs_are_measured_once() -> None:
     assert Ruler(pair, count).at(100) == ruler.at(100)
     assert count.depths == ruler.measured == [64, 1024]
     assert cost_file().is_relative_to(Path.home())
+
+
+def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is read, at its own depth: not at depth 0 too, nor before the first token comes."""
+    target = make_target("qwen3")
+    pair = Pair(target, random_drafter(target), "t", "d")
+    depths: list[int] = []
+
+    def costs(pair: Pair, depth: int, **_: Any) -> Costs:
+        depths.append(depth)
+        return Costs(1.0, 0.1, ((1, 1.0), (8, 1.5)))
+
+    monkeypatch.setattr("dflash_mlx.adaptive.measure", costs)
+    session = Session(pair, mode="auto")
+    answer = session.stream(prompt_of(200), max_tokens=9)
+    assert depths == [256]
+    list(answer)
+    list(session.stream(prompt_of(20, 1), max_tokens=9))
+    assert depths == [256, 64]
 
 
 def test_other_pairs_and_kinds_have_their_own_costs() -> None:
