@@ -138,7 +138,7 @@ class Positions:
     """
 
     MEMORY = 0.97
-    BELIEF = (2.0, 0.75)  # counts and share that a slot begins with
+    BELIEF = (1.0, 0.82)  # counts and share that a slot begins with
 
     def __init__(self) -> None:
         # Plain lists: arrays of so few numbers cost a round several times as much.

@@ -15,7 +15,6 @@ from .config import DraftConfig
 from .model import DraftModel, KeysValues, block_mask, context_mask
 from .slots import Independent, Slots
 
-
 WAITING = 32  # committed tokens whose rows are computed at the latest
 
 

@@ -5,6 +5,7 @@ their rows are zeros, which take the time that any rows take. A conversation's c
 touched. Costs are kept in the user's cache folder. Does not know how they are used.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,7 +26,7 @@ Times = dict[Job, list[float]]
 
 BUDGET = 0.4  # seconds, or as many plain steps as follow, if that is more
 STEPS = 24
-PAIRS = 7
+PAIRS, WARM = 7, 12
 REPEATS, FINER = 3, 2  # runs after the first; widths that are added before the first of them
 PLAIN = ("plain", 1)
 WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
@@ -180,10 +181,28 @@ def measure(
     assert pair.drafter is not None
     size = block_size or pair.drafter.config.block_size
     scratch = Scratch(pair, depth, size, tree_of)
+    warm_up(scratch.run, size)
     costs = survey(scratch.run, size, trees if tree_of else (), budget=budget)
     look = waiting(scratch.run, costs.draft) + ponder
     mx.clear_cache()
     return replace(costs, look=look, grow=grow, depth=depth)
+
+
+def warm_up(
+    run: Callable[[Job], None], block_size: int, *, clock: Clock = time.perf_counter
+) -> None:
+    """Run the widest chain until it is no faster than the time before.
+
+    What a process does first is slow all over, and wide passes the most.
+    """
+    last = math.inf
+    for _ in range(WARM):
+        began = clock()
+        run(("chain", block_size))
+        took = clock() - began
+        if took > 0.95 * last:
+            return
+        last = took
 
 
 def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:

@@ -79,7 +79,7 @@ class Interest:
     RARELY = 24  # times that it is due before it is done anyway
 
     def __init__(self) -> None:
-        self._brought, self._hoped, self._idle = 2.0, 4.0, 0
+        self._brought, self._hoped, self._idle = 0.1, 1.0, 0
 
     def due(self, hope: float, price: float) -> bool:
         """Whether to do it for this price, where it could bring as much as `hope`."""
