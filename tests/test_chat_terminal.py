@@ -133,12 +133,12 @@ def starts(text: str, line: str) -> int:
 
 def test_an_answer_is_shown_once_whatever_the_window_does(chat: ChatTerminal) -> None:
     """Rich's Live repeated headings when they scrolled away, and strays stayed after a resize."""
-    chat.answers(says=DOCUMENT, piece=16, sleep=0.06)
+    chat.answers(says=DOCUMENT, piece=16, sleep=0.1)
     chat.send("Tell me all.\r")
     chat.wait_for(STATUS)
     for columns, rows in ((40, 24), (100, 40), (100, 12), (40, 12)):
         chat.resize(columns, rows)
-        for _ in range(3):
+        for _ in range(2):
             chat.wait_for(r"\d+ tok · ")
     chat.wait_for(r"prompt \d+ new")
     chat.prompted()
