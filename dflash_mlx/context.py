@@ -155,7 +155,7 @@ class Context:
         """
         count = len(kept)
         if path is None:
-            if self._begun is None:
+            if self._begun is None:  # else nothing was drafted, and the row ahead stays
                 self.target_cache.rewind(len(self.tokens) + count)
             taps = taps[:, :count]
         else:

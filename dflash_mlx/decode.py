@@ -28,9 +28,9 @@ def decode(
     """Answer a prompt that `context` has read, from the logits [1, V] after it.
 
     The first block is the token that the prefill gives; each other block is one verify. After every
-    block the caches hold all tokens but the last, which is the next anchor. A block of `block_size`
-    tokens is drafted every round, and the policy says how much of it is verified, and how: all of
-    it as a chain, if there is none.
+    block the caches hold all tokens but the last, which is the next anchor; where plain steps run
+    one ahead, that one too. A block of `block_size` tokens is drafted every round, and the policy
+    says how much of it is verified, and how: all of it as a chain, if there is none.
     """
     policy = policy or Fixed(Plan(block_size))
     left, kept, counts = max_tokens, (rule.first(logits, context.tokens),), (0, 0, 0)

@@ -97,8 +97,7 @@ class Target:
     @kernels.setter
     def kernels(self, kernels: Kernels) -> None:
         """DFlashError where they are to be exact and some layer is not known to be."""
-        unknown = (*self.stock_attention, *linear.unknown(self.model))
-        if kernels.exact and unknown:
+        if kernels.exact and (unknown := (*self.stock_attention, *linear.unknown(self.model))):
             raise DFlashError(
                 f"exact mode does not know the layers {', '.join(unknown)} of "
                 f"'{self.config['model_type']}'.",

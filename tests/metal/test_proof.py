@@ -99,6 +99,26 @@ def test_bits_of_a_row_alone(name: str) -> None:
         assert right or "alone" in found.reason
 
 
+class Lonely(MetalLauncher):
+    """A kernel that cannot be built for a single row."""
+
+    def __call__(self, source: Source, inputs: Any, **call: Any) -> list[mx.array]:
+        if len(inputs[0]) == 1:
+            raise RuntimeError("no such kernel")
+        return super().__call__(source, inputs, **call)
+
+
+def test_a_kernel_that_raises_for_a_row_alone_is_wrong() -> None:
+    """And takes nothing with it; the cases of one row are left out, where it would show before."""
+    trial = TRIAL["small_m_qmm"]
+    several = replace(trial, cases=lambda shapes: [c for c in trial.cases(shapes) if len(c[0]) > 1])
+    with emulated(strict=False):
+        shapes = replace(GENERIC, exact=True)
+        (found,) = prove(Lonely(), shapes, trials=(several,), budget=0.0)
+    assert not found.right
+    assert found.reason.startswith("raised RuntimeError")
+
+
 def test_each_operation_has_a_fault() -> None:
     """Guards the table above against an operation that is forgotten."""
     assert {name for name, _ in FAULTS} == set(TRIAL)
