@@ -400,6 +400,16 @@ def test_completion(chat: ChatTerminal) -> None:
     assert "write the chat as Markdown" not in chat.screen_text()
 
 
+def test_the_default_measures_and_tells_what_it_chose(start, tmp_path: Path) -> None:
+    """Whatever it chose: the answer is the same, and /stats has the choice and its reason."""
+    chat = start(env={"DFLASH_MODE": "auto"})
+    chat.prompted()
+    chat.ask(WEDNESDAY[0])
+    chat.command("/model", "block 16 · auto")
+    chat.command("/stats", r"(?s)chosen .*why ")
+    assert turns(chat.script.parent)[0]["answer"] == WEDNESDAY[1]
+
+
 def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
     """Each once as it is meant, and the chat goes on; a wrong one is not sent."""
     commands = import_module("dflash_mlx.cli.commands").COMMANDS
