@@ -4,10 +4,17 @@ Measured costs say what each takes, calibrations how many drafts of this very bl
 Over an answer the best round is not the one that is fastest by itself: one more row pays when it
 brings tokens at a better rate than the answer has. So each round is chosen for the rate of the last
 rounds and itself. Knows no models, no clock, and no caches.
+
+What is done every round is done with plain numbers: while a model runs, an array operation on
+twenty of them takes as long as some hundred of Python's.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from operator import mul
 
 import numpy as np
 
@@ -50,7 +57,7 @@ class Auto:
         chains = [Plan(rows) for rows in range(1, block_size + 1)]
         self._trees = [Plan(rows, tree=True) for rows, _ in costs.tree if rows > 1]
         self._plans = [*chains, *self._trees]
-        self._margin = np.array([1.0 + MARGIN * (plan != chains[-1]) for plan in self._plans])
+        self._margin = [1.0 + MARGIN * (plan != chains[-1]) for plan in self._plans]
         self._places = {plan: place for place, plan in enumerate(self._plans)}
         self._slots = block_size - 1
         self._chain, self._tree, self._positions = Calibration(), Calibration(), Positions()
@@ -64,19 +71,19 @@ class Auto:
         self._gain = self._wasted = 0.0
         self._drafted = False
         self._habit: Choice | None = None
-        self._age, self._savings = 0, np.zeros(1)
+        self._age, self._saves = 0, 0.0
         self.refresh(costs)
         self._last = Choice(0, 1.0, self._plain)
 
     def refresh(self, costs: Costs) -> None:
         """Costs were measured anew; of trees only the widths known at first are used."""
         self._costs = costs
-        self._measured = np.array([costs.seconds(plan) for plan in self._plans])
+        self._measured = [costs.seconds(plan) for plan in self._plans]
         self._price()
 
     def _price(self) -> None:
-        self._seconds = self._measured * self._drift.factors
-        self._plain = float(self._seconds[0])
+        self._seconds = list(map(mul, self._measured, self._drift.factors))
+        self._plain = self._seconds[0]
 
     @property
     def _speed(self) -> float:
@@ -123,7 +130,7 @@ class Auto:
             return self._take(self._blindly(room))
         self._wasted += self._costs.look
         self._seen = self._see(confidence)
-        tokens = self._expect(self._seen.tokens)
+        tokens = self._expect(self._seen.tokens).tolist()
         choice = self._choose(tokens, room)
         if not self._parking.parked:
             blind = self._blindly(room).place
@@ -133,7 +140,7 @@ class Auto:
         if self._trees and confidence.grow is not None and self._growing.due(hope, price):
             self._wasted += self._costs.grow
             self._seen = self._with_trees(self._seen, confidence.grow())
-            tokens = self._expect(self._seen.tokens)
+            tokens = self._expect(self._seen.tokens).tolist()
             chain, choice = choice.place, self._choose(tokens, room)
             self._growing.learn(self._better(choice, chain, tokens), hope)
         return self._take(choice)
@@ -157,13 +164,10 @@ class Auto:
         chains, trees = tokens[..., :ends, :], tokens[..., ends:, :]
         return np.concatenate([chains @ self._chain.weights, trees @ self._tree.weights], axis=-1)
 
-    def _usual(self) -> np.ndarray:
-        """The tokens that plans commit on average [plans]; of trees nothing is said."""
-        tokens = np.zeros(len(self._plans))
-        tokens[0] = 1.0
-        rates = self._positions.rates(self._slots)
-        tokens[1 : self._slots + 1] = 1 + np.cumsum(np.cumprod(rates))
-        return tokens
+    def _usual(self) -> list[float]:
+        """The tokens that plans commit on average; 0 for trees, of which nothing is said."""
+        chances = accumulate(self._positions.rates(self._slots), mul)
+        return [*accumulate(chances, initial=1.0), *[0.0] * len(self._trees)]
 
     def _blindly(self, room: int) -> Choice:
         """The best round by what is usual, found anew every few rounds."""
@@ -173,28 +177,34 @@ class Auto:
             self._habit, self._age = self._choose(self._usual(), room), 0
         return self._habit
 
-    def _choose(self, tokens: np.ndarray, room: int) -> Choice:
+    def _choose(self, tokens: Sequence[float], room: int) -> Choice:
         """The plan with the best rate together with the last rounds; 0 `tokens`: not to be had."""
-        tokens = np.minimum(tokens, room)
-        seconds = self._seconds + (self._wasted - self._costs.draft)
-        seconds[0] += self._costs.draft
-        allowed = tokens > 0
-        allowed[room : self._slots + 1] = False  # chains of more rows than there is room for
-        allowed[0] = not self._parking.parked  # a try must show something
+        wasted = self._wasted - self._costs.draft
+        choices = [
+            Choice(place, min(count, room), self._seconds[place] + wasted)
+            for place, count in enumerate(tokens)
+            # Chains have no more rows than there is room for, and a try must show something.
+            if count > 0 and not room <= place <= self._slots and place
+        ]
         if self._kept < PROOF:
-            least = np.where(allowed, seconds, np.inf)[1:].min()
-            allowed &= seconds <= max(least, (1 + DEAR) * self._plain)
+            most = max((1 + DEAR) * self._plain, min(choice.seconds for choice in choices))
+            choices = [choice for choice in choices if choice.seconds <= most]
+        if not self._parking.parked:
+            choices.insert(0, Choice(0, 1.0, self._plain + self._wasted))
         before, took = self._rate
-        rates = np.where(allowed, (before + tokens) / (took + seconds * self._margin), -1.0)
-        place = int(np.argmax(rates))
-        return Choice(place, float(tokens[place]), float(seconds[place]))
 
-    def _better(self, choice: Choice, other: int, tokens: np.ndarray) -> float:
+        def rate(choice: Choice) -> float:
+            margin = self._margin[choice.place]
+            return (before + choice.tokens) / (took + choice.seconds * margin)
+
+        return max(choices, key=rate)
+
+    def _better(self, choice: Choice, other: int, tokens: Sequence[float]) -> float:
         """Tokens that a choice brings over another place, at the rate that it leads to."""
         before, took = self._rate
         speed = (before + choice.tokens) / (took + choice.seconds)
         slower = self._seconds[other] - self._seconds[choice.place]
-        return max(0.0, choice.tokens - float(tokens[other] - speed * slower))
+        return max(0.0, choice.tokens - (tokens[other] - speed * slower))
 
     def _take(self, choice: Choice) -> Plan:
         before, took = self._rate
@@ -208,7 +218,7 @@ class Auto:
         """Learn acceptance and costs from a round, and whether drafting pays."""
         self._counts[plan] += 1
         place = self._places[plan]
-        expected = float(self._measured[place]) * self._drift.factor(plan)
+        expected = self._measured[place] * self._drift.factor(plan)
         if self._drafted:
             expected += self._wasted - self._costs.draft * (plan.rows > 1)
         self._parking.spend(expected)
@@ -221,12 +231,11 @@ class Auto:
             self._learn_drafts(place, accepted, cut=committed <= accepted)
         self._age += 1
         if self._seen is not None or self._age >= REST or self._habit is None:
-            self._savings = self._saved()
-            self._gain = float(self._savings.mean())
+            self._gain, self._saves = self._saved()
             self._price()
         self._parking.learn(
             self._gain,
-            float(self._savings[-1]),
+            self._saves,
             committed * self._plain - expected,
             self._plain,
             proven=self._kept >= PROOF,
@@ -251,16 +260,24 @@ class Auto:
         own.learn(survival, accepted, offered, cut=cut)
         other.learn(survival, accepted, offered, cut=cut, share=0.5)
 
-    def _saved(self) -> np.ndarray:
-        """Seconds that the last drafts save against plain steps, by what is believed now."""
-        if self._seen is None:
-            tokens = self._usual()[None]
-        else:
+    def _saved(self) -> tuple[float, float]:
+        """Seconds that the last drafts save against plain steps, by what is believed now.
+
+        On average, and those of the very last.
+        """
+        drafts = [self._usual()]
+        if self._seen is not None:
             self._window = [*self._window[1 - WINDOW :], self._seen]
-            tokens = self._expect(np.stack([seen.tokens for seen in self._window]))
-        saved = np.where(tokens > 0, tokens * self._plain - self._seconds, -np.inf)
-        saved[:, 0] = -self._costs.draft
-        return saved.max(axis=-1) - (self._wasted - self._costs.draft)
+            drafts = self._expect(np.stack([seen.tokens for seen in self._window])).tolist()
+        saved = [self._best_saving(tokens) for tokens in drafts]
+        looks = self._wasted - self._costs.draft
+        return sum(saved) / len(saved) - looks, saved[-1] - looks
+
+    def _best_saving(self, tokens: Sequence[float]) -> float:
+        """Of all plans after a draft; 0 `tokens`: not to be had."""
+        pairs = zip(tokens[1:], self._seconds[1:], strict=True)
+        saved = (count * self._plain - seconds if count > 0 else -inf for count, seconds in pairs)
+        return max(-self._costs.draft, *saved)
 
     @property
     def state(self) -> PolicyState:
@@ -281,7 +298,7 @@ class Auto:
             reason,
             parked=parking.parked,
             plans=tuple(self._counts.most_common()),
-            seconds=tuple((p, float(self._seconds[self._places[p]])) for p in self._counts),
+            seconds=tuple((p, self._seconds[self._places[p]]) for p in self._counts),
             acceptance=self._positions.shares,
             gain=self._gain / self._plain,
             tries=parking.tries,

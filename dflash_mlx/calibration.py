@@ -10,7 +10,8 @@ where they began, so that what was long ago is forgotten. Plain numbers; knows n
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 from typing import Protocol
 
 import numpy as np
@@ -145,17 +146,17 @@ class Positions:
         self._judged: list[float] = []
         self._kept: list[float] = []
 
-    def rates(self, slots: int) -> np.ndarray:
-        """Share of slot j's drafts that are kept if those before are, [slots]."""
+    def rates(self, slots: int) -> list[float]:
+        """Share of slot j's drafts that are kept if those before are, for so many slots."""
         self._grow(slots)
         count, share = self.BELIEF
-        kept, judged = np.array(self._kept[:slots]), np.array(self._judged[:slots])
-        return (kept + count * share) / (judged + count)
+        pairs = zip(self._kept[:slots], self._judged[:slots], strict=True)
+        return [(kept + count * share) / (judged + count) for kept, judged in pairs]
 
     @property
     def shares(self) -> tuple[float, ...]:
         """Share of slot j's drafts that are kept, those before included."""
-        return tuple(np.cumprod(self.rates(len(self._judged))).tolist())
+        return tuple(accumulate(self.rates(len(self._judged)), mul))
 
     def learn(self, accepted: int, offered: int, *, cut: bool) -> None:
         """As `Calibration.learn`."""

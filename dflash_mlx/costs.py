@@ -4,11 +4,9 @@ Plain numbers; does not know models, how the costs were measured, or how likely 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import exp, log
-
-import numpy as np
+from math import exp, log, log2
 
 from .types import Plan
 
@@ -70,28 +68,64 @@ class Costs:
         return self.host + step + (self.draft if plan.rows > 1 else 0.0)
 
 
+def between(less: Costs, more: Costs, depth: float) -> Costs:
+    """The costs at a depth between two others': every part grows by proportion."""
+    if less.depth >= more.depth:
+        return less
+    share = min(1.0, max(0.0, (depth - less.depth) / (more.depth - less.depth)))
+
+    def mix(one: float, other: float) -> float:
+        return one + share * (other - one)
+
+    def knots(name: str) -> Knots:
+        ends = [replace(end, chain=getattr(end, name) or end.chain) for end in (less, more)]
+        widths = sorted({rows for rows, _ in getattr(less, name) + getattr(more, name)})
+        return tuple((rows, mix(*(end.verify(rows) for end in ends))) for rows in widths)
+
+    parts = ("plain", "draft", "host", "look", "grow")
+    return Costs(
+        **{part: mix(getattr(less, part), getattr(more, part)) for part in parts},
+        chain=knots("chain"),
+        tree=knots("tree"),
+        depth=round(depth),
+    )
+
+
 class Drift:
     """How rounds compare with their measured costs, learned slowly from the clock.
 
     A factor for every round (other work on the machine, heat), one for each kind of round and one
-    for each width; only the last two change what is best. One late round moves none of them far.
+    for each width; only the last two change what is best, and they take little of what all rounds
+    have in common: where one width alone is used, nothing is known of the others. Widths that are
+    all but the same learn from each other. One late round moves none of them far.
     """
 
-    RATE = 0.04
+    COMMON, RATE = 0.2, 0.04
     CLIP = 0.25
+    ALIKE = 0.15  # octaves
 
     def __init__(self, plans: Sequence[Plan]):
         self._places = {plan: place for place, plan in enumerate(plans)}
         self._kinds = [("plain", "chain", "tree").index(kind_of(plan)) for plan in plans]
         self._common, self._own = 0.0, [0.0] * len(plans)
         self._shared = [0.0] * 3
+        self._near = [
+            [(at, near) for at, other in enumerate(plans) if (near := self._alike(plan, other))]
+            for plan in plans
+        ]
+
+    def _alike(self, plan: Plan, other: Plan) -> float:
+        """How much of what is learned of one plan alone holds for the other."""
+        if plan.rows == 1 or kind_of(plan) != kind_of(other):
+            return 0.0
+        near = exp(-((log2(plan.rows / other.rows) / self.ALIKE) ** 2))
+        return near if near > 0.01 else 0.0
 
     @property
-    def factors(self) -> np.ndarray:
+    def factors(self) -> list[float]:
         """What to multiply the plans' seconds by, to hold them against each other."""
-        return np.exp(
-            [self._shared[k] + own for k, own in zip(self._kinds, self._own, strict=True)]
-        )
+        pairs = zip(self._kinds, self._own, strict=True)
+        return [exp(self._shared[kind] + own) for kind, own in pairs]
 
     def factor(self, plan: Plan) -> float:
         """One plan's of them."""
@@ -102,8 +136,9 @@ class Drift:
         """A round that should have taken `expected` seconds, factors included, took `seconds`."""
         place = self._places[plan]
         wrong = log(seconds / expected) - self._common
-        step = self.RATE * max(-self.CLIP, min(self.CLIP, wrong))
-        self._common += 2 * step
+        wrong = max(-self.CLIP, min(self.CLIP, wrong))
+        step = self.RATE * wrong
+        self._common += self.COMMON * wrong
         self._shared[self._kinds[place]] += step
-        if plan.rows > 1:
-            self._own[place] += step
+        for at, near in self._near[place]:
+            self._own[at] += near * step

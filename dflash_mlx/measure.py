@@ -10,12 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 import mlx.core as mx
 
-from .context import Context
+from .context import Context, Pass
 from .costs import Costs
 from .pair import Pair
 from .stretch import stretch
@@ -26,7 +25,7 @@ Times = dict[Job, list[float]]
 
 BUDGET = 0.4  # seconds, or as many plain steps as follow, if that is more
 STEPS = 24
-PAIRS, WARM = 7, 12
+BUILDS, WARM = 5, 12
 REPEATS, FINER = 3, 2  # runs after the first; widths that are added before the first of them
 PLAIN = ("plain", 1)
 WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
@@ -126,25 +125,14 @@ class Scratch:
         self._depth = depth
 
     def run(self, job: Job) -> None:
-        """One job, to its end; afterwards the context is as it was before.
-
-        ("look", rows) and ("blind", rows) are a draft and its verify, with the host waiting for the
-        drafts in between or not.
-        """
+        """One job, to its end; afterwards the context is as it was before."""
         kind, rows = job
-        anchor, *drafts = self._ids(rows)
         if kind == "draft":
-            mx.eval(self._drafts(anchor, rows))
+            anchor = self._ids(1)[0]
+            mx.eval(self._context.draft_cache.slots(anchor, rows).likeliest().tokens)
             return
-        if kind in ("look", "blind"):
-            found = self._drafts(anchor, self._block)[: rows - 1]
-            mx.async_eval(found)
-            if kind == "look":
-                mx.eval(found)
-        else:
-            found = mx.array(drafts, dtype=mx.int32)
         tree = [self._tree_of(rows - 1)] if kind == "tree" and self._tree_of else []
-        logits, taps = self._context.verify(anchor, found, *tree)
+        logits, taps = self._verify(rows, *tree)
         mx.eval(mx.argmax(logits, axis=-1), taps)
         target, draft = self._context.target_cache, self._context.draft_cache
         kept = rows if tree else 1 + rows // 2  # a commit's work is part of a round
@@ -154,8 +142,17 @@ class Scratch:
         target.rewind(self._depth)
         draft.rewind(self._depth)
 
-    def _drafts(self, anchor: int, width: int) -> mx.array:
-        return self._context.draft_cache.slots(anchor, width).likeliest().tokens
+    def building(self, rows: int, clock: Clock = time.perf_counter) -> float:
+        """Seconds in which the host builds the graph of a verify, without computing it."""
+        began = clock()
+        self._verify(rows)
+        took = clock() - began
+        self._context.target_cache.rewind(self._depth)
+        return took
+
+    def _verify(self, rows: int, *tree: Any) -> Pass:
+        anchor, *drafts = self._ids(rows)
+        return self._context.verify(anchor, mx.array(drafts, dtype=mx.int32), *tree)
 
     def _ids(self, count: int) -> list[int]:
         """Different tokens: rows of a mixture of experts must not all go to the same."""
@@ -183,7 +180,9 @@ def measure(
     scratch = Scratch(pair, depth, size, tree_of)
     warm_up(scratch.run, size)
     costs = survey(scratch.run, size, trees if tree_of else (), budget=budget)
-    look = waiting(scratch.run, costs.draft) + ponder
+    # A verify is built while the drafter runs, and after it where the host waits for the drafts.
+    build = min(scratch.building(size) for _ in range(BUILDS))
+    look = min(costs.draft, build) + ponder
     mx.clear_cache()
     return replace(costs, look=look, grow=grow, depth=depth)
 
@@ -203,19 +202,3 @@ def warm_up(
         if took > 0.95 * last:
             return
         last = took
-
-
-def waiting(run: Callable[[Job], None], most: float, *, clock: Clock = time.perf_counter) -> float:
-    """Seconds that a round loses when the host waits for the drafts; `most` a draft's own.
-
-    Otherwise the verify's graph is built while the drafter still runs. The median of some pairs of
-    runs, because the difference is small beside what other work on the machine adds to a run.
-    """
-    gaps = []
-    for _ in range(1 + PAIRS):
-        began = clock()
-        run(("blind", 2))
-        between = clock()
-        run(("look", 2))
-        gaps.append(clock() - between - (between - began))
-    return min(max(0.0, median(gaps[1:])), most)

@@ -76,7 +76,7 @@ class Interest:
     """
 
     MEMORY = 0.98
-    RARELY = 24  # times that it is due before it is done anyway
+    RARELY = 48  # times that it is due before it is done anyway
 
     def __init__(self) -> None:
         self._brought, self._hoped, self._idle = 0.1, 1.0, 0

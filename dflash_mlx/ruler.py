@@ -1,5 +1,7 @@
 """The costs of one pair at any depth: measured when they are first wanted, then kept in a file.
 
+What is known at the powers of four around a depth gives the costs in between.
+
 The file is in the user's cache folder, by pair, machine and versions; what cannot be read there is
 measured again. Knows when costs are stale; does not know how they are measured, or what for.
 """
@@ -11,7 +13,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
-from math import log2
+from math import floor, log2
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +21,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from .blas import use_openblas
-from .costs import Costs
+from .costs import Costs, between
 from .kept import cache_file, replace_json
 from .pair import Pair
 
@@ -110,20 +112,40 @@ class Ruler:
         self._measure, self._most = measure, pair.target.context_length
         self._key = f"{fingerprint(pair)}-{kind}" if kind else fingerprint(pair)
         self._known: dict[int, Costs] = {}
+        self._found: dict[int, Costs] = {}
         self.measured: list[int] = []
 
     def at(self, depth: int) -> Costs:
         """The costs at about `depth` tokens, from memory, from the file, or measured now.
 
-        Deeper than `LAST` they stay as they are there. `measured` lists the depths that were.
+        What is measured is the nearest power of four; of two that are known, the costs in between
+        are found by proportion, a quarter of an octave at a time. Deeper than `LAST` they stay as
+        they are there. `measured` lists the depths that were.
         """
-        near = depth_for(depth, self._most)
-        if near not in self._known:
-            key = f"{self._key}-{near}"
-            found = read_costs(cost_file()).get(key)
+        place = round(4 * log2(min(max(depth, FIRST), LAST, self._most)))
+        if place not in self._found:
+            self._found[place] = self._near(2 ** (place / 4), depth_for(depth, self._most))
+        return self._found[place]
+
+    def _near(self, depth: float, measured: int) -> Costs:
+        known = self._costs(measured) or self._measure_at(measured)
+        low = 4 ** floor(log2(depth) / 2)
+        ends = [self._costs(min(end, self._most, LAST)) for end in (low, 4 * low)]
+        less, more = ends
+        return known if less is None or more is None else between(less, more, depth)
+
+    def _costs(self, depth: int) -> Costs | None:
+        """Those that were measured before, here or in another process."""
+        if depth not in self._known:
+            found = read_costs(cost_file()).get(f"{self._key}-{depth}")
             if found is None:
-                found = self._measure(near)
-                self.measured.append(near)
-                write_costs(cost_file(), key, found)
-            self._known[near] = found
-        return self._known[near]
+                return None
+            self._known[depth] = found
+        return self._known[depth]
+
+    def _measure_at(self, depth: int) -> Costs:
+        found = self._known[depth] = self._measure(depth)
+        self.measured.append(depth)
+        self._found.clear()
+        write_costs(cost_file(), f"{self._key}-{depth}", found)
+        return found

@@ -22,20 +22,13 @@ from tiny import WINDOW, make_target, prompt_of, random_drafter
 from dflash_mlx.cache import members
 from dflash_mlx.context import Context
 from dflash_mlx.costs import Costs
-from dflash_mlx.measure import BUDGET, Job, Scratch, measure, survey, waiting
+from dflash_mlx.measure import BUDGET, Job, Scratch, measure, survey
 from dflash_mlx.pair import Pair
 from dflash_mlx.ruler import Ruler, cost_file, depth_for, fingerprint, read_costs, write_costs
 from dflash_mlx.session import Session
 from dflash_mlx.types import SamplingParams
 
-JOBS: list[Job] = [
-    ("plain", 1),
-    ("draft", 8),
-    ("chain", 2),
-    ("chain", 8),
-    ("blind", 2),
-    ("look", 2),
-]
+JOBS: list[Job] = [("plain", 1), ("draft", 8), ("chain", 2), ("chain", 8)]
 
 
 def clocked(seconds: Callable[[Job], float]) -> tuple[Callable[[Job], None], Callable[[], float]]:
@@ -109,11 +102,13 @@ def test_first_runs_do_not_count() -> None:
     assert found.verify(4) == pytest.approx(4e-3)
 
 
-def test_what_a_look_costs() -> None:
-    """The time by which waiting for the drafts makes a round longer, at most a draft."""
-    for extra, expected in ((0.002, 0.002), (-0.001, 0.0), (0.5, 0.01)):
-        run, clock = clocked(lambda job, extra=extra: 0.1 + (extra if job[0] == "look" else 0))
-        assert waiting(run, 0.01, clock=clock) == pytest.approx(expected)
+def test_what_a_look_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time to build a verify, which no longer happens while the drafter runs; no more."""
+    pair = pair_of("qwen3")
+    for build, ponder in ((1e-9, 0.0), (1e-9, 0.5), (1e9, 0.0)):
+        monkeypatch.setattr(Scratch, "building", lambda *_, build=build: build)
+        found = measure(pair, 33, budget=0.0, ponder=ponder)
+        assert found.look == min(build, found.draft) + ponder
 
 
 def pair_of(family: str) -> Pair:
@@ -130,6 +125,7 @@ def test_scratch_contexts(family: str, depth: int) -> None:
     scratch = Scratch(pair, depth, 8)
     context = scratch._context
     for job in JOBS:
+        assert scratch.building(job[1]) > 0
         scratch.run(job)
         assert context.target_cache.offset == context.draft_cache.offset == depth, job
         assert len(context.tokens) == depth
@@ -235,6 +231,40 @@ def test_costs_are_measured_once() -> None:
     assert Ruler(pair, count).at(100) == ruler.at(100)
     assert count.depths == ruler.measured == [64, 1024]
     assert cost_file().is_relative_to(Path.home())
+
+
+def test_between_two_depths_costs_grow_by_proportion() -> None:
+    """Where both neighbours are known; a depth that is not is not measured for that."""
+
+    depths: list[int] = []
+
+    def growing(depth: int) -> Costs:
+        depths.append(depth)
+        some = 4 if depth == 64 else 8
+        return Costs(
+            plain=1 + depth / 64,
+            draft=depth / 640,
+            chain=((1, 1 + depth / 64), (some, 2 + depth / 32), (16, 3 + depth / 32)),
+            tree=((32, depth / 16),) if depth < 300 else (),
+            depth=depth,
+        )
+
+    pair = pair_of("qwen3")
+    ruler = Ruler(pair, growing)
+    assert [ruler.at(depth).depth for depth in (125, 256)] == [64, 256]
+    for other in (ruler, Ruler(pair, growing)):
+        found = other.at(152)  # 64 * 2 ** 1.25
+        assert found.depth == 152
+        assert found.plain == pytest.approx(1 + 152 / 64, rel=0.01)
+        assert found.draft == pytest.approx(152 / 640, rel=0.01)
+        assert [rows for rows, _ in found.chain] == [1, 4, 8, 16]
+        assert found.verify(16) == pytest.approx(3 + 152 / 32, rel=0.01)
+        assert found.verify(32, tree=True) == pytest.approx(152 / 16, rel=0.01)
+    assert ruler.at(1000).tree == ()
+    half = ruler.at(512)  # a tree that is measured at one end costs as a chain at the other
+    assert half.verify(32, tree=True) == pytest.approx(16 + (2 * 35 - 16) / 3)
+    assert ruler.at(10).depth == 64
+    assert depths == [64, 256, 1024]
 
 
 def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
