@@ -10,6 +10,7 @@ host. Does not know models or caches.
 """
 
 from dataclasses import dataclass
+from math import isnan
 
 import mlx.core as mx
 import numpy as np
@@ -55,13 +56,15 @@ class Match:
 
     def first(self, logits: mx.array, history: list[int]) -> int:
         """The token after the prompt, from the logits [1, V] of its last token."""
-        return to_host(self.step(logits, history)).bonus
+        return chosen(*self.step(logits, history))
 
-    def step(self, logits: mx.array, history: list[int]) -> mx.array:
-        """The outcome of a row [1, V] without drafts; nothing waits for it."""
+    def step(self, logits: mx.array, history: list[int]) -> tuple[mx.array, mx.array]:
+        """The choice [1] at a row [1, V] without drafts, and the row's largest value.
+
+        That is NaN if anything in the row is. Nothing waits for them.
+        """
         rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
-        broken, nothing = mx.isnan(rows).any(axis=-1), mx.zeros((1,), dtype=mx.int32)
-        return mx.concatenate([broken, nothing, self.choose(rows)])
+        return self.choose(rows), mx.max(rows)
 
     def propose(self, slots: Slots, history: list[int]) -> Draft:
         """The likeliest drafts."""
@@ -152,6 +155,13 @@ def to_host(outcome: mx.array) -> Verdict:
     if broken:
         raise not_numbers()
     return Verdict(tuple(drafts[:kept]), bonus)
+
+
+def chosen(choice: mx.array, largest: mx.array) -> int:
+    """The token of a `step`; DFlashError when its logits are not numbers."""
+    if isnan(largest.item()):
+        raise not_numbers()
+    return int(choice.item())
 
 
 def not_numbers() -> DFlashError:

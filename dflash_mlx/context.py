@@ -129,18 +129,21 @@ class Context:
         return logits[0], taps
 
     def step(self, anchor: int) -> Pass:
-        """A pass over the anchor alone: the one that was begun for it, if one was."""
+        """A pass over the anchor alone, which was begun for it."""
         begun, self._begun = self._begun, None
-        return begun or self.verify(anchor, mx.zeros((0,), dtype=mx.int32))
+        assert begun is not None
+        return begun
 
     def begin(self, token: mx.array) -> None:
-        """Begin the `step` after the one that runs now, whose token [1] nobody has read yet.
+        """Begin the next `step`, over a token [1] that nobody may have read yet, if none was.
 
-        So the host is not waited for. Until then the target's cache is a token ahead.
+        So the host is not waited for. Until it is committed the target's cache is a token ahead.
         """
-        logits, taps = self.target.forward(token[None], self.target_cache)
-        mx.async_eval(logits)
-        self._begun = logits[0], taps
+        if self._begun is None:
+            self.target_cache.tape(True)
+            logits, taps = self.target.forward(token[None], self.target_cache)
+            mx.async_eval(logits)
+            self._begun = logits[0], taps
 
     def commit(
         self,

@@ -15,7 +15,7 @@ from .config import DraftConfig
 from .model import DraftModel, KeysValues, block_mask, context_mask
 from .slots import Independent, Slots
 
-WAITING = 32  # committed tokens whose rows are computed at the latest
+WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
 class Drafter:
@@ -80,11 +80,12 @@ class DraftCache:
         self.drafter = drafter
         self.rows = KVCache()  # the heads of all layers, one after another
         self._waiting: list[mx.array] = []
+        self._ahead = 0  # tokens that wait
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self.rows.offset + sum(taps.shape[1] for taps in self._waiting)
+        return self.rows.offset + self._ahead
 
     @property
     def state(self) -> list[mx.array]:
@@ -96,21 +97,27 @@ class DraftCache:
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
-        They are computed when they are needed, or a few dozen at once: plain steps between drafts
+        They are computed when they are needed, or a hundred at once: plain steps between drafts
         would spend a good part of their time on it.
         """
         self._waiting.append(taps)
-        if self.offset - self.rows.offset >= WAITING:
+        self._ahead += taps.shape[1]
+        if self._ahead >= WAITING:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the rows of the first `length` tokens."""
-        self._settle()
-        self.rows.trim(self.rows.offset - length)
+        """Keep the rows of the first `length` tokens; what waits behind is never computed."""
+        while self._waiting and self.offset > length:
+            taps = self._waiting.pop()
+            kept = max(0, taps.shape[1] - (self.offset - length))
+            self._ahead -= taps.shape[1] - kept
+            if kept:
+                self._waiting.append(taps[:, :kept])
+        self.rows.trim(self.offset - length)
 
     def _settle(self) -> None:
         if self._waiting:
-            taps, self._waiting = mx.concatenate(self._waiting, axis=1), []
+            taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
             self.rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.rows.offset))
 
     def slots(self, anchor: int, width: int) -> Slots:

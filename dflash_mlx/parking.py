@@ -64,8 +64,8 @@ class Parking:
         if self.parked and whole:
             return
         first, most = self.PATIENCE
-        steps = (first if proven else 2 * first) * 2.0**self._fails
-        self.wait = ceil(max(0.1, -foreseen / plain) * min(steps, most))
+        steps = (1 if proven else 2) * min(first * 2.0**self._fails, most)
+        self.wait = ceil(max(0.1, -foreseen / plain) * steps)
         self.parked, self._doubt, self._fails = True, 0.0, min(self._fails + 1, 16)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import mlx.core as mx
 import numpy as np
 
-from .acceptance import Match, Verdict, to_host
+from .acceptance import Match, Verdict, chosen
 from .calibration import Confidence
 from .context import Context
 from .policy import Policy
@@ -75,8 +75,9 @@ class Step:
 
     plan, drafted, depth = PLAIN, 0, 0
 
-    def __init__(self, context: Context, *, goes_on: bool):
+    def __init__(self, context: Context, anchor: int, *, goes_on: bool):
         self._context, self._goes_on = context, goes_on
+        context.begin(mx.array([anchor]))
 
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """A pass over the anchor."""
@@ -84,11 +85,11 @@ class Step:
 
     def judge(self, rule: Match, logits: mx.array, history: list[int]) -> Verdict:
         """The target's choice."""
-        outcome = rule.step(logits, history)
+        choice, largest = rule.step(logits, history)
+        mx.async_eval(choice, largest)  # by itself, or it would be known only with the next pass
         if self._goes_on:
-            mx.async_eval(outcome)  # by itself, or it would be known only with the next pass
-            self._context.begin(outcome[2:3])
-        return to_host(outcome)
+            self._context.begin(choice)
+        return Verdict((), chosen(choice, largest))
 
 
 class Branches:
@@ -210,7 +211,9 @@ def propose(
     """
     if not policy.drafts(room):
         # Penalties look at tokens that the host has not read yet.
-        return Step(context, goes_on=policy.rests and room > 1 and not rule.params.penalised)
+        return Step(
+            context, anchor, goes_on=policy.rests and room > 1 and not rule.params.penalised
+        )
     assert context.draft_cache is not None
     slots = context.draft_cache.slots(anchor, width)
     if policy.looks():
