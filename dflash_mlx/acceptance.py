@@ -11,6 +11,7 @@ host. Does not know models or caches.
 
 from dataclasses import dataclass
 from math import isnan
+from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -159,9 +160,9 @@ def to_host(outcome: mx.array) -> Verdict:
 
 def chosen(choice: mx.array, largest: mx.array) -> int:
     """The token of a `step`; DFlashError when its logits are not numbers."""
-    if isnan(largest.item()):
+    if isnan(cast(float, largest.item())):
         raise not_numbers()
-    return int(choice.item())
+    return cast(int, choice.item())
 
 
 def not_numbers() -> DFlashError:
