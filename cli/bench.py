@@ -134,8 +134,7 @@ def bench(
     if not json and not out.quiet and (note := bundled_note(models)):
         out.tell(note, "dim")
     pair, _ = load_pair(models, out)
-    for line in kernel_warnings(pair.target.kernels):
-        out.note(line, "warning")
+    out.warn(*kernel_warnings(pair.target.kernels))
     asked = settle(ctx, PromptOptions(think=think, effort=effort), pair.target.template, out)
     off = asked.think is None and asked.effort is None and pair.target.template.think_switch
     think = False if off else asked.think

@@ -17,6 +17,7 @@ from .commands import completions, dispatch, is_command, unescaped
 from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
 from .greeting import greet
+from .kernel_notes import kernel_warnings
 from .interrupt import Leave
 from .keeping import tell_loaded
 from .loading import load_pair
@@ -104,6 +105,8 @@ def chat(
     room = Room(dialogue, out, models)
     if interactive:
         greet(dialogue, seconds)
+    else:
+        out.warn(*kernel_warnings(pair.target.kernels))
     if saved is not None and name is not None:
         dialogue.load(name)
         if asked.system is not None:

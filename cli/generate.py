@@ -81,8 +81,7 @@ def generate(
         elif not json:
             out.note(note)
     pair, load_seconds = load_pair(models, out)
-    for line in kernel_warnings(pair.target.kernels):
-        out.note(line, "warning")
+    out.warn(*kernel_warnings(pair.target.kernels))
     asked = settle(ctx, asked, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
         "sampling": params,

@@ -73,7 +73,7 @@ def check_memory(
 
     wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
     if not options.force and (warning := check_fits(wanted, working_set(), label)):
-        out.note(warning, "warning")
+        out.warn(warning)
 
 
 def prepare_libraries(*, offline: bool) -> None:

@@ -104,6 +104,11 @@ class Output:
         if self.talks and not self.quiet:
             self.tell(text, style)
 
+    def warn(self, *texts: str) -> None:
+        """Lines on stderr that a script's log should have too; not when quiet."""
+        for text in () if self.quiet else texts:
+            self.tell(text, "warning")
+
     def error(self, message: str, hint: str = "") -> None:
         """What is wrong and what to do about it."""
         from rich.text import Text

@@ -6,6 +6,7 @@ products of a model. Both export the same names, and the first library loaded gl
 """
 
 import ctypes
+import logging
 import os
 import sys
 from functools import cache
@@ -13,15 +14,20 @@ from pathlib import Path
 
 LIBRARY = "libopenblas.so.0"
 
+log = logging.getLogger(__name__)
+
 
 @cache
 def use_openblas() -> str | None:
     """Load OpenBLAS for the whole process and return its name or path.
 
     None: not on Linux, `DFLASH_BLAS=off`, not installed, or too late because `mlx.core` is imported
-    (see `too_late`). The first answer stands for the life of the process.
+    (see `too_late`), which is logged. The first answer stands for the life of the process.
     """
-    if sys.platform != "linux" or os.environ.get("DFLASH_BLAS") == "off" or too_late():
+    if sys.platform != "linux" or os.environ.get("DFLASH_BLAS") == "off":
+        return None
+    if too_late():
+        log.warning("MLX was imported before dflash_mlx, with slow products: import it after")
         return None
     for name in candidates():
         try:

@@ -16,6 +16,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
 from . import attention, linear
+from .blas import use_openblas
 from .branch import Branch, plant
 from .cache import TargetCache
 from .checkpoint import check_weights
@@ -116,6 +117,7 @@ class Target:
         With `exact` no row's bits depend on how many rows are read with it. Raises DFlashError for
         a missing or damaged file, for a model type that is not known, or not known to be exact.
         """
+        use_openblas()  # says so, if it is too late
         target_config(path)
         check_weights(path, "model*.safetensors")
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)

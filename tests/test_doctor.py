@@ -374,6 +374,7 @@ def test_blas_that_is_really_in_force(cause):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
     )
+    assert ("MLX was imported before dflash_mlx" in done.stderr) == (cause == "late")
     if cause == "none":
         assert done.stdout.startswith("ok OpenBLAS · /")
     else:

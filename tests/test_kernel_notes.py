@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import tiny
+from golden_pair import PAIR
+from typer.testing import CliRunner
 
 from dflash_mlx.kernels.dispatch import Kernels
 
@@ -78,3 +80,17 @@ def test_commands_that_load_a_pair_say_it(dialogue: Any) -> None:
     )
     part("actions").warn_of_kernels(room)
     assert told == [(f"  {LINE}", "warning")]
+
+
+def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On stderr, whoever reads it; not with --quiet."""
+    pair = tiny.golden_pair("qwen3_full")
+    monkeypatch.setattr(pair.target, "kernels", KERNELS)
+    for command in ("generate", "chat"):
+        monkeypatch.setattr(part(command), "load_pair", lambda *_: (pair, 0.1))
+        line = [command, *PAIR, "--max-tokens", "2"]
+        loud, quiet = (
+            CliRunner().invoke(cli_app, [*line, *flags], input="Hello") for flags in ([], ["-q"])
+        )
+        assert LINE in " ".join(loud.stderr.split()), command
+        assert LINE not in " ".join(quiet.stderr.split())
