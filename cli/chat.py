@@ -17,9 +17,9 @@ from .commands import completions, dispatch, is_command, unescaped
 from .dialogue import AGAIN, Dialogue, Looks
 from .first_run import choose
 from .greeting import greet
-from .kernel_notes import kernel_warnings
 from .interrupt import Leave
 from .keeping import tell_loaded
+from .kernel_notes import kernel_warnings
 from .loading import load_pair
 from .modes import settle_models
 from .options import (
