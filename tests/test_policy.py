@@ -199,6 +199,20 @@ def test_drift_finds_what_was_measured_wrong() -> None:
     assert factors[2] / factors[0] == pytest.approx(1.0, rel=0.06)
 
 
+def test_drift_tells_little_of_widths_that_were_not_used() -> None:
+    """Rounds that are all dearer than measured: no other width looks much cheaper for that.
+
+    The next one must not look cheaper at all, or it would be taken without a reason.
+    """
+    plans = [Plan(rows) for rows in range(1, BLOCK + 1)]
+    drift = Drift(plans)
+    for _ in range(400):
+        drift.learn(plans[-1], drift.factor(plans[-1]), 1.25)
+    factors = drift.factors
+    assert factors[7] / factors[-1] > 0.95
+    assert factors[-2] / factors[-1] == pytest.approx(1.0, abs=0.015)
+
+
 def test_one_late_round_moves_little() -> None:
     """A pause of a hundred rounds changes no choice."""
     plans = [Plan(1), Plan(8)]
