@@ -29,6 +29,7 @@ class Adaptive(Auto):
     def __init__(self, pair: Pair, block_size: int, depth: Callable[[], int], *, trees: bool):
         """`depth` tells the tokens read; without `trees` it chooses among chains."""
         self._ruler, self._depth = ruler(pair, block_size, trees=trees), depth
+        self._ruler.begin(depth())
         super().__init__(self._ruler.at(depth()), block_size)
 
     def drafts(self, room: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log, log2
+from typing import Any
 
 from .types import Plan
 
@@ -24,6 +25,7 @@ def words(plan: Plan) -> str:
 
 
 PLAIN = Plan(1)
+PARTS = ("plain", "draft", "host", "look", "grow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Costs:
     `plain` is the target's step of one row, `draft` a whole block's draft, `chain` and `tree` the
     verifies by rows (no `tree`: trees are not used). `host` is what every round adds, `look` what
     it adds to read the drafter's confidence before the verify, `grow` to build a tree from it.
+    `runs`: how often all this was measured.
     """
 
     plain: float
@@ -43,6 +46,7 @@ class Costs:
     look: float = 0.0
     grow: float = 0.0
     depth: int = 0
+    runs: int = 1
 
     def verify(self, rows: int, *, tree: bool = False) -> float:
         """Seconds of a verify. Widths that were not measured cost as the dearer neighbour that was.
@@ -68,6 +72,23 @@ class Costs:
         return self.host + step + (self.draft if plan.rows > 1 else 0.0)
 
 
+def least(one: Costs, other: Costs) -> Costs:
+    """The shorter time of each part: other work on the machine only adds."""
+
+    def knots(name: str) -> Knots:
+        found = sorted(getattr(one, name) + getattr(other, name), reverse=True)
+        return tuple(sorted(dict(found).items()))
+
+    parts: dict[str, Any] = {p: min(getattr(one, p), getattr(other, p)) for p in PARTS}
+    return replace(
+        one,
+        **parts,
+        chain=knots("chain"),
+        tree=knots("tree"),
+        runs=one.runs + other.runs,
+    )
+
+
 def between(less: Costs, more: Costs, depth: float) -> Costs:
     """The costs at a depth between two others': every part grows by proportion."""
     if less.depth >= more.depth:
@@ -82,9 +103,9 @@ def between(less: Costs, more: Costs, depth: float) -> Costs:
         widths = sorted({rows for rows, _ in getattr(less, name) + getattr(more, name)})
         return tuple((rows, mix(*(end.verify(rows) for end in ends))) for rows in widths)
 
-    parts = ("plain", "draft", "host", "look", "grow")
+    parts: dict[str, Any] = {p: mix(getattr(less, p), getattr(more, p)) for p in PARTS}
     return Costs(
-        **{part: mix(getattr(less, part), getattr(more, part)) for part in parts},
+        **parts,
         chain=knots("chain"),
         tree=knots("tree"),
         depth=round(depth),

@@ -29,6 +29,7 @@ BUILDS, WARM = 5, 12
 REPEATS, FINER = 3, 2  # runs after the first; widths that are added before the first of them
 PLAIN = ("plain", 1)
 WIDTHS = (4, 2, 8, 16, 24, 32, 64)  # in the order of their use
+ALIKE, MOST = 1.08, 8  # what two runs that nothing disturbed may differ by; runs of one pass
 NOTABLE = 1.06  # a cost that is this much higher hides a step worth finding
 
 
@@ -46,7 +47,8 @@ def survey(
     look too dear beside the others. The shortest time counts: other work on the machine only adds,
     and so does what is built in a first run. Widths are added on the way, to find where between
     measured ones the costs step up. When the budget is spent, jobs that were not begun are left
-    out; a plain step, a draft and the widest chain never are.
+    out; a plain step, a draft and the widest chain never are. On a machine that is not quiet it
+    takes up to half as long again.
     """
     began, times = clock(), dict[Job, list[float]]()
 
@@ -55,9 +57,9 @@ def survey(
         run(job)
         times.setdefault(job, []).append(clock() - start)
 
-    def fits(job: Job) -> bool:
+    def fits(job: Job, more: float = 1.0) -> bool:
         """Whether there is time for this job, once or twice."""
-        most = max(budget, STEPS * min(times[PLAIN]))
+        most = more * max(budget, STEPS * min(times[PLAIN]))
         return clock() - began + min(times.get(job, times[widest])) < most
 
     widest = ("chain", block_size)
@@ -67,12 +69,16 @@ def survey(
         if widest not in times or fits(job):
             once(job)
     for number in range(1, REPEATS + 1):
+        for job in filter(fits, odd(times)):  # or a step would be sought where there is none
+            once(job)
         for _ in range(number * FINER):
             if (rows := hidden(times)) and fits(widest):
                 once(("chain", rows))
                 once(("chain", rows))
         for job in filter(fits, [*odd(times), *times]):
             once(job)
+    while (job := doubtful(times)) and fits(job, 1.5):
+        once(job)
     return Costs(
         plain=min(times[PLAIN]),
         draft=min(times["draft", block_size]),
@@ -90,14 +96,22 @@ def chains(times: Times) -> list[tuple[int, float]]:
 def odd(times: Times) -> list[Job]:
     """Passes that took longer than wider ones, or more for each row than narrower ones."""
     found, jobs = chains(times), []
+    trees = [(rows, min(t)) for (kind, rows), t in times.items() if kind == "tree"]
     for place, (rows, seconds) in enumerate(found):
-        wider = [other for _, other in found[place + 1 :]]
+        wider = [other for count, other in found + trees if count > rows]
         narrower = [other / count for count, other in found[:place]]
         if any(seconds > 1.05 * other for other in wider) or any(
             seconds / rows > 1.2 * other for other in narrower
         ):
             jobs.append(("chain", rows) if rows > 1 else PLAIN)
     return jobs
+
+
+def doubtful(times: Times) -> Job | None:
+    """The passes whose two shortest runs differ, or that are odd: the one that ran least."""
+    unlike = [job for job, took in times.items() if sorted(took)[1:2] > [ALIKE * min(took)]]
+    found = [job for job in [*unlike, *odd(times)] if len(times[job]) < MOST]
+    return min(found, key=lambda job: len(times[job]), default=None)
 
 
 def hidden(times: Times) -> int:

@@ -3,7 +3,9 @@
 What is known at the powers of four around a depth gives the costs in between.
 
 The file is in the user's cache folder, by pair, machine and versions; what cannot be read there is
-measured again. Knows when costs are stale; does not know how they are measured, or what for.
+measured again. The next conversation measures once more, and the shorter times stay: the first may
+have met a busy machine. Knows when costs are stale; does not know how they are measured, or what
+for.
 """
 
 import hashlib
@@ -21,12 +23,13 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from .blas import use_openblas
-from .costs import Costs, between
+from .costs import Costs, between, least
 from .kept import cache_file, replace_json
 from .pair import Pair
 
 FIRST, LAST = 64, 8192  # depths that are measured; each is four times the one before
-FORMAT = 1
+FORMAT = 2
+RUNS = 2  # conversations that measure a depth
 KEPT = 64  # entries of the file
 
 log = logging.getLogger(__name__)
@@ -115,6 +118,13 @@ class Ruler:
         self._found: dict[int, Costs] = {}
         self.measured: list[int] = []
 
+    def begin(self, depth: int) -> None:
+        """A conversation begins at this depth: the costs there are measured now, if not in full."""
+        near = depth_for(depth, self._most)
+        known = self._costs(near)
+        if known is None or known.runs < RUNS:
+            self._measure_at(near, known)
+
     def at(self, depth: int) -> Costs:
         """The costs at about `depth` tokens, from memory, from the file, or measured now.
 
@@ -128,7 +138,7 @@ class Ruler:
         return self._found[place]
 
     def _near(self, depth: float, measured: int) -> Costs:
-        known = self._costs(measured) or self._measure_at(measured)
+        known = self._costs(measured) or self._measure_at(measured, None)
         low = 4 ** floor(log2(depth) / 2)
         ends = [self._costs(min(end, self._most, LAST)) for end in (low, 4 * low)]
         less, more = ends
@@ -143,8 +153,11 @@ class Ruler:
             self._known[depth] = found
         return self._known[depth]
 
-    def _measure_at(self, depth: int) -> Costs:
-        found = self._known[depth] = self._measure(depth)
+    def _measure_at(self, depth: int, before: Costs | None) -> Costs:
+        found = self._measure(depth)
+        if before is not None:
+            found = least(before, found)
+        self._known[depth] = found
         self.measured.append(depth)
         self._found.clear()
         write_costs(cost_file(), f"{self._key}-{depth}", found)

@@ -233,6 +233,36 @@ def test_costs_are_measured_once() -> None:
     assert cost_file().is_relative_to(Path.home())
 
 
+def test_the_next_conversation_measures_once_more() -> None:
+    """A machine that was busy at first is not thought slow for ever; twice is enough."""
+    busy = replace(COSTS, plain=0.011, chain=((1, 0.011), (4, 0.012), (8, 0.03)), look=2e-4)
+    quiet = [busy, replace(COSTS, chain=((1, 0.01), (6, 0.013), (8, 0.014)))]
+    pair = pair_of("qwen3")
+    for times in (1, 2, 2):
+        ruler = Ruler(pair, lambda depth: replace(quiet.pop(0), depth=depth))
+        ruler.begin(100)
+        assert ruler.at(100).runs == times
+        ruler.at(90)
+    best = ((1, 0.01), (4, 0.012), (6, 0.013), (8, 0.014))
+    assert ruler.at(100) == replace(COSTS, chain=best, depth=64, runs=2)
+    assert quiet == []
+
+
+def test_a_width_that_met_a_busy_moment_is_measured_again() -> None:
+    """A chain that took longer than a wider tree: other work was counted, for three runs on end."""
+    late = [("chain", 16)] * 3
+
+    def seconds(job: Job) -> float:
+        busy = job in late
+        if busy:
+            late.remove(job)
+        return 0.01 + 0.0002 * job[1] + 0.006 * busy
+
+    run, clock = clocked(seconds)
+    found = survey(run, BLOCK, (9, 17, 33, 65), clock=clock)
+    assert found.verify(16) == pytest.approx(0.01 + 0.0002 * 16)
+
+
 def test_between_two_depths_costs_grow_by_proportion() -> None:
     """Where both neighbours are known; a depth that is not is not measured for that."""
 
@@ -313,8 +343,8 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
         "{",
         "[]",
         '{"format": 0, "costs": {}}',
-        '{"format": 1, "costs": 3}',
-        '{"format": 1, "costs": {"KEY": {"plain": 1}}}',
+        '{"format": 2, "costs": 3}',
+        '{"format": 2, "costs": {"KEY": {"plain": 1}}}',
         "plain",
         "chain",
         "rows",
