@@ -114,44 +114,36 @@ class Ruler:
         """`measure(depth)` times the pair; `kind` says in what way, if there are several."""
         self._measure, self._most = measure, pair.target.context_length
         self._key = f"{fingerprint(pair)}-{kind}" if kind else fingerprint(pair)
-        self._known: dict[int, Costs] = {}
+        kept = read_costs(cost_file()).items()
+        own = [(key.removeprefix(f"{self._key}-"), costs) for key, costs in kept]
+        self._known = {int(at): costs for at, costs in own if at.isdecimal()}
         self._found: dict[int, Costs] = {}
         self.measured: list[int] = []
 
     def begin(self, depth: int) -> None:
         """A conversation begins at this depth: the costs there are measured now, if not in full."""
         near = depth_for(depth, self._most)
-        known = self._costs(near)
+        known = self._known.get(near)
         if known is None or known.runs < RUNS:
             self._measure_at(near, known)
 
     def at(self, depth: int) -> Costs:
-        """The costs at about `depth` tokens, from memory, from the file, or measured now.
+        """The costs at about `depth` tokens, as they were kept, or measured now.
 
         What is measured is the nearest power of four; of two that are known, the costs in between
-        are found by proportion, a quarter of an octave at a time. Deeper than `LAST` they stay as
-        they are there. `measured` lists the depths that were.
+        are found by proportion, half an octave at a time. Deeper than `LAST` they stay as they are
+        there. `measured` lists the depths that were.
         """
-        place = round(4 * log2(min(max(depth, FIRST), LAST, self._most)))
+        place = round(2 * log2(min(max(depth, FIRST), LAST, self._most)))
         if place not in self._found:
-            self._found[place] = self._near(2 ** (place / 4), depth_for(depth, self._most))
+            self._found[place] = self._near(2 ** (place / 2), depth_for(depth, self._most))
         return self._found[place]
 
     def _near(self, depth: float, measured: int) -> Costs:
-        known = self._costs(measured) or self._measure_at(measured, None)
+        known = self._known.get(measured) or self._measure_at(measured, None)
         low = 4 ** floor(log2(depth) / 2)
-        ends = [self._costs(min(end, self._most, LAST)) for end in (low, 4 * low)]
-        less, more = ends
+        less, more = (self._known.get(min(end, self._most, LAST)) for end in (low, 4 * low))
         return known if less is None or more is None else between(less, more, depth)
-
-    def _costs(self, depth: int) -> Costs | None:
-        """Those that were measured before, here or in another process."""
-        if depth not in self._known:
-            found = read_costs(cost_file()).get(f"{self._key}-{depth}")
-            if found is None:
-                return None
-            self._known[depth] = found
-        return self._known[depth]
 
     def _measure_at(self, depth: int, before: Costs | None) -> Costs:
         found = self._measure(depth)

@@ -283,13 +283,13 @@ def test_between_two_depths_costs_grow_by_proportion() -> None:
     ruler = Ruler(pair, growing)
     assert [ruler.at(depth).depth for depth in (125, 256)] == [64, 256]
     for other in (ruler, Ruler(pair, growing)):
-        found = other.at(152)  # 64 * 2 ** 1.25
-        assert found.depth == 152
-        assert found.plain == pytest.approx(1 + 152 / 64, rel=0.01)
-        assert found.draft == pytest.approx(152 / 640, rel=0.01)
+        found = other.at(175)
+        assert found.depth == 181  # 64 * 2 ** 1.5
+        assert found.plain == pytest.approx(1 + 181 / 64, rel=0.01)
+        assert found.draft == pytest.approx(181 / 640, rel=0.01)
         assert [rows for rows, _ in found.chain] == [1, 4, 8, 16]
-        assert found.verify(16) == pytest.approx(3 + 152 / 32, rel=0.01)
-        assert found.verify(32, tree=True) == pytest.approx(152 / 16, rel=0.01)
+        assert found.verify(16) == pytest.approx(3 + 181 / 32, rel=0.01)
+        assert found.verify(32, tree=True) == pytest.approx(181 / 16, rel=0.01)
     assert ruler.at(1000).tree == ()
     half = ruler.at(512)  # a tree that is measured at one end costs as a chain at the other
     assert half.verify(32, tree=True) == pytest.approx(16 + (2 * 35 - 16) / 3)
