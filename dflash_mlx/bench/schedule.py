@@ -68,14 +68,17 @@ class Schedule:
         """All answers in the order of the run.
 
         A question's answers stand next to each other, so that a machine that slows down slows all
-        modes alike; each question, and each repeat, begins with another mode.
+        modes alike; each question, and each repeat, begins with another mode. Every few of them the
+        order is turned round: after plain steps a wide pass takes longer at first, and it must not
+        always be the same mode that comes then.
         """
         found = []
         for repeat in range(self.repeats):
             for place, question in enumerate(questions):
-                first = (place + repeat) % len(self.modes)
+                turn, first = divmod(place + repeat, len(self.modes))
+                order = self.modes[first:] + self.modes[:first]
                 for temperature in self.temperatures:
-                    for variant in self.modes[first:] + self.modes[:first]:
+                    for variant in order[:: -1 if turn % 2 else 1]:
                         key = Key(
                             question.suite,
                             question.number,

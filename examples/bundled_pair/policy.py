@@ -38,8 +38,9 @@ def rates(
     tokens: dict[tuple[str, int], int] = {}
     for repeat in range(-1, repeats):  # the first time warms up
         for number, sample in enumerate(samples if repeat >= 0 else samples[:4]):
-            turn = (number + repeat) % len(sessions)
-            for mode in [*sessions][turn:] + [*sessions][:turn]:
+            turn, first = divmod(number + repeat, len(sessions))
+            order = [*sessions][first:] + [*sessions][:first]
+            for mode in order[:: -1 if turn % 2 else 1]:
                 session = sessions[mode]
                 sampling = SamplingParams(temperature=temperature, seed=number)
                 for _ in session.stream(sample.prompt, sampling=sampling, max_tokens=MAX_TOKENS):
