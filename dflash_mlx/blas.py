@@ -27,7 +27,9 @@ def use_openblas() -> str | None:
     if sys.platform != "linux" or os.environ.get("DFLASH_BLAS") == "off":
         return None
     if too_late():
-        log.warning("MLX was imported before dflash_mlx, with slow products: import it after")
+        log.warning(
+            "MLX was imported before dflash_mlx, with slow matrix products: import it later"
+        )
         return None
     for name in candidates():
         try:

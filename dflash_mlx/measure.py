@@ -109,7 +109,8 @@ def odd(times: Times) -> list[Job]:
 
 def doubtful(times: Times) -> Job | None:
     """The passes whose two shortest runs differ, or that are odd: the one that ran least."""
-    unlike = [job for job, took in times.items() if sorted(took)[1:2] > [ALIKE * min(took)]]
+    runs = {job: sorted(took) for job, took in times.items()}
+    unlike = [job for job, took in runs.items() if len(took) > 1 and took[1] > ALIKE * took[0]]
     found = [job for job in [*unlike, *odd(times)] if len(times[job]) < MOST]
     return min(found, key=lambda job: len(times[job]), default=None)
 
@@ -127,11 +128,8 @@ def hidden(times: Times) -> int:
 class Scratch:
     """A context of `depth` tokens that were never read, to time passes on."""
 
-    def __init__(
-        self, pair: Pair, depth: int, block_size: int, tree_of: Callable[[int], Any] | None = None
-    ):
+    def __init__(self, pair: Pair, depth: int, tree_of: Callable[[int], Any] | None = None):
         """`tree_of` gives a draft tree of so many nodes, for the verify of a tree."""
-        self._block = block_size
         self._context: Any = Context(pair.target, pair.drafter)
         self._tree_of, self._vocab = tree_of, pair.target.vocab_size
         self._context.fill(self._ids(2), lambda done: None)
@@ -191,7 +189,7 @@ def measure(
     """
     assert pair.drafter is not None
     size = block_size or pair.drafter.config.block_size
-    scratch = Scratch(pair, depth, size, tree_of)
+    scratch = Scratch(pair, depth, tree_of)
     warm_up(scratch.run, size)
     costs = survey(scratch.run, size, trees if tree_of else (), budget=budget)
     # A verify is built while the drafter runs, and after it where the host waits for the drafts.

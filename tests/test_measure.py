@@ -122,7 +122,7 @@ def pair_of(family: str) -> Pair:
 def test_scratch_contexts(family: str, depth: int) -> None:
     """Every kind of cache can pretend a depth, and every job leaves it there with sound numbers."""
     pair = pair_of(family)
-    scratch = Scratch(pair, depth, 8)
+    scratch = Scratch(pair, depth)
     context = scratch._context
     for job in JOBS:
         assert scratch.building(job[1]) > 0
@@ -141,7 +141,7 @@ def test_scratch_rows_are_as_many_as_real_ones(family: str) -> None:
     pair, depth = pair_of(family), 70
     real = Context(pair.target, pair.drafter)
     real.read(prompt_of(depth), tiny.silent)
-    scratch = Scratch(pair, depth, 8)._context
+    scratch = Scratch(pair, depth)._context
     shapes = []
     for context in (real, scratch):
         context.verify(5, mx.array([6, 7, 8]))
@@ -177,7 +177,7 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
 
     def measured() -> None:
         """Every job, on a scratch context that is as deep as the conversation's."""
-        scratch = Scratch(pair, 20 + WINDOW, 8)
+        scratch = Scratch(pair, 20 + WINDOW)
         for job in JOBS:
             scratch.run(job)
 
@@ -407,7 +407,7 @@ def test_a_tree_is_measured_where_one_is_given() -> None:
         asked.extend(tree)
         return Context.verify(scratch._context, anchor, drafts)
 
-    scratch = Scratch(pair, 40, 8, lambda nodes: SimpleNamespace(nodes=nodes))
+    scratch = Scratch(pair, 40, lambda nodes: SimpleNamespace(nodes=nodes))
     scratch._context.verify = verify
     scratch.run(("tree", 5))
     scratch.run(("chain", 5))
