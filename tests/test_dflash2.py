@@ -249,11 +249,18 @@ def lattice(context: Context) -> Lattice:
 
 
 def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is drafted and judged with one copy to the host, at temperature 0 and above."""
+    """A block is drafted and judged with one copy to the host, at temperature 0 and above.
+
+    The first token, which no verify gave, and whether its logits are numbers are two scalars.
+    """
     loaded = load(CASE / "target", CASE / "draft")
     prompt = tiny.expected("qwen3_dflash2")["prompts"][0]
     looks: list[int] = []
-    honest = np.array
+    honest, item = np.array, mx.array.item
+
+    def scalar(found: mx.array) -> Any:
+        looks.append(1)
+        return item(found)
 
     def counted(found: Any, *args: Any, **options: Any) -> np.ndarray:
         looks.extend([1] * isinstance(found, mx.array))
@@ -264,12 +271,13 @@ def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
         looks.clear()
         with monkeypatch.context() as patch:
             patch.setattr(np, "array", counted)
-            for name in ("item", "tolist", "__bool__", "__int__", "__float__"):
+            patch.setattr(mx.array, "item", scalar)
+            for name in ("tolist", "__bool__", "__int__", "__float__"):
                 patch.setattr(mx.array, name, forbidden, raising=False)
             context = Context(loaded.target, loaded.drafter)
             sampling = SamplingParams(temperature=temperature, seed=3)
             blocks = list(tiny.start(context, prompt, sampling, rule, **steps))
-            assert len(looks) == len(blocks)
+            assert len(looks) == 2 + len(blocks[1:])
             with pytest.raises(AssertionError, match="looked at"):
                 int(mx.array(1))
             with pytest.raises(AssertionError, match="looked at"):

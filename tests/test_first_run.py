@@ -140,7 +140,7 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:
     told: list[str] = []
     monkeypatch.setattr(memory, "working_set", lambda: 30_000_000)
     out = output.Output()
-    out.note = lambda text, style="": told.append(text)
+    out.warn = lambda *texts: told.extend(texts)
     with pytest.raises(DFlashError, match="needs") as found:
         loading.fetch_pair(NOTHING, out)
     assert "--force" in found.value.hint
