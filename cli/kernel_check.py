@@ -34,7 +34,7 @@ def check_kernels(models: ModelOptions, out: Output, *, json: bool) -> bool:
 
     word = wanted()
     if not by_metal():
-        tell_none(out, json=json)
+        tell_none(models, out, json=json)
         return True
     pair, _ = load_pair(models, out)
     began = time.perf_counter()
@@ -58,13 +58,15 @@ def check_kernels(models: ModelOptions, out: Output, *, json: bool) -> bool:
     return right
 
 
-def tell_none(out: Output, *, json: bool) -> None:
-    """Say that there is nothing to prove."""
+def tell_none(models: ModelOptions, out: Output, *, json: bool) -> None:
+    """Say that there is nothing to prove, and that a model was not looked at for it."""
+    asked = " and ".join(name for name in (models.model, models.draft) if name)
+    note = f"{NO_METAL}, so nothing was done with {asked}" if asked else NO_METAL
     if json:
-        found = {"device": None, "note": NO_METAL, "kernels": [], "ok": True}
+        found = {"device": None, "note": note, "kernels": [], "ok": True}
         out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
     else:
-        Report(out).show(Check("kernels", "ok", NO_METAL, ""))
+        Report(out).show(Check("kernels", "ok", note, ""))
 
 
 def prove_all(pair: "Pair", out: Output) -> list["Verdict"]:

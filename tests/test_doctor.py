@@ -458,6 +458,15 @@ def test_kernels_without_metal(cli_app):
     }
 
 
+def test_a_model_that_no_kernel_is_proven_for(cli_app):
+    """It is not loaded, and that is said."""
+    said = "MLX computes on the CPU here: no kernel runs, so nothing was done with"
+    said += " ./target and ./draft"
+    command = ["doctor", "--kernels", "-m", "./target", "-d", "./draft"]
+    assert said.split() == CliRunner().invoke(cli_app, command).stdout.split()[2:]
+    assert json.loads(CliRunner().invoke(cli_app, [*command, "--json"]).stdout)["note"] == said
+
+
 def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
     from dflash_mlx.kernels.proof import Verdict
