@@ -62,7 +62,14 @@ def bench(
         str, option("--temps", metavar="T,T", help="Temperatures, with commas between.")
     ] = "0,1",
     limit: Annotated[
-        int, option("--limit", "-n", min=0, metavar="N", help="Prompts of a suite; 0: all it has.")
+        int,
+        option(
+            "--limit",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Prompts of a suite; 0: as many as the papers ask, or all.",
+        ),
     ] = LIMIT,
     max_tokens: Annotated[
         int, option("--max-tokens", min=1, metavar="N", help="Longest answer.")
@@ -109,7 +116,9 @@ def bench(
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine
 
-    wanted = "baseline" if models.no_draft else ",".join(engine.offered())
+    trees = [] if models.accept == "match" else ["ddtree"]  # other rules judge chains
+    offered = [mode for mode in engine.offered() if mode not in trees]
+    wanted = "baseline" if models.no_draft else ",".join(offered)
     schedule = engine.Schedule(
         modes=engine.parse_modes(modes or wanted),
         temperatures=engine.parse_temperatures(temps),

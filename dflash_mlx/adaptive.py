@@ -67,7 +67,7 @@ def ruler(pair: Pair, block_size: int, *, trees: bool) -> Ruler:
 
 def usual_tree(nodes: int, slots: int) -> Tree:
     """A tree as drafters make them, a long path with short branches; to time a verify of it."""
-    width = min(nodes, 8)
+    width = nodes if slots == 1 else min(nodes, 8)
     scores = np.tile(-1.5 * np.arange(width, dtype=np.float32), (slots, 1, 1))
     totals = np.full((slots, 1), 0.1, dtype=np.float32)
     return best_first(Candidates(np.tile(np.arange(width), (slots, 1)), scores, totals), nodes)

@@ -11,7 +11,7 @@ import mlx.core as mx
 from .acceptance import Match
 from .context import Context
 from .policy import Fixed, Policy
-from .proposal import propose
+from .proposal import Proposal, propose
 from .types import Block, Plan
 
 
@@ -33,25 +33,33 @@ def decode(
     says how much of it is verified, and how: all of it as a chain, if there is none.
     """
     policy = policy or Fixed(Plan(block_size))
-    left, kept, counts = max_tokens, (rule.first(logits, context.tokens),), (0, 0, 0)
-    while True:
-        anchor, left = kept[-1], left - len(kept)
-        reason = finish(kept, left, stops)
-        offer, began = None, perf_counter()
-        if not reason:  # the next draft is computed while this block is shown
-            offer = propose(context, rule, anchor, min(block_size, left + 1), policy, left, stops)
-        drafted, accepted, depth = counts
-        shown = perf_counter()
-        yield Block(kept, drafted, accepted, finish_reason=reason, depth=depth)
-        if offer is None:
-            return
-        began += perf_counter() - shown  # what showing took is not the round's
+
+    def offered(anchor: int, left: int) -> Proposal:
+        width = min(block_size, left + 1)
+        return propose(context, rule, anchor, width, policy, left, stops)
+
+    kept, left = (rule.first(logits, context.tokens),), max_tokens - 1
+    reason = finish(kept, left, stops)
+    yield Block(kept, 0, 0, finish_reason=reason)  # nothing is begun before: that is decode time
+    began = perf_counter()
+    offer = None if reason else offered(kept[-1], left)
+    while offer is not None:
+        anchor = kept[-1]
         logits, taps = offer.verify(context, anchor)
         verdict = offer.judge(rule, logits, context.history(anchor))
         kept = cut(verdict.tokens, left, stops)
+        left -= len(kept)
         context.commit(anchor, kept, taps, verdict.path)
-        counts = offer.drafted, min(len(verdict.accepted), len(kept)), offer.depth
-        policy.learn(offer.plan, len(verdict.accepted), len(kept), perf_counter() - began)
+        accepted = len(verdict.accepted)
+        policy.learn(offer.plan, accepted, len(kept), perf_counter() - began)
+        reason = finish(kept, left, stops)
+        counts = offer.drafted, min(accepted, len(kept))
+        block = Block(kept, *counts, finish_reason=reason, depth=offer.depth)
+        began = perf_counter()
+        offer = None if reason else offered(kept[-1], left)  # computed while the block is shown
+        shown = perf_counter()
+        yield block
+        began += perf_counter() - shown  # what showing took is not the round's
 
 
 def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:

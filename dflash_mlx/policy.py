@@ -17,7 +17,8 @@ class PolicyState:
     """What was chosen so far, and why.
 
     `plans`: how often each was chosen, most often first. `seconds`: what each of them takes.
-    `acceptance`: share of the drafts in slot 1, 2, ... that were kept with all before them kept.
+    `acceptance`: share of the drafts in slot 1, 2, ... that were kept with all before them kept, in
+    chains.
     `gain`: what a drafted round saves against plain steps, in plain steps, as it looked last.
     """
 
@@ -113,8 +114,8 @@ class Fixed:
     ) -> None:
         """Count."""
         self._counts[plan] += 1
-        cut = plan.tree or committed <= accepted  # how deep a tree was is not known here
-        self._positions.learn(accepted, plan.rows - 1, cut=cut)
+        if not plan.tree:  # how deep a tree was is not known here
+            self._positions.learn(accepted, plan.rows - 1, cut=committed <= accepted)
 
     @property
     def state(self) -> PolicyState:

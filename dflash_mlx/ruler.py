@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from importlib.metadata import version
-from math import floor, log2
+from math import floor, isfinite, log2
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,14 +23,16 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from .blas import use_openblas
-from .costs import Costs, between, least
+from .costs import PARTS, Costs, between, least
 from .kept import cache_file, replace_json
 from .pair import Pair
 
 FIRST, LAST = 64, 8192  # depths that are measured; each is four times the one before
+POWERS = tuple(4**n for n in range(3, 7))  # 64, 256, 1,024, 4,096
 FORMAT = 2
 RUNS = 2  # conversations that measure a depth
 KEPT = 64  # entries of the file
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 log = logging.getLogger(__name__)
 
@@ -76,21 +78,36 @@ def read_costs(file: Path) -> dict[str, Costs]:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             return {}
-        return {key: from_json(entry) for key, entry in data["costs"].items()}
+        entries = data["costs"].items()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, *DAMAGED) as error:
         log.warning("the costs in %s are measured again: %r", file, error)
         return {}
+    found = {}
+    for key, entry in entries:
+        try:
+            found[key] = from_json(entry)
+        except DAMAGED as error:
+            log.warning("the costs %s in %s are measured again: %r", key, file, error)
+    return found
 
 
 def from_json(entry: dict[str, Any]) -> Costs:
     """Costs as they were written; ValueError for what cannot be costs."""
     chain, tree = (tuple((int(r), float(s)) for r, s in entry[name]) for name in ("chain", "tree"))
-    costs = Costs(**{**entry, "chain": chain, "tree": tree})
+    numbers = {name: float(entry[name]) for name in PARTS}
+    counts = {name: int(entry[name]) for name in ("depth", "runs")}
+    costs = Costs(**{**entry, **numbers, **counts, "chain": chain, "tree": tree})
     seconds = [costs.plain, costs.draft, *(s for _, s in chain + tree)]
     rows = [[r for r, _ in found] for found in (chain, tree)]
-    if not chain or any(found != sorted(set(found)) for found in rows) or min(seconds) <= 0:
+    if (
+        not chain
+        or any(found != sorted(set(found)) for found in rows)
+        or not all(isfinite(number) for number in (*numbers.values(), *seconds))
+        or min(seconds) <= 0
+        or min(*numbers.values(), *counts.values()) < 0
+    ):
         raise ValueError("these are no costs")
     return costs
 
@@ -126,6 +143,12 @@ class Ruler:
         known = self._known.get(near)
         if known is None or known.runs < RUNS:
             self._measure_at(near, known)
+
+    def places(self, least: int, most: int) -> list[int]:
+        """The depths that contexts from `least` to `most` tokens are measured at."""
+        ends = depth_for(least, self._most), depth_for(min(most, self._most), self._most)
+        powers = [depth for depth in POWERS if ends[0] < depth < ends[1]]
+        return sorted({*ends, *powers})
 
     def at(self, depth: int) -> Costs:
         """The costs at about `depth` tokens, as they were kept, or measured now.

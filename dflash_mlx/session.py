@@ -6,6 +6,7 @@ Knows templates, text and what was read before; does not know the terminal, and 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any, get_args
+from weakref import ref
 
 from mlx_lm.generate import wired_limit
 
@@ -237,10 +238,13 @@ class Session:
             return fixed
         kind = (width, accept == "match")
         if kind not in self._policies:
+            session = ref(self)  # or its caches would stay in memory longer than itself
 
             def depth() -> int:
                 """Tokens read, or about to be: costs are measured before the prompt is read."""
-                return max(self._asked, len(self.context.tokens))
+                asking = session()
+                assert asking is not None
+                return max(asking._asked, len(asking.context.tokens))
 
             self._policies[kind] = Adaptive(self.pair, width, depth, trees=kind[1])
         return self._policies[kind]

@@ -1,11 +1,9 @@
-"""What `dflash bench` measures: statistics, order, differences, prompts, the file of results."""
+"""What `dflash bench` measures: statistics, the order of a run, its answers, differences."""
 
+import gc
 import json
-import sys
+import weakref
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
-from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -17,20 +15,19 @@ from dflash_mlx.bench import (
     differences,
     facts,
     modes,
-    plot,
     questions,
-    results,
     runner,
-    suites,
     summary,
 )
-from dflash_mlx.bench.curve import Curve, curve_of
+from dflash_mlx.bench.curve import curve_of
 from dflash_mlx.bench.record import Key, Record, Rounds, Turn, record_of
 from dflash_mlx.bench.schedule import Schedule
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.costs import Costs
+from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
+COSTS = Costs(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)), ((9, 1.3e-2), (17, 2e-2)))
 FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
@@ -203,6 +200,52 @@ def test_a_question_that_does_not_fit_is_named(pair):
         runner.check(pair, schedule_of(), [long])
 
 
+def test_a_chat_that_may_outgrow_the_context_is_named(pair):
+    """Before the run: in its midst an hour of answers would be lost with it."""
+    chat, room = asked("hello", "and again", number=3), pair.target.context_length
+    least, most = runner.reach(dflash_mlx.Session(pair), chat, schedule_of(max_tokens=room // 2))
+    assert least < room // 2 < most < room
+    runner.check(pair, schedule_of(max_tokens=room // 2), [chat])
+    with pytest.raises(UsageError, match="question 3 of 's' with its answers can have"):
+        runner.check(pair, schedule_of(max_tokens=room), [chat])
+    runner.check(pair, schedule_of(max_tokens=room), [asked("hello")])  # a last answer is cut
+
+
+def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
+    """The costs that the mode auto asks for are there, as often as it wants them, before."""
+    measured, answering = [], []
+
+    def costs(pair, depth, **options):
+        measured.append((depth, bool(answering)))
+        return replace(COSTS, depth=depth)
+
+    def ask(*args):
+        answering.append(1)
+        return honest(*args)
+
+    honest = runner.ask
+    monkeypatch.setattr("dflash_mlx.adaptive.measure", costs)
+    monkeypatch.setattr(runner, "ask", ask)
+    chat = asked("x" * 40, "and again")
+    records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))
+    assert len(records[0].turns) == 2
+    assert measured == [(64, False), (64, False), (256, False), (256, False)]
+
+
+def test_peak_memory_is_that_of_one_mode(pair):
+    """A session's caches go with it, not when the collector comes round."""
+    gc.disable()
+    try:
+        for mode in ("auto", "dflash", "ddtree", "baseline"):
+            session = dflash_mlx.Session(pair, mode=mode)
+            list(session.stream("hello", max_tokens=4))
+            caches = weakref.ref(session.context)
+            del session
+            assert caches() is None
+    finally:
+        gc.enable()
+
+
 def test_costs_of_every_width(pair, monkeypatch):
     """Also where the context hardly holds the passes."""
     monkeypatch.setattr(pair.target, "context_length", 150)
@@ -213,6 +256,24 @@ def test_costs_of_every_width(pair, monkeypatch):
     assert found.draft is not None
     assert found.draft[0] == 8
     assert curve_of(json.loads(json.dumps(found.data()))) == found
+
+
+def test_facts_know_what_computed(pair, monkeypatch):
+    """Stand-ins for layers leave the weights what they are; kernels and exactness are facts."""
+    found = []
+    for kernels in (
+        Kernels(),
+        Kernels(exact=True),
+        Kernels(lambda *_, **__: [], on=frozenset({"b", "a"})),
+    ):
+        monkeypatch.setattr(pair.target, "kernels", kernels)
+        found.append(facts.facts_of(pair, schedule_of())["pair"])
+    assert [(one["exact"], one["kernels"]) for one in found] == [
+        (False, None),
+        (True, None),
+        (False, ["a", "b"]),
+    ]
+    assert len({one["target_weights"] for one in found}) == 1
 
 
 # --- modes ------------------------------------------------------------------------------------
@@ -307,276 +368,6 @@ def test_gap_is_that_of_the_shared_prefix(pair):
     row = sorted(pair.target.forward(mx.array([ids]), None)[0][0, -1].tolist())  # type: ignore
     assert found.gap == pytest.approx(row[-1] - row[-2], abs=1e-4)
     assert found.data()["gap"] == found.gap
-
-
-# --- prompts ------------------------------------------------------------------------------------
-
-
-def test_bundled_prompts_are_the_held_out_ones():
-    """Guards the file in the wheel: made by the generator, nothing that was trained on."""
-    held_out = import_module("held_out")
-    file = Path(str(dflash_mlx.__file__)).parent / "bundled" / "prompts.jsonl"
-    assert file.read_text("utf-8").splitlines() == held_out.lines()
-    found = suites.questions_of("bundled", 4)
-    assert [q.task for q in found] == ["arithmetic", "lists", "functions", "everyday"]
-    assert len(suites.questions_of("bundled")) == 80
-
-
-def test_kinds_of_lines(tmp_path):
-    file = tmp_path / "own.jsonl"
-    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
-    lines = [
-        "a",
-        {"prompt": "b", "task": "sums"},
-        {"messages": [*chat, {"role": "assistant", "content": "said"}]},
-        {"turns": ["c", "d"]},
-    ]
-    file.write_text("\n\n".join(map(json.dumps, lines)))
-    found = questions.read_questions(file)
-    assert [(q.suite, q.number, q.task) for q in found] == [
-        ("own", 1, "own"), ("own", 2, "sums"), ("own", 3, "own"), ("own", 4, "own"),
-    ]  # fmt: skip
-    assert found[2].turns == (tuple(chat),)
-    assert found[3].turns == questions.from_user(["c", "d"])
-    assert len({q.digest for q in found}) == 4
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["{", "7", "{}", '{"prompt": ""}', '{"prompt": "a", "turns": ["b"]}', '{"turns": []}',
-     '{"turns": ["a", 1]}', '{"messages": []}', '{"messages": [{"role": "user"}]}',
-     '{"messages": [{"role": "assistant", "content": "a"}]}', '{"prompt": "a", "task": 1}'],
-)  # fmt: skip
-def test_bad_lines_are_named(tmp_path, line):
-    file = tmp_path / "own.jsonl"
-    file.write_text(f'"fine"\n\n{line}\n')
-    with pytest.raises(DFlashError, match=r"line 3 of '.*own.jsonl' is not a prompt\."):
-        questions.read_questions(file)
-
-
-def test_bad_files(tmp_path):
-    for name, content, message in (
-        ("none", None, "No such file or directory"),
-        ("empty", b"\n\n", "there are no prompts in"),
-        ("binary", b"\xff\xfe", "it is not UTF-8 text"),
-    ):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(DFlashError, match=message):
-            questions.read_questions(tmp_path / name)
-
-
-class Rows(list):
-    """Rows as the `datasets` library has them, in its order after a shuffle."""
-
-    def shuffle(self, seed):
-        assert seed == 42
-        return Rows(reversed(self))
-
-
-ROW = {
-    "question": "q", "problem": "p", "prompt": "t", "question_content": "c", "starter_code": "",
-    "instruction": "i", "input": "",
-}  # fmt: skip
-
-
-def fake_datasets(monkeypatch, rows, calls=None):
-    """A `datasets` library of these rows, or that raises them."""
-
-    def load_dataset(*names, **options):
-        if calls is not None:
-            calls.append((names, options))
-        if isinstance(rows, Exception):
-            raise rows
-        return Rows(rows)
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-
-
-def test_every_suite_asks_its_columns(monkeypatch):
-    calls = []
-    fake_datasets(monkeypatch, [{**ROW, "number": n} for n in range(200)], calls)
-    for name, suite in suites.SUITES.items():
-        if name == "mt-bench":
-            fake_datasets(monkeypatch, [{"prompt": ["a", "b"]}] * 200, calls)
-        found = suites.questions_of(name)
-        assert len(found) == suite.count
-        assert len(found[0].turns) == (2 if name == "mt-bench" else 1)
-        assert {q.task for q in found} == {name}
-        fake_datasets(monkeypatch, [ROW] * 200, calls)
-        if name != "mt-bench":
-            assert len(suites.questions_of(name, 3)) == 3
-    assert (("openai/gsm8k", "main"), {"split": "test"}) in calls
-    fake_datasets(monkeypatch, [{"problem": f"p{n}"} for n in range(50)])
-    texts = [q.turns[0][0]["content"].split("\n")[0] for q in suites.questions_of("aime25", 3)]
-    assert texts == ["p49", "p48", "p47"]  # in the order of the shuffle
-    files = [options for names, options in calls if names == ("json",)]
-    assert files[0]["data_files"] == "hf://datasets/livecodebench/code_generation_lite/test6.jsonl"
-
-
-def test_wording_of_optional_columns():
-    """An instruction's input and a problem's starting code are asked when they are there."""
-    assert suites.instruction({"instruction": "i", "input": "n"}) == ["i\n\nn"]
-    assert suites.instruction(ROW) == ["i"]
-    assert "x = 1" in suites.programming({"question_content": "c", "starter_code": "x = 1"})[0]
-    assert "standard input" in suites.programming(ROW)[0]
-
-
-def test_suites_that_cannot_be_read(monkeypatch):
-    """Each with a sentence and what to do: no such suite, no package, no network, other columns."""
-    with pytest.raises(UsageError, match="there is no suite 'mmlu'"):
-        suites.questions_of("mmlu")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DFlashError, match="needs the package 'datasets'") as fault:
-        suites.questions_of("gsm8k")
-    assert "dflash-chat[bench]" in fault.value.hint
-    fake_datasets(monkeypatch, ConnectionError("Couldn't reach the Hub.\nmore"))
-    with pytest.raises(DFlashError, match=r"cannot be read \(Couldn't reach the Hub\)\.") as fault:
-        suites.questions_of("gsm8k")
-    assert "--prompts" in fault.value.hint
-    for rows in ([{"other": 1}], [{"question": None}], []):
-        fake_datasets(monkeypatch, rows)
-        with pytest.raises(DFlashError, match="has not the expected columns"):
-            suites.questions_of("gsm8k")
-
-
-# --- the file of results ------------------------------------------------------------------------
-
-
-def test_results_go_on(tmp_path):
-    """A torn last line is dropped, and what comes later stands where it stood."""
-    file = tmp_path / "r.jsonl"
-    curve = Curve(5, ((1, 0.5),), (8, 0.25))
-    with results.Results(FACTS, file) as held:
-        held.keep(record())
-        held.keep_curve(curve)
-    whole = file.read_bytes()
-    file.write_bytes(whole + b'{"kind": "answer", "sui')
-    with results.Results(FACTS, file) as held:
-        assert held.records == {KEY: record()}
-        assert held.curve == curve
-        assert file.read_bytes() == whole
-        held.keep(record(repeat=2))
-    assert file.read_bytes().startswith(whole)
-    assert len(file.read_bytes().splitlines()) == 4
-    with results.Results(FACTS, file) as held:
-        assert set(held.records) == {KEY, replace(KEY, repeat=2)}
-
-
-def test_results_of_another_run_are_refused(tmp_path):
-    file = tmp_path / "r.jsonl"
-    with results.Results(FACTS, file):
-        pass
-    other = {**FACTS, "settings": {"max_tokens": 16}}
-    with pytest.raises(DFlashError) as fault:
-        results.Results(other, file)
-    assert "of another run: its settings max tokens is 8, now it is 16." in fault.value.message
-    with pytest.raises(DFlashError, match="its settings seed is not set, now it is 1"):
-        results.Results({**FACTS, "settings": {"max_tokens": 8, "seed": 1}}, file)
-
-
-def test_facts_know_what_computed(pair, monkeypatch):
-    """Stand-ins for layers leave the weights what they are; kernels and exactness are facts."""
-    found = []
-    for kernels in (
-        Kernels(),
-        Kernels(exact=True),
-        Kernels(lambda *_, **__: [], on=frozenset({"b", "a"})),
-    ):
-        monkeypatch.setattr(pair.target, "kernels", kernels)
-        found.append(facts.facts_of(pair, schedule_of())["pair"])
-    assert [(one["exact"], one["kernels"]) for one in found] == [
-        (False, None),
-        (True, None),
-        (False, ["a", "b"]),
-    ]
-    assert len({one["target_weights"] for one in found}) == 1
-
-
-@pytest.mark.parametrize("content", [b"hello\n", b'{"kind": "answer"}\n', b"[]\n", b"\xff\n"])
-def test_other_files_are_refused_and_left_alone(tmp_path, content):
-    file = tmp_path / "r.jsonl"
-    file.write_bytes(content)
-    with pytest.raises(DFlashError, match=r"line 1 of '.*' is no benchmark result"):
-        results.Results(FACTS, file)
-    assert file.read_bytes() == content
-
-
-def test_results_without_a_place():
-    with pytest.raises(DFlashError, match=r"cannot be written \(No such file or directory\)"):
-        results.Results(FACTS, Path("no/such/folder/r.jsonl"))
-    with results.Results(FACTS) as held:
-        held.keep(record())
-        assert list(held.records) == [KEY]
-
-
-# --- plots --------------------------------------------------------------------------------------
-
-
-def drawn_rows() -> list[summary.Row]:
-    """Rows of two tasks at two temperatures."""
-    kept = {"verifies": 2, "committed": 4, "drafted": 6, "accepted": 2}
-    fast = turn(seconds=0.5, **kept, accepted_by_position=(1, 1, 0), rounds=(Rounds(4, 2, 4, 0.5),))
-    return summary.summarise(
-        [
-            record(KEY, one, mode=mode, number=number, task=task, temperature=temperature)
-            for number, task in enumerate(("sums", "lists"), 1)
-            for temperature in (0.0, 1.0)
-            for mode, one in (("baseline", turn()), ("dflash", fast))
-        ]
-    )
-
-
-def test_pictures_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(plot, "DOTS", 40)
-    curve = Curve(32, ((1, 0.01), (2, 0.01), (4, 0.02)), (8, 0.005))
-    found = plot.draw(tmp_path / "x.png", drawn_rows(), curve, "a machine")
-    assert [file.name for file in found] == ["x-speedup.png", "x-accept.png", "x-cost.png"]
-    for file in found:
-        assert file.read_bytes().startswith(b"\x89PNG")
-        assert file.stat().st_size > 5_000
-    nothing = [row for row in drawn_rows() if row.mode == "baseline"]
-    assert plot.draw(tmp_path / "y.png", nothing, None) == []
-
-
-def test_pictures_have_axes_units_and_a_legend():
-    from matplotlib.figure import Figure
-
-    rows = [row for row in drawn_rows() if row.mode != "baseline"]
-    figure = Figure()
-    plot.speedups(figure, rows)
-    left, right = figure.axes
-    assert (left.get_title("left"), right.get_title("left")) == ("temperature 0", "temperature 1")
-    assert left.get_ylabel() == "speedup, × plain decoding"
-    assert [t.get_text() for t in left.get_xticklabels()] == ["sums", "lists", "all"]
-    assert [bar.get_height() for bar in left.patches] == [2, 2, 2]  # pyright: ignore
-    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["dflash"]
-
-    figure = Figure()
-    plot.positions(figure, rows)
-    assert figure.axes[0].get_ylabel() == "drafts kept, % of verifies"
-    assert "position" in figure.axes[0].get_xlabel()
-    assert list(figure.axes[0].lines[0].get_ydata()) == [50, 50, 0]  # type: ignore[arg-type]
-
-    figure = Figure()
-    plot.cost_curve(figure, rows, Curve(32, ((1, 0.01), (4, 0.02)), (8, 0.005)))
-    upper, lower = figure.axes
-    assert upper.get_ylabel() == "milliseconds"
-    assert list(upper.lines[0].get_ydata()) == [10, 20]  # type: ignore[arg-type]
-    assert lower.get_ylabel().startswith("% of passes")
-    assert [bar.get_height() for bar in lower.patches] == [100]  # pyright: ignore
-
-
-def test_plots_are_refused_before_the_run(tmp_path, monkeypatch):
-    for path, message in (
-        (tmp_path / "x.pdf", "is no PNG file"),
-        (tmp_path / "no" / "x.png", "there is no folder"),
-    ):
-        with pytest.raises(DFlashError, match=message):
-            plot.check_plotting(path)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(DFlashError, match="need the package 'matplotlib'"):
-        plot.check_plotting(tmp_path / "x.png")
 
 
 def test_public_names_are_there():

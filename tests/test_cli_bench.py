@@ -150,6 +150,15 @@ def test_pictures(run, tmp_path, monkeypatch):
     ]
 
 
+def test_rules_that_judge_chains_leave_trees_out(cli_app, prompts):
+    """All modes but ddtree, if none are named."""
+    flags = ["--prompts", str(prompts), *SMALL, "-n", "1", "--accept", "token", "--json"]
+    result = CliRunner().invoke(cli_app, ["bench", *PAIR, *flags])
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)["rows"]
+    assert {row["mode"] for row in rows} == {"baseline", "auto", "dflash"}
+
+
 def test_without_a_drafter(cli_app, prompts):
     arguments = ["bench", *PAIR[:2], "--no-draft", "--prompts", str(prompts), *SMALL]
     result = CliRunner().invoke(cli_app, arguments)
@@ -248,6 +257,7 @@ BAD = [
     (["--plot", "x.pdf"], 1, "'x.pdf' is no PNG file."),
     (["--prompts", "none.jsonl"], 1, "'none.jsonl' cannot be read (No such file or directory)."),
     (["--out", "no/folder/r.jsonl"], 1, "'no/folder/r.jsonl' cannot be written"),
+    (["--accept", "token", "--modes", "ddtree"], 2, "'token' judges chains, not trees."),
     (["--think"], 2, "this target's chat template has no switch for thinking."),
     (["--no-draft"], 2, "a drafter and no drafter were asked for."),
 ]

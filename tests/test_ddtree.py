@@ -206,6 +206,36 @@ def test_plans_in_turn(family: str) -> None:
         assert {block.drafted > 0 for block in blocks[1:]} == {True, False}
 
 
+def test_the_first_token_waits_for_nothing() -> None:
+    """What comes after it is decode time, and is begun when the first block was taken."""
+    family, asked = "llama", []
+
+    class Watched(Fixed):
+        """Says when it is asked."""
+
+        def drafts(self, room: int) -> bool:
+            asked.append(room)
+            return super().drafts(room)
+
+    for plan in (Plan(1), Plan(8), Plan(9, tree=True)):
+        target = lossless.target_of(family)
+        blocks = tiny.start(
+            Context(target, tiny.random_drafter(target)),
+            SHORT,
+            SamplingParams(),
+            "match",
+            block_size=8,
+            max_tokens=lossless.LENGTH,
+            stops=frozenset(),
+            policy=Watched(plan),
+        )
+        next(blocks)
+        assert not asked
+        next(blocks)
+        assert asked.pop(0) == lossless.LENGTH - 1
+        asked.clear()
+
+
 def test_a_short_chain_is_the_start_of_the_long_one() -> None:
     """A chain of k rows is the block's first k, drafted as ever: with the whole block."""
     family, width = "llama", 8

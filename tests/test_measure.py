@@ -6,6 +6,7 @@ everything as it was.
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import tiny
 from simulated import BLOCK, MACHINES, Machine
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
+from dflash_mlx.adaptive import usual_tree
 from dflash_mlx.cache import members
 from dflash_mlx.context import Context
 from dflash_mlx.costs import Costs
@@ -348,6 +350,10 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
         "plain",
         "chain",
         "rows",
+        "look",
+        "host",
+        "depth",
+        "infinite",
     ],
 )
 def test_damaged_files_are_measured_again(damage: str) -> None:
@@ -363,11 +369,28 @@ def test_damaged_files_are_measured_again(damage: str) -> None:
         entry["chain"] = []
     elif damage == "rows":
         entry["chain"] = [[8, 1.0], [4, 1.0]]
-    text = json.dumps(data) if damage in ("plain", "chain", "rows") else damage
-    file.write_text(text)
+    elif damage in entry:
+        entry[damage] = None
+    elif damage == "infinite":
+        entry["draft"] = math.nan
+    named = damage in entry or damage in ("rows", "infinite")
+    file.write_text(json.dumps(data) if named else damage)
     assert Ruler(pair, count).at(1) == replace(COSTS, depth=64)
     assert len(count.depths) == 2
     assert list(read_costs(file).values()) == [replace(COSTS, depth=64)]
+
+
+def test_a_damaged_entry_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
+    """What can be read stays, and the log names what cannot."""
+    Ruler(pair_of("qwen3"), Counted()).at(64)
+    file = cost_file()
+    data = json.loads(file.read_text())
+    ((key, entry),) = data["costs"].items()
+    data["costs"] = {"broken": {**entry, "grow": "x"}, key: entry}
+    file.write_text(json.dumps(data))
+    with caplog.at_level(logging.WARNING):
+        assert list(read_costs(file)) == [key]
+    assert "the costs broken in" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> None:
@@ -397,6 +420,15 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert "69" in read_costs(file)
     assert "a" not in read_costs(file)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("block_size", [2, 3, 4, 16])
+def test_usual_trees_have_as_many_nodes_as_they_should(block_size: int) -> None:
+    """The smallest blocks have room for few tokens a path; vocabularies have many."""
+    for nodes in (8, 16, 32, 64):
+        tree = usual_tree(nodes, block_size - 1)
+        assert len(tree.tokens) == nodes
+        assert max(tree.depths) <= block_size - 1
 
 
 def test_a_tree_is_measured_where_one_is_given() -> None:

@@ -556,3 +556,13 @@ def test_interest_comes_back() -> None:
     assert times(0.0, 200) <= 1 + 200 // Interest.RARELY
     times(2.0, 200)
     assert times(2.0, 100) == 100
+
+
+def test_trees_of_one_size_say_nothing_of_positions() -> None:
+    """How deep they were is not known where their rounds are counted; chains say it."""
+    tree, chain = Fixed(Plan(9, tree=True)), Fixed(Plan(9))
+    for policy, plan in ((tree, Plan(9, tree=True)), (chain, Plan(9))):
+        for _ in range(50):
+            policy.learn(plan, 2, 3)
+    assert tree.state.acceptance == ()
+    assert chain.state.acceptance[1] > 0.8 > 0.2 > chain.state.acceptance[2]

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,24 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     alone = [walk(run.drafter, stacked(features.rows([n]), longest), [some[n]]) for n in range(3)]
     assert together.committed == sum(a.committed for a in alone)
     assert together.verifies == sum(a.verifies for a in alone)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are chosen on Linux only")
+def test_threads_end_before_the_process_does():
+    """On one core a thread's end comes late, and MLX aborted three processes of four."""
+    script = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "import mlx.core as mx\n"
+        "from dflash_mlx.train.workers import Workers\n"
+        "workers = Workers(2)\n"
+        "for _ in range(2):\n"
+        "    found = workers.map(lambda n: mx.ones((99, 99)) @ mx.ones((99, n)), [1, 2, 3])\n"
+        "    assert [x.shape[1] for x in found] == [1, 2, 3]\n"
+        "    workers.close()\n"
+    )
+    for _ in range(6):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_events_of_a_run(target, prompts, tmp_path):

@@ -36,10 +36,15 @@ class Curve:
 
 
 def curve_of(data: dict[str, Any]) -> Curve:
-    """A curve from its JSON object; TypeError or KeyError for another one."""
+    """A curve from its JSON object; ValueError, TypeError or KeyError for another one."""
     verify = tuple((int(rows), float(seconds)) for rows, seconds in data["verify"])
-    draft = data["draft"]
-    return Curve(data["depth"], verify, None if draft is None else (draft[0], draft[1]))
+    if not verify:
+        raise ValueError("there are no costs")
+    depth, draft = int(data["depth"]), data["draft"]
+    if draft is None:
+        return Curve(depth, verify, None)
+    size, seconds = draft
+    return Curve(depth, verify, (int(size), float(seconds)))
 
 
 def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) -> Curve:

@@ -6,6 +6,7 @@ here only when something is drawn. Knows rows and costs, not how they were measu
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import DFlashError
@@ -32,6 +33,7 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "legend.frameon": False,
+    "text.parse_math": False,  # a task may have a dollar in its name
     "axes.titlesize": 11,
 }
 
@@ -50,6 +52,14 @@ def check_plotting(path: Path) -> None:
         raise DFlashError(
             f"there is no folder '{path.parent}'.", hint="make it, or give another place"
         )
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise DFlashError(
+            f"nothing can be written to '{path.parent}' ({error.strerror}).",
+            hint="give another place",
+        ) from None
 
 
 def draw(path: Path, rows: Sequence[Row], curve: Curve | None, caption: str = "") -> list[Path]:

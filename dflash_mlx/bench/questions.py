@@ -11,6 +11,7 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import bundled
+from dflash_mlx.jsonl import read_lines, value_of
 
 BUNDLED = "bundled"
 FORMAT_HINT = (
@@ -56,13 +57,8 @@ def read_questions(path: Path, suite: str | None = None) -> list[Question]:
     of a chat is not asked.
     """
     suite = suite or path.stem
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise DFlashError(f"'{path}' cannot be read ({reason}).", hint=FORMAT_HINT) from None
     found: list[Question] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_lines(path, FORMAT_HINT), 1):
         if not line.strip():
             continue
         turns, task = parse(line)
@@ -77,8 +73,8 @@ def read_questions(path: Path, suite: str | None = None) -> list[Question]:
 def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
     """The turns and the task of one line; no turns when it is not a question."""
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError:
+        value = value_of(line)
+    except ValueError:
         return (), ""
     value = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(value, dict) or not isinstance(task := value.get("task", ""), str):

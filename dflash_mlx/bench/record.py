@@ -3,7 +3,7 @@
 Counts and seconds, no rates but those that follow from one answer. Knows no models.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 
@@ -105,14 +105,27 @@ class Record:
 
 
 def record_of(data: dict[str, Any]) -> Record:
-    """A record from its JSON object; KeyError or TypeError for another one."""
+    """A record from its JSON object; ValueError, KeyError or TypeError for another one."""
     turns = []
     for turn in data["turns"]:
-        rounds = tuple(Rounds(**part) for part in turn["rounds"])
-        accepted = tuple(turn["accepted_by_position"])
-        tokens = tuple(turn["tokens"])
-        turns.append(
-            Turn(**{**turn, "tokens": tokens, "accepted_by_position": accepted, "rounds": rounds})
-        )
-    key = Key(**{name: data[name] for name in Key.__slots__})
-    return Record(key, data["task"], tuple(turns), data["peak_bytes"])
+        rounds = tuple(fitting(Rounds, part) for part in turn["rounds"])
+        lists = {name: tuple(turn[name]) for name in ("tokens", "accepted_by_position")}
+        turns.append(fitting(Turn, {**turn, **lists, "rounds": rounds}))
+    if not turns:
+        raise ValueError("there is no answer")
+    key = fitting(Key, {field.name: data[field.name] for field in fields(Key)})
+    rest = {name: data[name] for name in ("task", "peak_bytes")}
+    return fitting(Record, {"key": key, "turns": tuple(turns), **rest})
+
+
+def fitting(kind: type[Any], data: dict[str, Any]) -> Any:
+    """A value of a dataclass; TypeError for a number or a text that is something else."""
+    for field in fields(kind):
+        value, wanted = data[field.name], field.type
+        values = value if wanted == tuple[int, ...] else [value]
+        known = {float: (int, float), tuple[int, ...]: int}.get(wanted, wanted)
+        if wanted in (int, float, str, tuple[int, ...]) and not all(
+            isinstance(one, known) for one in values
+        ):
+            raise TypeError(field.name)
+    return kind(**data)

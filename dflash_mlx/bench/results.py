@@ -19,6 +19,7 @@ from .record import Key, Record, record_of
 from .schedule import Schedule
 
 FORMAT = 1
+FIRST = b'{"kind": "run"'  # what a file begins with
 Facts = dict[str, Any]  # plain JSON values, the same after a way through a file
 
 
@@ -39,6 +40,8 @@ class Results:
         try:
             held = path.read_bytes() if path.exists() else b""
             whole = held[: held.rfind(b"\n") + 1]
+            if not whole and held[: len(FIRST)] != FIRST[: len(held)]:
+                raise not_results(path, 1)
             self._read(whole.decode("utf-8"), path)
             self._file = path.open("r+b" if held else "ab")
             self._file.truncate(len(whole))
@@ -86,7 +89,7 @@ class Results:
             self._file.flush()
 
     def _read(self, text: str, path: Path) -> None:
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n")[:-1], 1):
             try:
                 data = json.loads(line)
                 kind = data.pop("kind")
@@ -99,7 +102,7 @@ class Results:
                     self.curve = curve_of(data)
                 else:
                     raise KeyError(kind)
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise not_results(path, number) from None
 
     def _check(self, found: Facts, path: Path) -> None:

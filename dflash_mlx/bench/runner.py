@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import mlx.core as mx
 
+from dflash_mlx.adaptive import ruler
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
+from dflash_mlx.ruler import RUNS
 from dflash_mlx.session import Session
 from dflash_mlx.types import Block, SamplingParams
 
@@ -30,19 +32,30 @@ def nobody() -> None:
 def check(pair: Pair, schedule: Schedule, questions: Sequence[Question]) -> None:
     """UsageError for a mode that this pair cannot run, or a question that its context cannot hold.
 
-    Only first turns are looked at: the others' lengths depend on the answers.
+    Answers count as long as they may get, all but the last.
     """
     for variant in schedule.modes:
         Session(pair, mode=variant.mode)  # type: ignore[arg-type]
     session = Session(pair, mode=BASELINE)
     for question in questions:
-        count = len(session.tokens(list(question.turns[0]), **schedule.switches))
-        if count >= pair.target.context_length:
+        least, most = reach(session, question, schedule)
+        if most >= pair.target.context_length:
+            size = f"has {most:,}" if most == least else f"with its answers can have {most:,}"
             raise UsageError(
-                f"question {question.number} of '{question.suite}' has {count:,} tokens, the "
-                f"context holds {pair.target.context_length:,}.",
-                hint="leave it out, or use a target with a longer context",
+                f"question {question.number} of '{question.suite}' {size} tokens, the context "
+                f"holds {pair.target.context_length:,}.",
+                hint="leave it out, give a smaller --max-tokens, or use another target",
             )
+
+
+def reach(session: Session, question: Question, schedule: Schedule) -> tuple[int, int]:
+    """The tokens of a question's first prompt, and the most that its last one may have."""
+    messages = list(question.turns[0])
+    first = len(session.tokens(messages, **schedule.switches))
+    for asked in question.turns[1:]:
+        messages += [{"role": "assistant", "content": "."}, *asked]
+    answers = (len(question.turns) - 1) * schedule.max_tokens
+    return first, len(session.tokens(messages, **schedule.switches)) + answers
 
 
 def run(
@@ -61,10 +74,30 @@ def run(
         key, question, _ = next(part for part in left if part[2] == variant)
         session = Session(pair, mode=variant.mode)  # type: ignore[arg-type]
         prompt = list(question.turns[0])
+        if variant.mode == "auto":
+            asked = {question.digest: question for _, question, v in left if v == variant}
+            settle(session, list(asked.values()), schedule, watch)
         answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
     for key, question, variant in left:
         rest(schedule.cooldown, watch)
         yield ask(pair, question, key, variant, schedule, watch)
+
+
+def settle(
+    session: Session, questions: Sequence[Question], schedule: Schedule, watch: Watch
+) -> None:
+    """Have the costs measured that the mode auto would measure in the middle of these answers."""
+    pair = session.pair
+    assert pair.drafter is not None
+    size = schedule.block_size or pair.drafter.config.block_size
+    costs, depths = ruler(pair, size, trees=schedule.accept == "match"), set[int]()
+    for question in questions:
+        least, most = reach(session, question, schedule)
+        depths |= {least, most + schedule.max_tokens}
+    for depth in costs.places(min(depths), max(depths)):
+        for _ in range(RUNS):
+            watch()
+            costs.begin(depth)
 
 
 def rest(seconds: float, watch: Watch) -> None:

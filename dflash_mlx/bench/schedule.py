@@ -51,6 +51,11 @@ class Schedule:
         fixed = [v.mode == BASELINE or (v.mode == "dflash" and v.width) for v in self.modes]
         if self.block_size and all(fixed):
             raise UsageError("no mode takes a block size.", hint="leave --block-size out")
+        if self.accept != "match" and any(v.mode == "ddtree" for v in self.modes):
+            raise UsageError(
+                f"the acceptance rule '{self.accept}' judges chains, not trees.",
+                hint="leave it at match, or leave ddtree out of --modes",
+            )
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature, seed=self.seed)
 

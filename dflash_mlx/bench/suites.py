@@ -94,7 +94,7 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
         raise UsageError(f"there is no suite '{name}'.", hint=f"use {', '.join(suite_names())}")
     suite = SUITES[name]
     rows = rows_of(name, suite).shuffle(seed=SEED)
-    wanted = min(limit or suite.count, suite.count, len(rows))
+    wanted = min(limit or suite.count, len(rows))
     found = []
     for number in range(wanted):
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.jsonl import read_lines, value_of
 from dflash_mlx.target import Target
 from dflash_mlx.template import TemplateOptions
 
@@ -41,11 +42,7 @@ class Prompt:
 
 def read_prompts(path: Path) -> list[Prompt]:
     """All prompts of a JSONL file; DFlashError names the first line that is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise DFlashError(f"'{path}' cannot be read ({reason}).", hint=FORMAT_HINT) from None
+    lines = read_lines(path, FORMAT_HINT)
     prompts = [parse_line(line, n, path) for n, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
         raise DFlashError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
@@ -56,8 +53,8 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
     """One line of the file; an assistant message at its end is no part of the prompt."""
     fault = DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
     try:
-        read = json.loads(line)
-    except json.JSONDecodeError:
+        read = value_of(line)
+    except ValueError:
         raise fault from None
     value: Any = {"prompt": read} if isinstance(read, str) else read
     if not isinstance(value, dict) or not isinstance(value.get("think"), bool | None):

@@ -7,7 +7,7 @@ stream of its own. A GPU is kept busy by one.
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Barrier, Lock
 from typing import TypeVar
 
 import mlx.core as mx
@@ -50,8 +50,19 @@ class Workers:
         return list(self._pool.map(work, items))
 
     def close(self) -> None:
-        """End the threads; MLX aborts the process if they outlive it. `map` starts new ones."""
+        """End the threads; `map` starts new ones.
+
+        MLX aborts the process if a thread's streams outlive it, and Python does not wait for the
+        very end of a thread: so each gives up its streams while it is waited for.
+        """
         if self._pool is not None:
+            together = Barrier(self.count)
+
+            def leave(number: int) -> None:
+                together.wait()  # or one thread would leave twice, and another never
+                mx.clear_streams()
+
+            list(self._pool.map(leave, range(self.count)))
             self._pool.shutdown()
             self._pool = None
             mx.synchronize()
