@@ -11,7 +11,7 @@ import mlx.core as mx
 from .acceptance import Match
 from .context import Context
 from .policy import Fixed, Policy
-from .proposal import Proposal, propose
+from .proposal import Proposal, Step, propose
 from .types import Block, Plan
 
 
@@ -39,10 +39,15 @@ def decode(
         return propose(context, rule, anchor, width, policy, left, stops)
 
     kept, left = (rule.first(logits, context.tokens),), max_tokens - 1
-    reason = finish(kept, left, stops)
-    yield Block(kept, 0, 0, finish_reason=reason)  # nothing is begun before: that is decode time
-    began = perf_counter()
+    reason, began = finish(kept, left, stops), perf_counter()
     offer = None if reason else offered(kept[-1], left)
+    if isinstance(offer, Step):  # so does stock mlx-lm; drafts are begun when the clock runs
+        offer.begin()
+    shown = perf_counter()
+    yield Block(kept, 0, 0, finish_reason=reason)
+    began += perf_counter() - shown  # what showing took is not the round's
+    if offer is not None:
+        offer.begin()
     while offer is not None:
         anchor = kept[-1]
         logits, taps = offer.verify(context, anchor)
@@ -56,10 +61,11 @@ def decode(
         counts = offer.drafted, min(accepted, len(kept))
         block = Block(kept, *counts, finish_reason=reason, depth=offer.depth)
         began = perf_counter()
-        offer = None if reason else offered(kept[-1], left)  # computed while the block is shown
+        if offer := None if reason else offered(kept[-1], left):
+            offer.begin()  # it is computed while the block is shown
         shown = perf_counter()
         yield block
-        began += perf_counter() - shown  # what showing took is not the round's
+        began += perf_counter() - shown
 
 
 def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ Counts what things brought and what they took. Knows neither plans nor how gains
 
 from math import ceil
 
+UNPROVEN = 4  # times as long are the waits while no drafts were ever kept
+
 
 class Parking:
     """Whether to draft, by what drafted rounds save against plain steps.
@@ -64,7 +66,7 @@ class Parking:
         if self.parked and whole:
             return
         first, most = self.PATIENCE
-        steps = (1 if proven else 2) * min(first * 2.0**self._fails, most)
+        steps = (1 if proven else UNPROVEN) * min(first * 2.0**self._fails, most)
         self.wait = ceil(max(0.1, -foreseen / plain) * steps)
         self.parked, self._doubt, self._fails = True, 0.0, min(self._fails + 1, 16)
 

@@ -33,6 +33,10 @@ class Proposal(Protocol):
     @property
     def depth(self) -> int: ...
 
+    def begin(self) -> None:
+        """Start computing what `verify` needs; the host does not wait."""
+        ...
+
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """One target pass over the anchor and the drafts: logits [R, V] and taps [1, R, K * Ht]."""
         ...
@@ -59,6 +63,10 @@ class Chain:
         """For how many slots they are."""
         return self.drafted
 
+    def begin(self) -> None:
+        """The drafts."""
+        mx.async_eval(self.draft.tokens)
+
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """A pass in which each row follows the one before."""
         return context.verify(anchor, self.draft.tokens)
@@ -76,8 +84,11 @@ class Step:
     plan, drafted, depth = PLAIN, 0, 0
 
     def __init__(self, context: Context, anchor: int, *, goes_on: bool):
-        self._context, self._goes_on = context, goes_on
-        context.begin(mx.array([anchor]))
+        self._context, self._anchor, self._goes_on = context, anchor, goes_on
+
+    def begin(self) -> None:
+        """The pass, if the step before has not begun it."""
+        self._context.begin(mx.array([self._anchor]))
 
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """A pass over the anchor."""
@@ -112,6 +123,11 @@ class Branches:
         """For how many slots they are."""
         return max(self.tree.depths, default=0) if self.tree else 0
 
+    def begin(self) -> None:
+        """The likeliest tokens."""
+        if self._top is not None:
+            mx.async_eval(self._top.tokens, self._top.scores, self._top.totals)
+
     def verify(self, context: Context, anchor: int) -> tuple[mx.array, mx.array]:
         """A pass in which each row follows its parent."""
         if self._top is not None:
@@ -138,9 +154,12 @@ class Undecided:
     ):
         self._slots, self._draft, self._policy, self._room = slots, draft, policy, room
         self._stops = stops
-        self._sure = slots.sureness()
         self._found: Proposal | None = None
-        mx.async_eval(draft.tokens)
+
+    def begin(self) -> None:
+        """The drafts, and how sure they are."""
+        self._sure = self._slots.sureness()
+        mx.async_eval(self._draft.tokens)
 
     @property
     def _choice(self) -> Proposal:
@@ -205,7 +224,7 @@ def propose(
     room: int,
     stops: frozenset[int] = frozenset(),
 ) -> Proposal:
-    """Start computing what a policy asks for, from a drafted block of `width` tokens.
+    """What a policy asks for, from a drafted block of `width` tokens; nothing is computed yet.
 
     At most `room` tokens can still be committed, and none behind one of `stops`.
     """
@@ -220,9 +239,5 @@ def propose(
         return Undecided(slots, rule.propose(slots, context.history(anchor)), policy, room, stops)
     plan = policy.plan(None, room)
     if plan.tree:
-        top = slots.top(plan.rows - 1)
-        mx.async_eval(top.tokens, top.scores, top.totals)
-        return Branches(top, plan, stops)
-    draft = rule.propose(slots, context.history(anchor)).first(plan.rows - 1)
-    mx.async_eval(draft.tokens)
-    return Chain(draft, plan)
+        return Branches(slots.top(plan.rows - 1), plan, stops)
+    return Chain(rule.propose(slots, context.history(anchor)).first(plan.rows - 1), plan)

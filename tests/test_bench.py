@@ -131,8 +131,10 @@ def test_rows_of_tasks_and_of_all():
 
 
 def test_short_answers_have_no_rate():
-    short = record(KEY, turn(count=1, seconds=0.0))
-    assert summary.summarise([short])[0].decode is None
+    """One pass more or less, begun with the first token, would be a large part of their time."""
+    for count, seconds in ((1, 0.0), (2, 1e-4), (7, 0.5)):
+        assert summary.summarise([record(KEY, turn(count, seconds))])[0].decode is None
+    assert summary.summarise([record(KEY, turn(8, 0.5))])[0].decode == summary.Spread(14, 14, 14)
 
 
 # --- the order, and the runner ------------------------------------------------------------------

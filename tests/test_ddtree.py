@@ -23,7 +23,7 @@ from dflash_mlx.drafter import Drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy import Fixed
-from dflash_mlx.proposal import propose
+from dflash_mlx.proposal import Branches, Chain, Step, propose
 from dflash_mlx.session import Session
 from dflash_mlx.types import Plan, SamplingParams
 
@@ -206,34 +206,36 @@ def test_plans_in_turn(family: str) -> None:
         assert {block.drafted > 0 for block in blocks[1:]} == {True, False}
 
 
-def test_the_first_token_waits_for_nothing() -> None:
-    """What comes after it is decode time, and is begun when the first block was taken."""
-    family, asked = "llama", []
+@pytest.mark.parametrize(
+    ("plan", "kind"), [(Plan(1), Step), (Plan(8), Chain), (Plan(9, tree=True), Branches)]
+)
+def test_no_draft_is_begun_before_the_first_token(
+    plan: Plan, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be left out of decode time; a plain step is begun, as stock mlx-lm does."""
+    begun: list[int] = []
+    honest = kind.begin
 
-    class Watched(Fixed):
-        """Says when it is asked."""
+    def begin(self: Any) -> None:
+        begun.append(1)
+        honest(self)
 
-        def drafts(self, room: int) -> bool:
-            asked.append(room)
-            return super().drafts(room)
-
-    for plan in (Plan(1), Plan(8), Plan(9, tree=True)):
-        target = lossless.target_of(family)
-        blocks = tiny.start(
-            Context(target, tiny.random_drafter(target)),
-            SHORT,
-            SamplingParams(),
-            "match",
-            block_size=8,
-            max_tokens=lossless.LENGTH,
-            stops=frozenset(),
-            policy=Watched(plan),
-        )
-        next(blocks)
-        assert not asked
-        next(blocks)
-        assert asked.pop(0) == lossless.LENGTH - 1
-        asked.clear()
+    monkeypatch.setattr(kind, "begin", begin)
+    target = lossless.target_of("llama")
+    blocks = tiny.start(
+        Context(target, tiny.random_drafter(target)),
+        SHORT,
+        SamplingParams(),
+        "match",
+        block_size=8,
+        max_tokens=lossless.LENGTH,
+        stops=frozenset(),
+        policy=Fixed(plan),
+    )
+    next(blocks)
+    assert len(begun) == (kind is Step)
+    next(blocks)
+    assert len(begun) > (kind is Step)
 
 
 def test_a_short_chain_is_the_start_of_the_long_one() -> None:

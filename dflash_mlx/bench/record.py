@@ -6,6 +6,8 @@ Counts and seconds, no rates but those that follow from one answer. Knows no mod
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+SHORT = 8  # tokens, and less have no rate
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -65,8 +67,11 @@ class Turn:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Decode rate, after the first token; None where the answer is too short for one."""
-        if len(self.tokens) < 2 or not self.decode_seconds:
+        """Decode rate, after the first token; None where the answer is too short for one.
+
+        Modes differ by up to one pass in what they have begun when the first token comes.
+        """
+        if len(self.tokens) < SHORT or not self.decode_seconds:
             return None
         return (len(self.tokens) - 1) / self.decode_seconds
 

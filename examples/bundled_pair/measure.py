@@ -5,6 +5,7 @@
     .venv/bin/python examples/bundled_pair/measure.py overhead  round time less the bare passes
     .venv/bin/python examples/bundled_pair/measure.py rules     acceptance rules at temperature 1
     .venv/bin/python examples/bundled_pair/measure.py bits      τ of a quantised drafter
+    .venv/bin/python examples/bundled_pair/measure.py trees     τ of draft trees against chains
 
 Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
 """
@@ -208,6 +209,30 @@ def bits(pair: Pair, count: int) -> None:
         )
 
 
+def trees(pair: Pair, count: int) -> None:
+    """τ of a tree of 32 nodes against the chain's; tokens a verify are those of all prompts."""
+    samples = held_out(count)
+    for temperature in (0.0, 1.0):
+        found = []
+        for mode in ("dflash", "ddtree"):
+            stats = []
+            for number, sample in enumerate(samples):
+                sampling = SamplingParams(temperature=temperature, seed=number)
+                result = dflash_mlx.generate(
+                    pair, sample.prompt, max_tokens=MAX_TOKENS, sampling=sampling, mode=mode
+                )
+                stats += [result.stats] if result.stats.verifies else []
+            taus = [s.acceptance_length for s in stats]
+            together = sum(sum(s.committed) for s in stats) / sum(s.verifies for s in stats)
+            found.append((median(taus), mean(taus), together))
+        names = ("median τ", "mean τ", "tokens a verify")
+        parts = [
+            f"{name} {chain:.2f} → {tree:.2f} ({tree / chain:.3f})"
+            for name, chain, tree in zip(names, *found, strict=True)
+        ]
+        print(f"temperature {temperature:g}, chain → tree: {', '.join(parts)}", flush=True)
+
+
 def main() -> None:
     """Run one measurement."""
     jobs = {
@@ -216,6 +241,7 @@ def main() -> None:
         "overhead": (overhead, 40),
         "rules": (rules, 100),
         "bits": (bits, 40),
+        "trees": (trees, 400),
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=jobs)
