@@ -322,7 +322,9 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     for _ in range(20):
         draft = chosen.propose(slots, [1])
         seen.add(tuple(np.array(draft.tokens).tolist()))
-        Undecided(slots, draft, policy, 9, ends).verify(context, 1)
+        offer = Undecided(slots, draft, policy, 9, ends)
+        offer.begin()
+        offer.verify(context, 1)
     assert len(set(asked)) == 1
     assert (len(seen) > 1) == (rule != "match")
     assert (asked[0][1] == 0) == (rule == "match")
