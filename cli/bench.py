@@ -116,11 +116,12 @@ def bench(
     prepare_libraries(offline=models.offline)
     from dflash_mlx import bench as engine
 
-    trees = [] if models.accept == "match" else ["ddtree"]  # other rules judge chains
-    offered = [mode for mode in engine.offered() if mode not in trees]
-    wanted = "baseline" if models.no_draft else ",".join(offered)
+    offered = ["baseline"] if models.no_draft else engine.offered()
+    if not modes and models.accept != "match" and "ddtree" in offered:
+        offered.remove("ddtree")
+        out.warn(f"ddtree is left out: the rule {models.accept} judges chains")
     schedule = engine.Schedule(
-        modes=engine.parse_modes(modes or wanted),
+        modes=engine.parse_modes(modes or ",".join(offered)),
         temperatures=engine.parse_temperatures(temps),
         repeats=repeats,
         max_tokens=max_tokens,

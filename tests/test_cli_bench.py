@@ -157,6 +157,7 @@ def test_rules_that_judge_chains_leave_trees_out(cli_app, prompts):
     assert result.exit_code == 0
     rows = json.loads(result.stdout)["rows"]
     assert {row["mode"] for row in rows} == {"baseline", "auto", "dflash"}
+    assert "ddtree is left out: the rule token judges chains" in result.stderr
 
 
 def test_without_a_drafter(cli_app, prompts):

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 SHORT = 8  # tokens, and less have no rate
+NUMBERS = tuple[int, ...]
+PLAIN: dict[Any, Any] = {int: int, float: (int, float), str: str, NUMBERS: int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +128,8 @@ def record_of(data: dict[str, Any]) -> Record:
 def fitting(kind: type[Any], data: dict[str, Any]) -> Any:
     """A value of a dataclass; TypeError for a number or a text that is something else."""
     for field in fields(kind):
-        value, wanted = data[field.name], field.type
-        values = value if wanted == tuple[int, ...] else [value]
-        known = {float: (int, float), tuple[int, ...]: int}.get(wanted, wanted)
-        if wanted in (int, float, str, tuple[int, ...]) and not all(
-            isinstance(one, known) for one in values
-        ):
+        value, wanted = data[field.name], PLAIN.get(field.type)
+        values = value if field.type == NUMBERS else [value]
+        if wanted and not all(isinstance(one, wanted) for one in values):
             raise TypeError(field.name)
     return kind(**data)
