@@ -222,8 +222,10 @@ class Auto:
         if self._drafted:
             expected += self._wasted - self._costs.draft * (plan.rows > 1)
         self._parking.spend(expected)
+        spent = expected
         if seconds is not None and seconds > 0:
             self._drift.learn(plan, expected, seconds)
+            spent = self._drift.usual(expected, seconds)
         if not self._drafted:
             self._parking.wait -= 1
             return
@@ -236,8 +238,9 @@ class Auto:
         self._parking.learn(
             self._gain,
             self._saves,
-            committed * self._plain - expected,
+            committed * self._plain - spent,
             self._plain,
+            late=spent - expected,
             proven=self._kept >= PROOF,
             whole=plan.rows > 1 and accepted == plan.rows - 1,
         )
@@ -290,8 +293,8 @@ class Auto:
         )
         if parking.parked:
             reason = (
-                f"parked: a drafted round would lose {-self._gain / self._plain:.1f} plain steps, "
-                f"next try in {max(0, parking.wait)}"
+                f"parked: a drafted round would lose {-parking.foreseen / self._plain:.1f} "
+                f"plain steps, next try in {max(0, parking.wait)}"
             )
         return PolicyState(
             "auto",
@@ -300,6 +303,6 @@ class Auto:
             plans=tuple(self._counts.most_common()),
             seconds=tuple((p, self._seconds[self._places[p]]) for p in self._counts),
             acceptance=self._positions.shares,
-            gain=self._gain / self._plain,
+            gain=parking.foreseen / self._plain,
             tries=parking.tries,
         )

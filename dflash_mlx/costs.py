@@ -124,6 +124,7 @@ class Drift:
     COMMON, RATE = 0.2, 0.04
     CLIP = 0.25
     ALIKE = 0.15  # octaves
+    LATE = 2.0  # times as long as expected a round counts at most
 
     def __init__(self, plans: Sequence[Plan]):
         self._places = {plan: place for place, plan in enumerate(plans)}
@@ -152,6 +153,10 @@ class Drift:
         """One plan's of them."""
         place = self._places[plan]
         return exp(self._shared[self._kinds[place]] + self._own[place])
+
+    def usual(self, expected: float, seconds: float) -> float:
+        """What a round took, less what all rounds have in common."""
+        return min(seconds / exp(self._common), self.LATE * expected)
 
     def learn(self, plan: Plan, expected: float, seconds: float) -> None:
         """A round that should have taken `expected` seconds, factors included, took `seconds`."""

@@ -21,13 +21,15 @@ class Parking:
     MOST = 2.0  # plain steps that it may use up
     PATIENCE = 25.0, 200.0  # plain steps to wait for each that a try loses: at first, at most
     SETTLED = 8  # drafted rounds after which the waits begin with the shortest again
+    SLOWLY = 0.05  # is learned by how much drafted rounds are late: a share of the last one
     RISK = 0.01  # share of all time that tries may have lost when a conversation begins with one
 
     def __init__(self) -> None:
         self.parked = False
         self.wait = self.tries = 0
         self._fails = self._streak = 0
-        self._doubt = self._saved = self._lost = self._elapsed = 0.0
+        self._doubt = self._saved = self._lost = self._elapsed = self._late = 0.0
+        self.foreseen = 0.0
 
     def begin(self) -> None:
         """A new conversation."""
@@ -45,13 +47,19 @@ class Parking:
         saved: float,
         plain: float,
         *,
+        late: float,
         proven: bool,
         whole: bool = False,
     ) -> None:
         """After a drafted round: what drafts like the last ones save, like the very last, and what
-        this round has saved; `plain` is a plain step, `proven` that drafts were ever kept, and
-        `whole` that this round kept all of its own: then a try is followed by another.
+        this round has saved; `plain` is a plain step, `late` what this round took longer than
+        expected, `proven` that drafts were ever kept, and `whole` that this round kept all of its
+        own: then a try is followed by another.
         """
+        self._late += self.SLOWLY * (late - self._late)
+        late = max(0.0, self._late)
+        self.foreseen = foreseen = foreseen - late
+        last -= late
         self._doubt = max(0.0, self._doubt - last)
         self._saved = min(max(0.0, self._saved + saved), self.MOST * plain / self.SLACK)
         self._streak = self._streak + 1 if foreseen >= 0 else 0

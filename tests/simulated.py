@@ -8,7 +8,7 @@ whether the draft in it is right. What is best is found by trying every width on
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -81,6 +81,33 @@ CPU = Costs(  # slow at wide verifies, like the reference BLAS
     draft=0.012,
     chain=tuple((rows, 0.007 + 0.0035 * rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16)),
 )
+QUICK = replace(
+    CPU,
+    plain=0.0054,
+    draft=0.0012,
+    chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
+)  # quick at them
+
+
+class Cold:
+    """Costs of a machine on which drafted rounds are slow until a few have followed each other.
+
+    `extra` is the share that the first one takes longer.
+    """
+
+    def __init__(self, costs: Costs, extra: float):
+        self._costs, self._extra, self._warmth = costs, extra, 0.0
+        self.look, self.draft = costs.look, costs.draft
+
+    def seconds(self, plan: Plan) -> float:
+        """Of the next round."""
+        seconds = self._costs.seconds(plan)
+        if plan.rows == 1:
+            self._warmth = max(0.0, self._warmth - 1 / 6)
+            return seconds
+        seconds *= 1 + self._extra * (1 - self._warmth)
+        self._warmth = min(1.0, self._warmth + 1 / 3)
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -152,7 +179,7 @@ class Played:
 
 def play(
     policy: Policy,
-    costs: Costs,
+    costs: Costs | Cold,
     drafters: Iterable[Drafter],
     *,
     seed: int = 0,
@@ -173,7 +200,7 @@ def play(
 
 def one_round(
     policy: Policy,
-    costs: Costs,
+    costs: Costs | Cold,
     block: Block,
     room: int,
     played: Played,

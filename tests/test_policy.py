@@ -12,7 +12,18 @@ from itertools import product
 import numpy as np
 import pytest
 import simulated as sim
-from simulated import BLOCK, CPU, MACHINES, TOKENS, Drafter, Machine, Played, fixed_rates, play
+from simulated import (
+    BLOCK,
+    CPU,
+    MACHINES,
+    QUICK,
+    TOKENS,
+    Drafter,
+    Machine,
+    Played,
+    fixed_rates,
+    play,
+)
 
 from dflash_mlx.auto import Auto
 from dflash_mlx.calibration import Calibration, Confidence, Positions, steps, survivals
@@ -245,6 +256,36 @@ def test_costs_that_were_measured_wrong_are_put_right() -> None:
     told = play(Auto(found, BLOCK), slow, drafters).rate
     untold = play(Auto(found, BLOCK), slow, drafters, timing=lambda seconds: None).rate
     assert told > max(0.92 * best, 1.1 * untold)
+
+
+def among_plain_steps(drafter: Drafter, seed: int) -> float:
+    """Rate over plain decoding's where drafts pay by measured costs, but not by the clock."""
+    cold = sim.Cold(replace(QUICK, chain=tuple((r, 1.15 * s) for r, s in QUICK.chain)), 1.0)
+    noise = np.random.default_rng(seed)
+
+    def timing(seconds: float) -> float:
+        return seconds * float(np.exp(noise.normal(0, 0.1)))
+
+    rate = play(Auto(QUICK, BLOCK), cold, [drafter] * ANSWERS, seed=seed, timing=timing).rate
+    return rate * QUICK.plain
+
+
+HALF_TRAINED = [Drafter(mean, noise=1.0) for mean in (-2.0, -1.5, -1.0, -0.5)]
+
+
+def test_rounds_that_are_late_among_plain_steps() -> None:
+    """What looks like a small gain, and is a loss each time it is tried, is soon left."""
+    rates = [among_plain_steps(d, seed) for d in HALF_TRAINED for seed in range(4)]
+    assert np.mean(rates) > 0.975
+    assert min(rates) > 0.97
+
+
+def test_fault_lateness_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the costs alone drafting would be tried again and again."""
+    monkeypatch.setattr(Parking, "SLOWLY", 0.0)
+    rates = [among_plain_steps(d, seed) for d in HALF_TRAINED for seed in range(4)]
+    assert np.mean(rates) < 0.97
+    assert min(rates) < 0.955
 
 
 # Looks.

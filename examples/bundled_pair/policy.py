@@ -5,7 +5,7 @@
                                                                       of them, with less noise
     .venv/bin/python examples/bundled_pair/policy.py worst            against plain decoding, with
                                                                       drafters that are no good
-    .venv/bin/python examples/bundled_pair/policy.py worst --draft F  and with the drafter in F
+    .venv/bin/python examples/bundled_pair/policy.py worst --draft F G   and with those in F and G
     DFLASH_BLAS=off .venv/bin/python examples/bundled_pair/policy.py plain
                                                                       wide verifies do not pay
 
@@ -85,7 +85,7 @@ def plain(
     show(rates(pair, samples, ("baseline", "auto"), 0.0, repeats), ("baseline",))
 
 
-def worst(pair: Pair, samples: list[Sample], repeats: int, draft: str | None) -> None:
+def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) -> None:
     """Auto against plain decoding with drafters that lose."""
     import mlx.core as mx
     from mlx.utils import tree_map
@@ -103,7 +103,7 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, draft: str | None) ->
     wrong = Drafter(drafter.model, target.embed, lambda hidden: -target.head(hidden))
     for name, other in (("random weights", untrained), ("always wrong", wrong)):
         plain(Pair(target, other, pair.target_name, name), samples, repeats, name)
-    if draft is not None:
+    for draft in drafts:
         plain(with_drafter(pair, draft), samples, repeats, draft)
 
 
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--fixed", nargs="+", choices=FIXED, default=FIXED)
-    parser.add_argument("--draft", help="a drafter for the bundled target")
+    parser.add_argument("--draft", nargs="+", default=[], help="drafters for the bundled target")
     args = parser.parse_args()
     pair, samples = dflash_mlx.load(), held_out(args.prompts)
     if args.what == "worst":
