@@ -34,6 +34,17 @@ def test_results_go_on(tmp_path):
         assert set(held.records) == {KEY, replace(KEY, repeat=2)}
 
 
+def test_two_runs_do_not_write_to_one_file(tmp_path):
+    """The second would write over what the first adds."""
+    file = tmp_path / "r.jsonl"
+    with results.Results(FACTS, file) as held:
+        with pytest.raises(DFlashError, match=r"another benchmark is writing to '.*r\.jsonl'"):
+            results.Results(FACTS, file)
+        held.keep(record())
+    with results.Results(FACTS, file) as held:
+        assert set(held.records) == {KEY}
+
+
 def test_results_of_another_run_are_refused(tmp_path):
     file = tmp_path / "r.jsonl"
     with results.Results(FACTS, file):

@@ -1,17 +1,18 @@
 """A file of results that a later run goes on with: a line about the run, then one a measurement.
 
 The first line says of what pair, settings, machine and versions the others are; a run that differs
-in any of these is refused, since its numbers cannot stand beside them. A last line that was cut off
-is dropped. Knows records, not how they are made.
+in any of these is refused, since its numbers cannot stand beside them, and so is one while another
+is writing. A last line that was cut off is dropped. Knows records, not how they are made.
 """
 
+import fcntl
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, first_line
 
 from .curve import Curve, curve_of
 from .questions import Question
@@ -27,34 +28,56 @@ class Results:
     """The measurements of one run, in memory and, with a path, in a file that grows with them."""
 
     def __init__(self, facts: Facts, path: Path | None = None):
-        """Read what is in the file; DFlashError when it is of another run or cannot be used."""
+        """Read what is in the file, and keep others from writing to it until `close`.
+
+        DFlashError when it is of another run, being written to, or cannot be used.
+        """
         self.facts = {"format": FORMAT, **json.loads(json.dumps(facts))}
         self.path = path
         self.records: dict[Key, Record] = {}
         self.curve: Curve | None = None
-        self._file: Any = None
+        self._file: BinaryIO | None = None
         if path is not None:
-            self._open(path)
+            try:
+                self._open(path)
+            except BaseException:
+                self.close()
+                raise
 
     def _open(self, path: Path) -> None:
         try:
-            held = path.read_bytes() if path.exists() else b""
-            whole = held[: held.rfind(b"\n") + 1]
-            if not whole and held[: len(FIRST)] != FIRST[: len(held)]:
-                raise not_results(path, 1)
-            self._read(whole.decode("utf-8"), path)
-            self._file = path.open("r+b" if held else "ab")
-            self._file.truncate(len(whole))
-            self._file.seek(len(whole))
-            if not whole:
-                self._append({"kind": "run", **self.facts})
+            self._file = path.open("a+b")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            self._go_on(self._file, path)
         except UnicodeDecodeError:
             raise not_results(path, 1) from None
+        except BlockingIOError:
+            raise DFlashError(
+                f"another benchmark is writing to '{path}'.",
+                hint="wait until it is done, or give --out another file",
+            ) from None
         except OSError as error:
             raise DFlashError(
-                f"'{path}' cannot be written ({error.strerror}).",
+                f"'{path}' cannot be written ({error.strerror or first_line(error)}).",
                 hint="give --out a file in a folder that is there and that you may write to",
             ) from None
+
+    def _go_on(self, file: BinaryIO, path: Path) -> None:
+        file.seek(0)
+        held = file.read()
+        whole = held[: held.rfind(b"\n") + 1]
+        if not whole and held[: len(FIRST)] != FIRST[: len(held)]:
+            raise not_results(path, 1)
+        self._read(whole.decode("utf-8"), path)
+        file.truncate(len(whole))
+        if not whole:
+            self._append({"kind": "run", **self.facts})
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __enter__(self) -> "Results":
         return self
@@ -65,8 +88,7 @@ class Results:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.close()
 
     def keep(self, record: Record) -> None:
         """Take a record in, and write it at once."""
