@@ -5,8 +5,6 @@ Counts what things brought and what they took. Knows neither plans nor how gains
 
 from math import ceil
 
-UNPROVEN = 4  # times as long are the waits while no drafts were ever kept
-
 
 class Parking:
     """Whether to draft, by what drafted rounds save against plain steps.
@@ -20,8 +18,9 @@ class Parking:
     SLACK = 0.05  # share of earlier savings that doubt may use up
     MOST = 2.0  # plain steps that it may use up
     PATIENCE = 25.0, 200.0  # plain steps to wait for each that a try loses: at first, at most
+    UNPROVEN = 4  # times as long are the waits while no drafts were ever kept
     SETTLED = 8  # drafted rounds after which the waits begin with the shortest again
-    SLOWLY = 0.05  # is learned by how much drafted rounds are late: a share of the last one
+    LATELY = 0.05  # share of the last drafted round in what such rounds are late by
     RISK = 0.01  # share of all time that tries may have lost when a conversation begins with one
 
     def __init__(self) -> None:
@@ -56,11 +55,10 @@ class Parking:
         expected, `proven` that drafts were ever kept, and `whole` that this round kept all of its
         own: then a try is followed by another.
         """
-        self._late += self.SLOWLY * (late - self._late)
-        late = max(0.0, self._late)
-        self.foreseen = foreseen = foreseen - late
-        last -= late
-        self._doubt = max(0.0, self._doubt - last)
+        self._late += self.LATELY * (late - self._late)
+        usual = max(0.0, self._late)
+        self.foreseen = foreseen = foreseen - usual
+        self._doubt = max(0.0, self._doubt - (last - usual))
         self._saved = min(max(0.0, self._saved + saved), self.MOST * plain / self.SLACK)
         self._streak = self._streak + 1 if foreseen >= 0 else 0
         if self.parked or foreseen < 0:
@@ -74,7 +72,7 @@ class Parking:
         if self.parked and whole:
             return
         first, most = self.PATIENCE
-        steps = (1 if proven else UNPROVEN) * min(first * 2.0**self._fails, most)
+        steps = (1 if proven else self.UNPROVEN) * min(first * 2.0**self._fails, most)
         self.wait = ceil(max(0.1, -foreseen / plain) * steps)
         self.parked, self._doubt, self._fails = True, 0.0, min(self._fails + 1, 16)
 

@@ -282,7 +282,7 @@ def test_rounds_that_are_late_among_plain_steps() -> None:
 
 def test_fault_lateness_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the costs alone drafting would be tried again and again."""
-    monkeypatch.setattr(Parking, "SLOWLY", 0.0)
+    monkeypatch.setattr(Parking, "LATELY", 0.0)
     rates = [among_plain_steps(d, seed) for d in HALF_TRAINED for seed in range(4)]
     assert np.mean(rates) < 0.97
     assert min(rates) < 0.955

@@ -15,12 +15,13 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean, median
+from typing import Literal
 
 from sample import Sample
 from text import held_out
 
 import dflash_mlx
-from dflash_mlx import Pair, SamplingParams
+from dflash_mlx import Pair, Result, SamplingParams
 
 MAX_TOKENS = 250
 
@@ -172,6 +173,30 @@ def rules(pair: Pair, count: int) -> None:
             )
 
 
+def answers(
+    pair: Pair,
+    samples: list[Sample],
+    temperature: float,
+    mode: Literal["dflash", "ddtree"] = "dflash",
+) -> list[Result]:
+    """An answer to each, drawn with its number as the seed."""
+    return [
+        dflash_mlx.generate(
+            pair,
+            sample.prompt,
+            max_tokens=MAX_TOKENS,
+            sampling=SamplingParams(temperature=temperature, seed=number),
+            mode=mode,
+        )
+        for number, sample in enumerate(samples)
+    ]
+
+
+def taus_of(results: list[Result]) -> list[float]:
+    """τ of each answer that has one."""
+    return [result.stats.acceptance_length for result in results if result.stats.verifies]
+
+
 def bits(pair: Pair, count: int) -> None:
     """τ with the drafter as it is and quantised in memory; the greedy text must not change."""
     from mlx.utils import tree_flatten
@@ -184,27 +209,17 @@ def bits(pair: Pair, count: int) -> None:
     print("| `draft_bits` | held in memory | τ at 0 | τ at 1 | greedy text unchanged |")
     print("|---|---|---|---|---|")
     for width in (None, 8, 4):
-        pair, taus, said = with_drafter(pair, draft, draft_bits=width), ([], []), []
-        for number, sample in enumerate(samples):
-            for temperature, part in zip((0.0, 1.0), taus, strict=True):
-                result = dflash_mlx.generate(
-                    pair,
-                    sample.prompt,
-                    max_tokens=MAX_TOKENS,
-                    sampling=SamplingParams(temperature=temperature, seed=number),
-                )
-                if result.stats.verifies:
-                    part.append(result.stats.acceptance_length)
-                if not temperature:
-                    said.append(result.tokens)
+        pair = with_drafter(pair, draft, draft_bits=width)
+        greedy, drawn = (answers(pair, samples, temperature) for temperature in (0.0, 1.0))
+        said = [result.tokens for result in greedy]
         wanted = wanted or said
         same = sum(a == b for a, b in zip(said, wanted, strict=True))
         assert pair.drafter is not None
         weights = tree_flatten(pair.drafter.model.parameters())
         size = sum(array.nbytes for _, array in weights) / 1e6  # type: ignore
         print(
-            f"| {width or 'none'} | {size:.1f} MB | {mean(taus[0]):.2f} | {mean(taus[1]):.2f} | "
-            f"{same} of {len(samples)} |",
+            f"| {width or 'none'} | {size:.1f} MB | {mean(taus_of(greedy)):.2f} | "
+            f"{mean(taus_of(drawn)):.2f} | {same} of {len(samples)} |",
             flush=True,
         )
 
@@ -215,16 +230,9 @@ def trees(pair: Pair, count: int) -> None:
     for temperature in (0.0, 1.0):
         found = []
         for mode in ("dflash", "ddtree"):
-            stats = []
-            for number, sample in enumerate(samples):
-                sampling = SamplingParams(temperature=temperature, seed=number)
-                result = dflash_mlx.generate(
-                    pair, sample.prompt, max_tokens=MAX_TOKENS, sampling=sampling, mode=mode
-                )
-                stats += [result.stats] if result.stats.verifies else []
-            taus = [s.acceptance_length for s in stats]
-            together = sum(sum(s.committed) for s in stats) / sum(s.verifies for s in stats)
-            found.append((median(taus), mean(taus), together))
+            results = answers(pair, samples, temperature, mode=mode)
+            committed = [count for result in results for count in result.stats.committed]
+            found.append((median(taus_of(results)), mean(taus_of(results)), mean(committed)))
         names = ("median τ", "mean τ", "tokens a verify")
         parts = [
             f"{name} {chain:.2f} → {tree:.2f} ({tree / chain:.3f})"
