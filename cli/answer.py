@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .interrupt import Interrupt
+from .terminal.interrupt import Interrupt
+from .terminal.wait import Wait
 from .view import PlainView
-from .wait import Wait
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats

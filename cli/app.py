@@ -18,15 +18,15 @@ from typer.core import TyperGroup
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
 
-from .bench import bench
-from .chat import chat
-from .doctor import doctor
+from .bench.command import bench
+from .chat.command import chat
+from .doctor.command import doctor
 from .generate import generate
-from .models import models
+from .models.command import models
 from .options import source
 from .output import Output
 from .settings import apply_config, config_path
-from .train import train
+from .train.command import train
 
 
 class Boundary(TyperGroup):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .answer import Answer, answer
-from .interrupt import Interrupt
 from .modes import plainly
 from .output import Output
 from .report import answer_part, timing
+from .terminal.interrupt import Interrupt
 from .view import JsonView
 
 if TYPE_CHECKING:

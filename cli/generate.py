@@ -12,7 +12,6 @@ from dflash_mlx.errors import UsageError
 
 from .answer import INTERRUPTED, Answer, answer
 from .compare import Comparison, answer_plainly, comparison_part, show_table, warm_up
-from .interrupt import Interrupt
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
 from .modes import settle_models, shape_of
@@ -28,6 +27,7 @@ from .options import (
 from .output import Output
 from .question import messages, read_question
 from .report import report
+from .terminal.interrupt import Interrupt
 from .thinking import settle
 from .view import JsonView, LiveView, PlainView, stats_line
 

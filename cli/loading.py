@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .options import ModelOptions
 from .output import Output
-from .wait import Wait
+from .terminal.wait import Wait
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
@@ -47,11 +47,11 @@ def fetch_pair(options: ModelOptions, out: Output) -> None:
     prepare_libraries(offline=options.offline)
     label = f"looking for {options.model or 'the bundled pair'}"
     with Wait(out, label) as wait:
-        import dflash_mlx.hub as hub
-        from dflash_mlx.blas import use_openblas
+        import dflash_mlx.hub.resolve as hub
+        from dflash_mlx.cpu.blas import use_openblas
 
         use_openblas()  # before anything imports MLX
-        from dflash_mlx.target import target_config
+        from dflash_mlx.target.target import target_config
 
         if options.model is not None and not hub.is_hub_id(options.model):
             target_config(hub.fetch(options.model))  # said before a missing drafter
@@ -68,8 +68,8 @@ def check_memory(
     target: Path, draft: Path | None, label: str, options: ModelOptions, out: Output
 ) -> None:
     """Refuse or warn of a pair that does not fit the memory, unless --force."""
-    from dflash_mlx.cpu import on_cpu
-    from dflash_mlx.memory import check_fits, need, working_set
+    from dflash_mlx.cpu.modules import on_cpu
+    from dflash_mlx.hub.memory import check_fits, need, working_set
 
     wanted = need(target, draft, draft_bits=options.draft_bits, item_bytes=4 if on_cpu() else 2)
     if not options.force and (warning := check_fits(wanted, working_set(), label)):
@@ -91,7 +91,7 @@ def add_drafter(pair: "Pair", options: ModelOptions, out: Output) -> "Pair":
     """
     label = f"loading {options.draft or 'the drafter'}"
     with Wait(out, label) as wait:
-        import dflash_mlx.hub as hub
+        import dflash_mlx.hub.resolve as hub
         from dflash_mlx.pair import names_with, with_drafter
 
         names = names_with(pair, options.draft)

@@ -73,7 +73,7 @@ def shape_of(pair: "Pair", mode: str, block_size: int | None, tree_budget: int |
     """How much is drafted and verified a round, in a few words; empty for plain decoding."""
     if pair.drafter is None or mode == "baseline":
         return ""
-    from dflash_mlx.plans import TREE_BUDGET
+    from dflash_mlx.policy.plans import TREE_BUDGET
 
     block = f"block {block_size or pair.drafter.config.block_size}"
     if mode == "auto":

@@ -56,7 +56,7 @@ def speculation(
     drafter, mode = session.pair.drafter, session.mode
     if drafter is None or mode == "baseline":
         return None
-    from dflash_mlx.plans import TREE_BUDGET
+    from dflash_mlx.policy.plans import TREE_BUDGET
 
     more: dict[str, Any] = {}
     if mode == "ddtree":

@@ -14,7 +14,7 @@ from .output import Output
 from .tuning import Tuning
 
 if TYPE_CHECKING:
-    from dflash_mlx.template import Template
+    from dflash_mlx.chat.template import Template
 
 NAMES = {"think": "switch for thinking", "effort": "reasoning effort"}
 Asked = TypeVar("Asked", PromptOptions, Tuning)
@@ -22,7 +22,7 @@ Asked = TypeVar("Asked", PromptOptions, Tuning)
 
 def check(template: "Template", asked: PromptOptions | Tuning) -> None:
     """UsageError when the template does not know what was asked for."""
-    from dflash_mlx.template import TemplateOptions
+    from dflash_mlx.chat.template import TemplateOptions
 
     template.switches(TemplateOptions(asked.think, asked.effort))
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .output import Output
-from .wait import Wait
+from .terminal.wait import Wait
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats

@@ -50,7 +50,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name's module; on Linux OpenBLAS goes under MLX first."""
     if name not in _HOMES:
         raise AttributeError(f"module 'dflash_mlx' has no attribute '{name}'")
-    from .blas import use_openblas
+    from .cpu.blas import use_openblas
 
     use_openblas()
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

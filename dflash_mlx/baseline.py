@@ -6,10 +6,10 @@ import mlx.core as mx
 from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_sampler
 
-from .acceptance import not_numbers
 from .context import Context, Progress
 from .decode import finish
-from .sampling import HISTORY, penalties
+from .speculation.acceptance import not_numbers
+from .speculation.sampling import HISTORY, penalties
 from .types import Block, SamplingParams
 
 

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 
 import mlx.core as mx
 
-from .drafter import Drafter
-from .sampling import HISTORY
-from .target import Target
-from .tree import Tree
+from .drafter.drafter import Drafter
+from .speculation.sampling import HISTORY
+from .speculation.tree import Tree
+from .target.target import Target
 
 Progress = Callable[[int, int], None]
 Pass = tuple[mx.array, mx.array]  # logits [S, V] and taps [1, S, K * Ht]

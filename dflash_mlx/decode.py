@@ -8,10 +8,10 @@ from time import perf_counter
 
 import mlx.core as mx
 
-from .acceptance import Match
 from .context import Context
-from .policy import Fixed, Policy
+from .policy.policy import Fixed, Policy
 from .proposal import Proposal, Step, propose
+from .speculation.acceptance import Match
 from .types import Block, Plan
 
 

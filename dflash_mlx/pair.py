@@ -13,17 +13,17 @@ import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from . import hub
-from .checkpoint import check_weights, header
-from .config import DraftConfig, load_config, parse
-from .cpu import settle
-from .drafter import Drafter
+from .cpu.modules import settle
+from .drafter.config import DraftConfig, load_config, parse
+from .drafter.drafter import Drafter
+from .drafter.mask_embedding import read_mask_embedding
+from .drafter.model import OWN, DraftModel
 from .errors import DFlashError, UsageError, first_line
-from .kernels.shapes import Shapes
-from .kernels.verdicts import proven
-from .mask_embedding import read_mask_embedding
-from .model import OWN, DraftModel
-from .target import Target, target_config
+from .files.checkpoint import check_weights, header
+from .hub import resolve as hub
+from .proof.shapes import Shapes
+from .proof.verdicts import proven
+from .target.target import Target, target_config
 
 # Tensors of some exports that drafting does not read: the map back, and copies of the target's.
 UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})

@@ -10,12 +10,12 @@ from typing import Protocol
 import mlx.core as mx
 import numpy as np
 
-from .acceptance import Match, Verdict, chosen
-from .calibration import Confidence
 from .context import Context
-from .policy import Policy
-from .slots import Draft, Slots, Top
-from .tree import Tree, best_first
+from .policy.calibration import Confidence
+from .policy.policy import Policy
+from .speculation.acceptance import Match, Verdict, chosen
+from .speculation.drafts import Draft, Slots, Top
+from .speculation.tree import Tree, best_first
 from .types import Plan
 
 PLAIN = Plan(1)

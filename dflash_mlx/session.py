@@ -10,19 +10,19 @@ from weakref import ref
 
 from mlx_lm.generate import wired_limit
 
-from .acceptance import make_rule
-from .adaptive import Adaptive
 from .baseline import decode_plain
+from .chat.template import TemplateOptions
+from .chat.text import Reader
 from .context import Context, Progress
 from .decode import decode
 from .errors import UsageError
 from .kernels.dispatch import EXACT_ROWS
 from .pair import Pair
-from .plans import MOST_ROWS, Mode, fixed_policy
-from .policy import Policy, PolicyState
+from .policy.plans import MOST_ROWS, Mode, fixed_policy
+from .policy.policy import Policy, PolicyState
+from .speculation.acceptance import make_rule
 from .stats import Stats
-from .template import TemplateOptions
-from .text import Reader
+from .timing.adaptive import Adaptive
 from .types import Block, SamplingParams
 
 Prompt = str | list[dict[str, Any]] | list[int]

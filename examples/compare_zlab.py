@@ -81,8 +81,8 @@ def main() -> None:
     """Run the prompts and print one table."""
     from text import held_out
 
-    from dflash_mlx.hub import bundled
-    from dflash_mlx.target import Target
+    from dflash_mlx.hub.resolve import bundled
+    from dflash_mlx.target.target import Target
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--other", required=True, help="the python that has dflash==0.1.0")

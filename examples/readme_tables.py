@@ -9,15 +9,15 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-from dflash_mlx.registry import Entry, entries
+from dflash_mlx.hub.registry import Entry, entries
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def commands() -> str:
     """The slash commands, what they do, and the keys."""
-    table = import_module("dflash_mlx.cli.commands").COMMANDS
-    keys = import_module("dflash_mlx.cli.prompt").KEYS
+    table = import_module("dflash_mlx.cli.chat.commands").COMMANDS
+    keys = import_module("dflash_mlx.cli.terminal.prompt").KEYS
     rows = [(f"`{command.form}`", command.help) for command in table]
     rows += [(name, does) for name, does in keys]
     return rows_of(("command or key", "does"), rows)

@@ -11,7 +11,7 @@ from statistics import median
 
 import numpy as np
 
-from dflash_mlx.tree import Candidates, best_first
+from dflash_mlx.speculation.tree import Candidates, best_first
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 300) -> float:

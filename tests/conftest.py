@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 # One thread: with two, OpenBLAS crawls when anything else runs on the machine.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from dflash_mlx.blas import use_openblas
+from dflash_mlx.cpu.blas import use_openblas
 
 use_openblas()
 

@@ -9,8 +9,8 @@ from metal.ours import same_bits
 
 from dflash_mlx.context import Context
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.target import Target
-from dflash_mlx.tree import Tree
+from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.target.target import Target
 
 TREE = Tree(
     tokens=tuple(tiny.prompt_of(9, 8)),

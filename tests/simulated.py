@@ -13,10 +13,10 @@ from functools import cache
 
 import numpy as np
 
-from dflash_mlx.calibration import Confidence
-from dflash_mlx.costs import PLAIN, Costs, Plan
-from dflash_mlx.measure import Job, survey
-from dflash_mlx.policy import Policy
+from dflash_mlx.policy.calibration import Confidence
+from dflash_mlx.policy.costs import PLAIN, Costs, Plan
+from dflash_mlx.policy.policy import Policy
+from dflash_mlx.timing.measure import Job, survey
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
 # Rows from which on a product is a qmm, for matrices of up to 2048, up to 4096, and more.

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import dflash_mlx.session as session
+from dflash_mlx.chat.text import Piece, Reader
 from dflash_mlx.context import CHUNK, Context
 from dflash_mlx.session import Session
 from dflash_mlx.stats import Stats
-from dflash_mlx.text import Piece, Reader
 
 wanted: dict[str, Any] = {}
 record, one_pass, stream = Stats.record, Context._pass, Session.stream

@@ -6,7 +6,7 @@ They are short: what the families share (system prompts, dates, forms of tool ca
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from tiny import byte_tokenizer
 
-from dflash_mlx.template import Template
+from dflash_mlx.chat.template import Template
 
 HISTORY = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}<|stop|>{% endfor %}"

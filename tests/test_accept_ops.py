@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import tiny
 
-from dflash_mlx import acceptance, api
-from dflash_mlx.acceptance import make_rule
+from dflash_mlx import api
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels import dispatch, outcome, verify_accept, verify_accept_sample
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.kernels.dispatch import Kernels, Op, available
 from dflash_mlx.pair import Pair
-from dflash_mlx.sampling import words
+from dflash_mlx.speculation import acceptance
+from dflash_mlx.speculation.acceptance import make_rule
+from dflash_mlx.speculation.sampling import words
 from dflash_mlx.types import SamplingParams
 
 

@@ -11,20 +11,13 @@ from golden_pair import GOLDEN
 
 import dflash_mlx
 from dflash_mlx import bench
-from dflash_mlx.bench import (
-    differences,
-    facts,
-    modes,
-    questions,
-    runner,
-    summary,
-)
+from dflash_mlx.bench import differences, facts, modes, questions, runner, summary
 from dflash_mlx.bench.curve import curve_of
 from dflash_mlx.bench.record import Key, Record, Rounds, Turn, record_of
 from dflash_mlx.bench.schedule import Schedule
-from dflash_mlx.costs import Costs
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.policy.costs import Costs
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
 COSTS = Costs(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)), ((9, 1.3e-2), (17, 2e-2)))
@@ -226,7 +219,7 @@ def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
         return honest(*args)
 
     honest = runner.ask
-    monkeypatch.setattr("dflash_mlx.adaptive.measure", costs)
+    monkeypatch.setattr("dflash_mlx.timing.adaptive.measure", costs)
     monkeypatch.setattr(runner, "ask", ask)
     chat = asked("x" * 40, "and again")
     records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))

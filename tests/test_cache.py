@@ -19,12 +19,14 @@ from mlx_lm.models.cache import (
     make_prompt_cache,
 )
 
-from dflash_mlx import cache as cache_module
-from dflash_mlx import recurrent, registry, rotating
-from dflash_mlx.cache import TargetCache, members
 from dflash_mlx.errors import DFlashError, RewindError
-from dflash_mlx.recurrent import RecurrentCache, Tape
-from dflash_mlx.target import Target
+from dflash_mlx.hub import registry
+from dflash_mlx.target import recurrent
+from dflash_mlx.target.caches import rotating
+from dflash_mlx.target.caches import target_cache as cache_module
+from dflash_mlx.target.caches.target_cache import TargetCache, members
+from dflash_mlx.target.recurrent import RecurrentCache, Tape
+from dflash_mlx.target.target import Target
 
 STEPS, SOME_STEPS = 1000, 60
 COMPARE_EVERY = 20

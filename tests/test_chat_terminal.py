@@ -267,7 +267,7 @@ def test_second_interrupt_leaves_and_keeps_the_answer(chat: ChatTerminal) -> Non
 @pytest.mark.parametrize("held", [True, False])
 def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -> None:
     """It came while what had been said was put away, and all of it was lost."""
-    interrupt = import_module("dflash_mlx.cli.interrupt").Interrupt(2.0)
+    interrupt = import_module("dflash_mlx.cli.terminal.interrupt").Interrupt(2.0)
     module = import_module("dflash_mlx.cli.answer")
     view = import_module("dflash_mlx.cli.view").PlainView(
         import_module("dflash_mlx.cli.output").Output()
@@ -412,7 +412,7 @@ def test_the_default_measures_and_tells_what_it_chose(start, tmp_path: Path) -> 
 
 def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
     """Each once as it is meant, and the chat goes on; a wrong one is not sent."""
-    commands = import_module("dflash_mlx.cli.commands").COMMANDS
+    commands = import_module("dflash_mlx.cli.chat.commands").COMMANDS
     typed = [
         ("/help", "/help keys lists the keys"),
         ("/?", "/help keys lists the keys"),
@@ -457,7 +457,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
 
 def test_long_lines_hang() -> None:
     """What does not fit goes on below its column, or below the line where that is too narrow."""
-    hanging = import_module("dflash_mlx.cli.layout").hanging
+    hanging = import_module("dflash_mlx.cli.terminal.layout").hanging
     line = "  /set [name]  show or change all that can be set"
     assert hanging(line, 0) == hanging(line, 80) == line
     assert hanging(line, 43) == (

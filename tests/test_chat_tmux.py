@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
-chat_view, output = (import_module(f"dflash_mlx.cli.{name}") for name in ("chat_view", "output"))
+chat_view, output = (import_module(f"dflash_mlx.cli.{name}") for name in ("chat.view", "output"))
 chat_view.REDRAW = 0
 socket, folder, sizes = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
 text = (folder / "document.md").read_text(encoding="utf-8")

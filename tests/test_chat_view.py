@@ -14,7 +14,7 @@ from dflash_mlx.stats import Stats
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("chat_view", "output", "markdown", "render")
+    for name in ("chat.view", "output", "terminal.markdown", "terminal.render")
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]

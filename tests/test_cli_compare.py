@@ -63,7 +63,7 @@ def test_difference_is_counted_from_one():
 
 def test_bundled_pair_is_named(cli_app, monkeypatch):
     """With --compare also where nobody watches, so that nobody takes it for a large model."""
-    monkeypatch.setattr("dflash_mlx.hub.bundled", lambda part: GOLDEN / part)
+    monkeypatch.setattr("dflash_mlx.hub.resolve.bundled", lambda part: GOLDEN / part)
     result = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9", "--compare"])
     assert result.stderr.startswith("no --model given: the bundled pair answers")
     quiet = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9"])

@@ -138,7 +138,7 @@ def test_code_of_a_tokenizer_in_training(
         seen.append(trust_remote_code)
         raise DFlashError("seen.")
 
-    monkeypatch.setattr("dflash_mlx.target.Target.load", load)
+    monkeypatch.setattr("dflash_mlx.target.target.Target.load", load)
     for flags in ([], ["--trust-remote-code"]):
         arguments = ["train", "none.jsonl", "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]
         assert CliRunner().invoke(cli_app, arguments).exit_code == 1

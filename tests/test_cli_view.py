@@ -11,7 +11,7 @@ from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
 
 output, view, wait = (
-    import_module(f"dflash_mlx.cli.{name}") for name in ("output", "view", "wait")
+    import_module(f"dflash_mlx.cli.{name}") for name in ("output", "view", "terminal.wait")
 )
 
 

@@ -16,15 +16,15 @@ import tiny
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 
-commands = import_module("dflash_mlx.cli.commands")
-dialogue = import_module("dflash_mlx.cli.dialogue")
-interrupt = import_module("dflash_mlx.cli.interrupt")
+commands = import_module("dflash_mlx.cli.chat.commands")
+dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.output")
-prompt = import_module("dflash_mlx.cli.prompt")
-rooms = import_module("dflash_mlx.cli.room")
+prompt = import_module("dflash_mlx.cli.terminal.prompt")
+rooms = import_module("dflash_mlx.cli.chat.room")
 thinking = import_module("dflash_mlx.cli.thinking")
-transcript = import_module("dflash_mlx.cli.transcript")
+transcript = import_module("dflash_mlx.cli.chat.transcript")
 tuning = import_module("dflash_mlx.cli.tuning")
 
 
@@ -312,7 +312,7 @@ def test_a_drafter_too_big_for_the_memory(
 ) -> None:
     """Refused before it is loaded, the old one goes on; --force loads it."""
     path = tiny.GOLDEN / "qwen3_full" / "draft"
-    monkeypatch.setattr("dflash_mlx.memory.working_set", lambda: 1_000_000)
+    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1_000_000)
     with pytest.raises(DFlashError, match="needs"):
         use(f"/draft {path}")
     assert room.dialogue.ask("hello").stats.verifies
@@ -372,7 +372,7 @@ def test_stats_of_a_hybrid() -> None:
         looks=dialogue.Looks(quiet=True),
         keeps=True,
     )
-    page = import_module("dflash_mlx.cli.stats_page").stats_page
+    page = import_module("dflash_mlx.cli.chat.stats_page").stats_page
 
     def said() -> str:
         return next(line for line in page(talk, talk.out) if "snapshots" in line)

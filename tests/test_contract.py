@@ -32,10 +32,10 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
-from dflash_mlx import attention
 from dflash_mlx.context import CHUNK
-from dflash_mlx.sampling import HISTORY
-from dflash_mlx.target import FAMILIES
+from dflash_mlx.speculation.sampling import HISTORY
+from dflash_mlx.target import attention
+from dflash_mlx.target.target import FAMILIES
 
 
 def rows(count: int, first: int = 0) -> mx.array:

@@ -14,8 +14,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from dflash_mlx.cpu import MaskedCache, SharedRope, on_cpu, settle, unsettle
-from dflash_mlx.swiglu import SWIGLU_LAYERS, BlockMLP, is_swiglu, swiglu
+from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, settle, unsettle
+from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, BlockMLP, is_swiglu, swiglu
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 

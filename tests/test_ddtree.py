@@ -16,15 +16,15 @@ import test_sampling as laws
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.acceptance import Match, make_rule
-from dflash_mlx.calibration import Confidence
 from dflash_mlx.context import Context
-from dflash_mlx.drafter import Drafter
+from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy import Fixed
+from dflash_mlx.policy.calibration import Confidence
+from dflash_mlx.policy.policy import Fixed
 from dflash_mlx.proposal import Branches, Chain, Step, propose
 from dflash_mlx.session import Session
+from dflash_mlx.speculation.acceptance import Match, make_rule
 from dflash_mlx.types import Plan, SamplingParams
 
 BUDGETS = (1, 4, 15, 16, 64)

@@ -14,12 +14,12 @@ from mlx.utils import tree_flatten
 from test_pair import assert_lossless, edit_config, edit_weights, refused
 
 from dflash_mlx import api
-from dflash_mlx.config import DFlash2, parse
 from dflash_mlx.context import Context
-from dflash_mlx.convolution import DynamicConv, convolve
-from dflash_mlx.model import DraftModel
+from dflash_mlx.drafter.config import DFlash2, parse
+from dflash_mlx.drafter.convolution import DynamicConv, convolve
+from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.pair import load
-from dflash_mlx.slots import Lattice
+from dflash_mlx.speculation.drafts import Lattice
 from dflash_mlx.types import SamplingParams
 
 CASE = tiny.GOLDEN / "qwen3_dflash2"

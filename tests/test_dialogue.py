@@ -20,8 +20,8 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
 
-dialogue = import_module("dflash_mlx.cli.dialogue")
-transcript = import_module("dflash_mlx.cli.transcript")
+dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+transcript = import_module("dflash_mlx.cli.chat.transcript")
 tuning = import_module("dflash_mlx.cli.tuning")
 output = import_module("dflash_mlx.cli.output")
 

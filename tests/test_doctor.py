@@ -42,7 +42,9 @@ def own_place(tmp_path, monkeypatch):
 @pytest.fixture
 def quick(monkeypatch):
     """No models: the self-test is known to be well."""
-    monkeypatch.setattr(part("doctor"), "self_test", lambda _: part("finding").ok("well"))
+    monkeypatch.setattr(
+        part("doctor.command"), "self_test", lambda _: part("doctor.finding").ok("well")
+    )
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_one_check_that_breaks_off_stops_no_other(monkeypatch, quick, look):
     def raise_it():
         raise ZeroDivisionError("nobody\nthought \x1b[31mof this")
 
-    monkeypatch.setattr(part("machine"), "chip", raise_it)
+    monkeypatch.setattr(part("doctor.machine"), "chip", raise_it)
     checks = look()
     assert checks["chip"]["status"] == "fail"
     assert checks["chip"]["found"] == (
@@ -120,7 +122,7 @@ def test_one_check_that_breaks_off_stops_no_other(monkeypatch, quick, look):
 
 def test_traceback_for_those_who_ask(monkeypatch, quick, cli_app):
     monkeypatch.setenv("DFLASH_DEBUG", "1")
-    monkeypatch.setattr(part("machine"), "chip", lambda: 1 / 0)
+    monkeypatch.setattr(part("doctor.machine"), "chip", lambda: 1 / 0)
     result = CliRunner().invoke(cli_app, ["doctor", "--json"])
     assert "Traceback" in result.stderr
     assert json.loads(result.stdout)["ok"] is False
@@ -152,7 +154,7 @@ def test_mlx_out_of_range(tmp_path, monkeypatch, quick, look, version):
 
 
 def test_a_package_that_is_missing(monkeypatch, quick, look):
-    installation = part("installation")
+    installation = part("doctor.installation")
     installed = installation.installed
     monkeypatch.setattr(
         installation, "installed", lambda name: None if name == "rich" else installed(name)
@@ -167,12 +169,12 @@ def test_ranges_are_those_of_the_project():
     """The table cannot fall behind pyproject.toml."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     lines = {line.partition(";")[0].strip() for line in wanted}
-    for name, bounds in part("installation").REQUIRED.items():
+    for name, bounds in part("doctor.installation").REQUIRED.items():
         assert name + bounds in lines
 
 
 def test_versions_are_compared_as_numbers():
-    fits = part("installation").fits
+    fits = part("doctor.installation").fits
     assert fits("0.32.10", ">=0.32.9,<0.33")
     assert fits("1", ">=1.0")
     assert not fits("3.0.5", ">=3.0.50")
@@ -194,7 +196,7 @@ def on_path(monkeypatch, *folders):
 
 def test_commands_on_path(tmp_path, monkeypatch):
     """Links to this one are this one, as those of `uv tool` are."""
-    command = part("installation").command
+    command = part("doctor.installation").command
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "own"))
     ours, link = executable(tmp_path / "own/dflash"), tmp_path / "links/dflash"
     other = executable(tmp_path / "other/dflash")
@@ -359,7 +361,7 @@ def test_blas_switched_off(monkeypatch, quick, look):
 @pytest.mark.parametrize("cause", ["none", "off", "late"])
 def test_blas_that_is_really_in_force(cause):
     """The library is the one MLX's products come from, also where OpenBLAS came too late."""
-    from dflash_mlx.blas import use_openblas
+    from dflash_mlx.cpu.blas import use_openblas
 
     if use_openblas() is None:
         pytest.skip("no OpenBLAS here")
@@ -367,7 +369,7 @@ def test_blas_that_is_really_in_force(cause):
         "import sys\n"
         "from importlib import import_module\n"
         f"if {cause == 'late'}: import mlx.core\n"
-        "found = import_module('dflash_mlx.cli.machine').blas()\n"
+        "found = import_module('dflash_mlx.cli.doctor.machine').blas()\n"
         "print(found.status, found.found)\n"
     )
     env = {**os.environ, **({"DFLASH_BLAS": "off"} if cause == "off" else {})}
@@ -385,7 +387,7 @@ def test_blas_that_is_really_in_force(cause):
 @LINUX
 def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
     library = Path("/x/mlx_cpu.libs/libblas-1.so.3")
-    monkeypatch.setattr(part("machine"), "product_library", lambda: library)
+    monkeypatch.setattr(part("doctor.machine"), "product_library", lambda: library)
     check = look()["blas"]
     assert check["status"] == "warn"
     assert check["found"].endswith(str(library))
@@ -395,7 +397,7 @@ def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
 @pytest.fixture
 def mac(monkeypatch):
     """A Mac as far as the checks can see; the dictionary is what sysctl says."""
-    module, known = part("machine"), {"hw.model": "Mac16,5", "sysctl.proc_translated": ""}
+    module, known = part("doctor.machine"), {"hw.model": "Mac16,5", "sysctl.proc_translated": ""}
     known["machdep.cpu.brand_string"] = "Apple M4 Max"
     monkeypatch.setattr(module, "on_mac", lambda: True)
     monkeypatch.setattr(module, "sysctl", known.__getitem__)
@@ -469,9 +471,9 @@ def test_a_model_that_no_kernel_is_proven_for(cli_app):
 
 def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
-    from dflash_mlx.kernels.proof import Verdict
+    from dflash_mlx.proof.prove import Verdict
 
-    parts = import_module("dflash_mlx.cli.kernel_check").parts
+    parts = import_module("dflash_mlx.cli.doctor.kernels").parts
     wrong = parts(Verdict("a", False, float("inf"), reason="gives what is no number"))
     assert (wrong["error"], wrong["on"]) == (None, False)
     assert json.dumps(wrong, allow_nan=False)
@@ -488,8 +490,8 @@ def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
 
 def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
-    from dflash_mlx.kernels import verdicts
-    from dflash_mlx.kernels.proof import UNUSED, Verdict
+    from dflash_mlx.proof import verdicts
+    from dflash_mlx.proof.prove import UNUSED, Verdict
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     assert look()["kernels"]["found"].startswith("1")
@@ -548,8 +550,8 @@ def test_self_test_sees_drafts_that_are_worth_nothing(monkeypatch, look):
 
 def test_self_test_without_the_bundled_pair(monkeypatch, look):
     """A DFlashError keeps its message and its hint."""
-    from dflash_mlx import hub
     from dflash_mlx.errors import DFlashError
+    from dflash_mlx.hub import resolve as hub
 
     def missing(_part):
         raise DFlashError("the bundled pair is missing.", hint="install it")
@@ -598,11 +600,11 @@ def screen(monkeypatch):
 def test_terminals(screen, monkeypatch, columns, encoding, kind, status, found):
     monkeypatch.setenv("TERM", kind)
     screen(columns, encoding=encoding)
-    finding = part("surroundings").terminal()
+    finding = part("doctor.surroundings").terminal()
     assert (finding.status, finding.found) == (status, found)
     assert bool(finding.hint) == (status == "warn")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert part("surroundings").terminal().found == f"{found} · no colours, as NO_COLOR asks"
+    assert part("doctor.surroundings").terminal().found == f"{found} · no colours, as NO_COLOR asks"
 
 
 LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so and more"
@@ -611,7 +613,7 @@ LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3
 @pytest.mark.parametrize("columns", [24, 40, 59, 60, 80, 100, 300])
 def test_report_fits_its_terminal(screen, columns):
     """No line is too long, none begins with a dot between two findings, and nothing is lost."""
-    doctor, output = part("doctor"), part("output")
+    doctor, output = part("doctor.command"), part("output")
     screen(columns)
     report = doctor.Report(output.Output())
     lines = report.lines(doctor.Check("variables", "warn", LONG, "`chmod 600 ~/a/b/c/d/e/f/g`"))
@@ -625,9 +627,13 @@ def test_report_fits_its_terminal(screen, columns):
 
 
 def test_paths_break_after_a_slash():
-    assert part("doctor").wrap("at /aaaa/bbbb/cccc now", 11) == ["at", "/aaaa/bbbb/", "cccc now"]
-    assert part("doctor").wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
-    assert part("doctor").wrap("", 10) == [""]
+    assert part("doctor.command").wrap("at /aaaa/bbbb/cccc now", 11) == [
+        "at",
+        "/aaaa/bbbb/",
+        "cccc now",
+    ]
+    assert part("doctor.command").wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert part("doctor.command").wrap("", 10) == [""]
 
 
 def show_on_terminal(**env):
@@ -638,8 +644,8 @@ def show_on_terminal(**env):
     plain = {name: value for name, value in os.environ.items() if name != "DFLASH_MODE"}
     program = (
         "from importlib import import_module as get\n"
-        "well = get('dflash_mlx.cli.finding').ok(chr(964))\n"
-        "get('dflash_mlx.cli.doctor').self_test = lambda _: well\n"
+        "well = get('dflash_mlx.cli.doctor.finding').ok(chr(964))\n"
+        "get('dflash_mlx.cli.doctor.command').self_test = lambda _: well\n"
         "get('dflash_mlx.cli.app').app(['doctor'])\n"
     )
     process = subprocess.Popen(
@@ -685,7 +691,7 @@ def test_importing_it_loads_no_model_code():
     program = (
         "import sys\n"
         "from importlib import import_module\n"
-        "import_module('dflash_mlx.cli.doctor')\n"
+        "import_module('dflash_mlx.cli.doctor.command')\n"
         "heavy = {'mlx', 'mlx_lm', 'numpy', 'huggingface_hub', 'rich', 'prompt_toolkit'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )

@@ -6,7 +6,7 @@ import tiny
 from tiny import prompt_of
 
 from dflash_mlx.context import Context
-from dflash_mlx.drafter import WAITING, DraftCache
+from dflash_mlx.drafter.drafter import WAITING, DraftCache
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,15 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 from dflash_mlx import Pair, Session, load
-from dflash_mlx.config import load_config, parse
+from dflash_mlx.cpu.swiglu import BlockMLP
+from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.hub import bundled
+from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.linear import StandIn
 from dflash_mlx.pair import load_drafter
-from dflash_mlx.swiglu import BlockMLP
-from dflash_mlx.target import Target
+from dflash_mlx.target.linear import StandIn
+from dflash_mlx.target.target import Target
 
 WAYS: list[tuple[Any, dict[str, Any]]] = [
     ("dflash", {}),

@@ -12,7 +12,7 @@ from dflash_mlx import api
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Mode, Session
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

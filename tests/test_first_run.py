@@ -9,15 +9,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dflash_mlx import download, memory, registry, snapshots
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import download, memory, registry
 
-chat = import_module("dflash_mlx.cli.chat")
-first_run = import_module("dflash_mlx.cli.first_run")
+chat = import_module("dflash_mlx.cli.chat.command")
+first_run = import_module("dflash_mlx.cli.chat.first_run")
 loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.output")
-transcript = import_module("dflash_mlx.cli.transcript")
+transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 NOTHING = options.ModelOptions()
 SMALL, LARGE = "mlx-community/Qwen3-4B-4bit", "Qwen/Qwen3-8B"

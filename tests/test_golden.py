@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import tiny
 
-from dflash_mlx import api, model
-from dflash_mlx.config import DraftConfig
+from dflash_mlx import api
 from dflash_mlx.context import Context
-from dflash_mlx.convolution import DynamicConv
+from dflash_mlx.drafter import model
+from dflash_mlx.drafter.config import DraftConfig
+from dflash_mlx.drafter.convolution import DynamicConv
+from dflash_mlx.drafter.selector import CandidateSelector
 from dflash_mlx.pair import Pair
-from dflash_mlx.selector import CandidateSelector
 from dflash_mlx.session import Session
-from dflash_mlx.slots import Lattice
+from dflash_mlx.speculation.drafts import Lattice
 
 
 @pytest.fixture(scope="module", params=tiny.CASES)

@@ -27,8 +27,10 @@ from hub_server import (
 )
 
 import dflash_mlx
-from dflash_mlx import download, hub, snapshots, transfer
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import download, transfer
+from dflash_mlx.hub import resolve as hub
 
 REPO = "owner/model"
 WEIGHTS = "model.safetensors"

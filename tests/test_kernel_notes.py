@@ -52,13 +52,13 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     out = part("output").Output()
     out.noted = []
     out.note = lambda text, style="dim": out.noted.append((text, style))
-    tuning, looks = part("tuning").Tuning(), part("dialogue").Looks()
-    return part("dialogue").Dialogue(pair, out, tuning=tuning, looks=looks, keeps=False)
+    tuning, looks = part("tuning").Tuning(), part("chat.dialogue").Looks()
+    return part("chat.dialogue").Dialogue(pair, out, tuning=tuning, looks=looks, keeps=False)
 
 
 def test_a_chat_begins_with_it(dialogue: Any) -> None:
     """The header says that kernels run, and a line which does not."""
-    part("greeting").greet(dialogue, 1.0)
+    part("chat.greeting").greet(dialogue, 1.0)
     lines = dialogue.out.noted
     assert "Metal kernels on" in " ".join(lines[0][0].split())
     warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
@@ -67,7 +67,7 @@ def test_a_chat_begins_with_it(dialogue: Any) -> None:
 
 def test_stats_have_it(dialogue: Any) -> None:
     """One line of `/stats`."""
-    page = part("stats_page").stats_page(dialogue, dialogue.out)
+    page = part("chat.stats_page").stats_page(dialogue, dialogue.out)
     (line,) = (line for line in page if line.strip().startswith("kernels"))
     assert "selector_walk · verify_attention off" in line
 
@@ -78,7 +78,7 @@ def test_commands_that_load_a_pair_say_it(dialogue: Any) -> None:
     room = SimpleNamespace(
         dialogue=dialogue, line=lambda text, style="": told.append((text, style))
     )
-    part("actions").warn_of_kernels(room)
+    part("chat.actions").warn_of_kernels(room)
     assert told == [(f"  {LINE}", "warning")]
 
 

@@ -17,15 +17,16 @@ import test_ddtree as ddtree
 import tiny
 from mlx_lm.models.cache import QuantizedKVCache, RotatingKVCache
 
-from dflash_mlx import attention, deltas, recurrent
-from dflash_mlx.branch import Branch
-from dflash_mlx.cache import TargetCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.policy import Fixed
-from dflash_mlx.target import Target
-from dflash_mlx.tree import Tree
+from dflash_mlx.policy.policy import Fixed
+from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.target import attention, recurrent
+from dflash_mlx.target import gated_delta_kernels as deltas
+from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.target.target import Target
+from dflash_mlx.target.tree_pass import Branch
 from dflash_mlx.types import Plan
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)

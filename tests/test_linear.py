@@ -11,7 +11,7 @@ from mlx_lm.models.switch_layers import SwitchGLU
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
-from dflash_mlx.linear import RowByRow, RowsEmbedding, RowsLinear, StandIn, install, stand_in
+from dflash_mlx.target.linear import RowByRow, RowsEmbedding, RowsLinear, StandIn, install, stand_in
 
 OWN, EXACT = Kernels(own=True), Kernels(exact=True)
 EXPERTS = {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4", "gpt_oss", "minimax", "glm4_moe"}

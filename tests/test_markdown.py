@@ -8,7 +8,13 @@ import pytest
 
 markdown, dialect, render, highlight, pieces = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("markdown", "dialect", "render", "highlight", "pieces")
+    for name in (
+        "terminal.markdown",
+        "terminal.dialect",
+        "terminal.render",
+        "terminal.highlight",
+        "terminal.pieces",
+    )
 )
 Piece = pieces.Piece
 

@@ -20,14 +20,21 @@ import tiny
 from simulated import BLOCK, MACHINES, Machine
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
-from dflash_mlx.adaptive import usual_tree
-from dflash_mlx.cache import members
 from dflash_mlx.context import Context
-from dflash_mlx.costs import Costs
-from dflash_mlx.measure import BUDGET, Job, Scratch, measure, survey
 from dflash_mlx.pair import Pair
-from dflash_mlx.ruler import Ruler, cost_file, depth_for, fingerprint, read_costs, write_costs
+from dflash_mlx.policy.costs import Costs
 from dflash_mlx.session import Session
+from dflash_mlx.target.caches.target_cache import members
+from dflash_mlx.timing.adaptive import usual_tree
+from dflash_mlx.timing.measure import BUDGET, Job, Scratch, measure, survey
+from dflash_mlx.timing.ruler import (
+    Ruler,
+    cost_file,
+    depth_for,
+    fingerprint,
+    read_costs,
+    write_costs,
+)
 from dflash_mlx.types import SamplingParams
 
 JOBS: list[Job] = [("plain", 1), ("draft", 8), ("chain", 2), ("chain", 8)]
@@ -309,7 +316,7 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
         depths.append(depth)
         return Costs(1.0, 0.1, ((1, 1.0), (8, 1.5)))
 
-    monkeypatch.setattr("dflash_mlx.adaptive.measure", costs)
+    monkeypatch.setattr("dflash_mlx.timing.adaptive.measure", costs)
     session = Session(pair, mode="auto")
     answer = session.stream(prompt_of(200), max_tokens=9)
     assert depths == [256]
@@ -333,7 +340,7 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new MLX may have faster kernels."""
     pair, count = pair_of("qwen3"), Counted()
     Ruler(pair, count).at(1)
-    monkeypatch.setattr("dflash_mlx.ruler.version", lambda name: "9.9")
+    monkeypatch.setattr("dflash_mlx.timing.ruler.version", lambda name: "9.9")
     Ruler(pair, count).at(1)
     assert len(count.depths) == 2
 
@@ -411,7 +418,7 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.ruler.os.replace", fails)
+        patch.setattr("dflash_mlx.timing.ruler.os.replace", fails)
         write_costs(file, "b", COSTS)
     assert read_costs(file) == {"a": COSTS}
     for number in range(70):

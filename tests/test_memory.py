@@ -7,11 +7,11 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx import memory, registry
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.memory import Need, cache_bytes, check_fits, judge, need, snapshot_bytes
-from dflash_mlx.registry import find
+from dflash_mlx.hub import memory, registry
+from dflash_mlx.hub.memory import Need, cache_bytes, check_fits, judge, need, snapshot_bytes
+from dflash_mlx.hub.registry import find
 
 GB = 10**9
 CONFIG = {

@@ -8,10 +8,10 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 
-from dflash_mlx.kernels.proof import prove
-from dflash_mlx.kernels.shapes import GENERIC, Attention, Delta, Linear, Selector, Shapes
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.kernels.trials import TRIALS, Trial
+from dflash_mlx.proof.prove import prove
+from dflash_mlx.proof.shapes import GENERIC, Attention, Delta, Linear, Selector, Shapes
+from dflash_mlx.proof.trials import TRIALS, Trial
 
 pytestmark = [
     pytest.mark.metal,

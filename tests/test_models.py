@@ -15,7 +15,8 @@ import pytest
 from hub_server import GATED, environment, point_client, serve, tiny_repo
 from typer.testing import CliRunner
 
-from dflash_mlx import registry, snapshots
+from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import registry
 
 REPO, DRAFT = "owner/model", "owner/draft"
 KNOWN = "mlx-community/Qwen3-4B-4bit"
@@ -61,7 +62,7 @@ def pull(run):
 @pytest.fixture
 def terminal(monkeypatch):
     """Let the command believe that somebody can be asked."""
-    module = import_module("dflash_mlx.cli.models")
+    module = import_module("dflash_mlx.cli.models.command")
     monkeypatch.setattr(module, "check_asking", lambda yes: None)
 
 
@@ -108,7 +109,7 @@ def test_list_says_what_fits(run, server, monkeypatch):
     assert entry.memory_bytes
     for share, word in ((0.7, "yes"), (0.9, "tight"), (1.1, "no")):
         limit = int(entry.memory_bytes / share)
-        monkeypatch.setattr("dflash_mlx.memory.working_set", lambda limit=limit: limit)
+        monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda limit=limit: limit)
         assert rows(run)[KNOWN]["fits"] == word
 
 
@@ -133,7 +134,7 @@ def test_list_says_what_is_cached(run, server, pull):
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
 def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
-    shelf = import_module("dflash_mlx.cli.shelf")
+    shelf = import_module("dflash_mlx.cli.models.shelf")
     cells = [shelf.TITLES, *(row.cells() for row in shelf.known_rows())]
     lines = shelf.fold(cells, width)
     longest = max(len(row[0]) for row in cells)
@@ -191,7 +192,7 @@ def test_pull_asks(run, server, terminal):
 
 def test_pull_goes_on(run, server, pull, monkeypatch):
     """What is there already is not counted as to be fetched."""
-    monkeypatch.setattr("dflash_mlx.transfer.WAITS", ())
+    monkeypatch.setattr("dflash_mlx.hub.transfer.WAITS", ())
     server.piece, server.cuts = 1000, [("model.safetensors", 9000)]
     result = run("pull", "--yes", REPO, "--no-draft")
     assert result.exit_code == 1
@@ -205,7 +206,7 @@ def test_room_is_looked_at_for_both(run, server, monkeypatch):
     """A disk that holds either of the two but not both."""
     from types import SimpleNamespace
 
-    from dflash_mlx import download
+    from dflash_mlx.hub import download
 
     small = SimpleNamespace(free=download.ROOM + 25_000)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: small)

@@ -23,11 +23,6 @@ def test_package_list_equals_tree():
     assert found == set(setuptools["packages"])
 
 
-def test_cli_is_flat():
-    """Relative imports out of a sub-folder would not find the engine."""
-    assert not [path for path in (ROOT / "cli").iterdir() if path.is_dir() and path.name[0] != "_"]
-
-
 def test_help_and_version_load_no_model_code():
     """Help must be there at once: mlx_lm alone takes a second to import."""
     program = (

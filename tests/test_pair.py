@@ -12,10 +12,12 @@ import tiny
 from mlx_lm import stream_generate
 from mlx_lm.utils import load as stock_load
 
-from dflash_mlx import api, hub, registry
-from dflash_mlx.config import default_layer_ids, is_drafter, parse
+from dflash_mlx import api
 from dflash_mlx.context import Context
+from dflash_mlx.drafter.config import default_layer_ids, is_drafter, parse
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub import registry
+from dflash_mlx.hub import resolve as hub
 from dflash_mlx.pair import Pair, load, load_drafter, with_drafter
 from dflash_mlx.session import Session
 from dflash_mlx.types import SamplingParams

@@ -3,8 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from dflash_mlx.acceptance import chosen, make_rule
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.speculation.acceptance import chosen, make_rule
 from dflash_mlx.types import SamplingParams
 
 

@@ -25,11 +25,11 @@ from simulated import (
     play,
 )
 
-from dflash_mlx.auto import Auto
-from dflash_mlx.calibration import Calibration, Confidence, Positions, steps, survivals
-from dflash_mlx.costs import PLAIN, Costs, Drift, Plan, words
-from dflash_mlx.parking import Interest, Parking
-from dflash_mlx.policy import Fixed
+from dflash_mlx.policy.auto import Auto
+from dflash_mlx.policy.calibration import Calibration, Confidence, Positions, steps, survivals
+from dflash_mlx.policy.costs import PLAIN, Costs, Drift, Plan, words
+from dflash_mlx.policy.parking import Interest, Parking
+from dflash_mlx.policy.policy import Fixed
 
 ANSWERS = 8
 SPREAD = [Machine("M1", "narrow"), Machine("M4 Max", "narrow"), Machine("M5 Max", "wide"), None]

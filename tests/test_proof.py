@@ -8,21 +8,13 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from dflash_mlx.kernels import verdicts
 from dflash_mlx.kernels.dispatch import Kernels, Op
-from dflash_mlx.kernels.proof import (
-    STARTED,
-    UNTIMED,
-    UNUSED,
-    Verdict,
-    distance,
-    outputs,
-    prove,
-)
-from dflash_mlx.kernels.shapes import GENERIC, Shapes
 from dflash_mlx.kernels.source import signature
-from dflash_mlx.kernels.trials import TRIALS, Trial
-from dflash_mlx.kernels.verdicts import key_of, latest, proven, read_verdicts, verdict_file
+from dflash_mlx.proof import verdicts
+from dflash_mlx.proof.prove import STARTED, UNTIMED, UNUSED, Verdict, distance, outputs, prove
+from dflash_mlx.proof.shapes import GENERIC, Shapes
+from dflash_mlx.proof.trials import TRIALS, Trial
+from dflash_mlx.proof.verdicts import key_of, latest, proven, read_verdicts, verdict_file
 
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
 X = mx.array([1.0, 2.0, -3.0])

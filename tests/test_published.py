@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dflash_mlx.config import DraftConfig
+from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import Names
+from dflash_mlx.hub.resolve import Names
 from dflash_mlx.pair import checked
 
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 from screen import Screen
 
-region = import_module("dflash_mlx.cli.region")
+region = import_module("dflash_mlx.cli.terminal.region")
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5), (10, 2)]
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dflash_mlx import hub, registry
-from dflash_mlx.config import parse
+from dflash_mlx.drafter.config import parse
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.registry import Entry, entries, find
-from dflash_mlx.target import FAMILIES
+from dflash_mlx.hub import registry
+from dflash_mlx.hub import resolve as hub
+from dflash_mlx.hub.registry import Entry, entries, find
+from dflash_mlx.target.target import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 GB = 10**9
@@ -28,7 +29,7 @@ DRAFTER = {
 def test_the_data_file_is_installed():
     """Read from the tree it works; a wheel without it knows no pair."""
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    assert "pairs.toml" in setuptools["package-data"]["dflash_mlx"]
+    assert "pairs.toml" in setuptools["package-data"]["dflash_mlx.hub"]
 
 
 def test_what_runs_is_what_the_engine_runs():

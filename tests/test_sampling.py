@@ -18,18 +18,25 @@ import pytest
 import tiny
 from mlx_lm import sample_utils
 
-from dflash_mlx import acceptance, api
-from dflash_mlx.acceptance import RULES, BlockVerification, Match, TokenRejection, make_rule
-from dflash_mlx.calibration import Confidence
+from dflash_mlx import api
 from dflash_mlx.context import Context
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.policy import Policy
+from dflash_mlx.policy.calibration import Confidence
+from dflash_mlx.policy.policy import Policy
 from dflash_mlx.proposal import Undecided
-from dflash_mlx.recurrent import RecurrentCache
-from dflash_mlx.sampling import Shaper
-from dflash_mlx.slots import Draft, Independent, Lattice, Slots
+from dflash_mlx.speculation import acceptance
+from dflash_mlx.speculation.acceptance import (
+    RULES,
+    BlockVerification,
+    Match,
+    TokenRejection,
+    make_rule,
+)
+from dflash_mlx.speculation.drafts import Draft, Independent, Lattice, Slots
+from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.target.recurrent import RecurrentCache
 from dflash_mlx.types import Plan, SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)

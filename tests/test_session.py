@@ -13,7 +13,7 @@ from dflash_mlx import api
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Mode, Session
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")

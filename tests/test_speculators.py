@@ -15,13 +15,13 @@ import tiny
 from test_pair import assert_lossless, edit_weights, refused
 from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
-from dflash_mlx.acceptance import RULES
-from dflash_mlx.config import is_drafter, parse
+from dflash_mlx.drafter.config import is_drafter, parse
+from dflash_mlx.drafter.mask_embedding import FILE, read_mask_embedding
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.mask_embedding import FILE, read_mask_embedding
 from dflash_mlx.pair import load
-from dflash_mlx.slots import Independent
-from dflash_mlx.target import Target
+from dflash_mlx.speculation.acceptance import RULES
+from dflash_mlx.speculation.drafts import Independent
+from dflash_mlx.target.target import Target
 
 FEW = 40  # tokens of the reduced vocabulary
 KEPT = sorted(set(range(0, 2 * FEW, 2)) - {0} | {98})  # what they are in the target's

@@ -10,9 +10,9 @@ import tiny
 from mlx import nn
 from mlx_lm.utils import quantize_model
 
-from dflash_mlx import families
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.target import FAMILIES, Tap, Target, target_config
+from dflash_mlx.target import families
+from dflash_mlx.target.target import FAMILIES, Tap, Target, target_config
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 GROUP: dict[str, Any] = {

@@ -8,8 +8,8 @@ import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from templates import template_of
 
+from dflash_mlx.chat.template import Template, TemplateOptions
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.template import Template, TemplateOptions
 
 ASK = [{"role": "user", "content": "why?"}]
 TOOL = {

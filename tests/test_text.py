@@ -6,7 +6,7 @@ import pytest
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.text import Reader, held_back
+from dflash_mlx.chat.text import Reader, held_back
 
 
 def read(

@@ -7,8 +7,8 @@ import pytest
 import templates
 import tiny
 
-from dflash_mlx.text import Reader
-from dflash_mlx.thinking import LONGEST_HEADER, turn_ends
+from dflash_mlx.chat.text import Reader
+from dflash_mlx.chat.thinking import LONGEST_HEADER, turn_ends
 
 THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
 HARMONY = THOUGHT + "<|channel|>final<|message|>"

@@ -11,10 +11,11 @@ import pytest
 import tiny
 
 import dflash_mlx
-from dflash_mlx import api, snapshots
+from dflash_mlx import api
+from dflash_mlx.chat.tokenizer import load, stop_ids
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.target import Target
-from dflash_mlx.tokenizer import load, stop_ids
+from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.target.target import Target
 
 # A tokenizer as Kimi's: the vocabulary in tiktoken.model, the rest in Python.
 CODE = '''

@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx.config import DraftConfig
-from dflash_mlx.drafter import Drafter
-from dflash_mlx.model import DraftModel
+from dflash_mlx.drafter.config import DraftConfig
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.train import loss as loss_module
 from dflash_mlx.train.loss import (
     block_hidden,

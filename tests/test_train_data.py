@@ -8,7 +8,7 @@ import pytest
 from tiny import GOLDEN, plain
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all
 from dflash_mlx.train.batches import Sequence, draw_anchors, epoch_batches, rectangles
 from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap

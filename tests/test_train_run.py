@@ -17,9 +17,9 @@ from mlx.utils import tree_flatten
 from typer.testing import CliRunner
 
 import dflash_mlx
-from dflash_mlx.config import load_config, parse
+from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 from dflash_mlx.train.answers import AnswerSettings
 from dflash_mlx.train.batches import Sequence
 from dflash_mlx.train.events import Measured, Prepared, Saved, StepDone
@@ -317,7 +317,7 @@ def test_command_line(cli_app, prompts, tmp_path):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(cli_app, prompts, tmp_path, monkeypatch):
     """Guards an evening's work: one Ctrl-C ends the step, saves, and exits with 130."""
-    command = import_module("dflash_mlx.cli.train")
+    command = import_module("dflash_mlx.cli.train.command")
     show = command.View.show
 
     def press(view, event):

@@ -16,7 +16,7 @@ import pytest
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-transcript = import_module("dflash_mlx.cli.transcript")
+transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
 
 CHAT = Chat(
@@ -115,7 +115,7 @@ def test_a_fault_in_saving_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch)
 
 SAVER = """
 import importlib, sys
-transcript = importlib.import_module("dflash_mlx.cli.transcript")
+transcript = importlib.import_module("dflash_mlx.cli.chat.transcript")
 text = "word " * 4000
 number = int(sys.argv[1])
 while True:

@@ -7,9 +7,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx import tree as tree_module
-from dflash_mlx.slots import Independent, Lattice, top_ids
-from dflash_mlx.tree import Candidates, Tree, best_first
+from dflash_mlx.speculation import tree as tree_module
+from dflash_mlx.speculation.drafts import Independent, Lattice, top_ids
+from dflash_mlx.speculation.tree import Candidates, Tree, best_first
 
 Prefix = tuple[int, ...]
 LEVEL = np.log(np.array([0.5, 0.25, 0.25, 0.125, 0.125, 0.0625]))

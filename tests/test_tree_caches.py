@@ -16,11 +16,13 @@ import tiny
 from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
-from dflash_mlx import branch, layer_cache, recurrent
-from dflash_mlx.branch import Branch, TreeRope
-from dflash_mlx.cache import TargetCache
 from dflash_mlx.errors import RewindError
-from dflash_mlx.tree import Tree
+from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.target import recurrent
+from dflash_mlx.target import tree_pass as branch
+from dflash_mlx.target.caches import layer_cache
+from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.target.tree_pass import Branch, TreeRope
 
 TREES, SOME_TREES = 1000, 15
 FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
@@ -126,14 +128,18 @@ def wrong_order(patch: pytest.MonkeyPatch) -> None:
     """A fault: rows are put together in the wrong order."""
     honest = layer_cache.pick
     patch.setattr(
-        "dflash_mlx.cache.pick", lambda c, rows, n: honest(c, (*rows[:-2], *rows[:-3:-1]), n)
+        "dflash_mlx.target.caches.target_cache.pick",
+        lambda c, rows, n: honest(c, (*rows[:-2], *rows[:-3:-1]), n),
     )
 
 
 def first_rows(patch: pytest.MonkeyPatch) -> None:
     """A fault: the path's rows are taken to be the first ones."""
     honest = layer_cache.pick
-    patch.setattr("dflash_mlx.cache.pick", lambda c, rows, n: honest(c, tuple(range(len(rows))), n))
+    patch.setattr(
+        "dflash_mlx.target.caches.target_cache.pick",
+        lambda c, rows, n: honest(c, tuple(range(len(rows))), n),
+    )
 
 
 def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:

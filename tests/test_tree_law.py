@@ -16,11 +16,11 @@ from test_ddtree import tree_policy
 from test_tree_caches import FORK, state_of_the_row_before
 
 from dflash_mlx import api
-from dflash_mlx.acceptance import Match
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.policy import Fixed
-from dflash_mlx.sampling import Shaper
-from dflash_mlx.tree import Tree, best_first
+from dflash_mlx.policy.policy import Fixed
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.tree import Tree, best_first
 from dflash_mlx.types import Plan, SamplingParams
 
 

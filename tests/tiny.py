@@ -20,16 +20,16 @@ from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dflash_mlx.acceptance import make_rule
-from dflash_mlx.config import parse
 from dflash_mlx.context import Context
 from dflash_mlx.decode import decode
-from dflash_mlx.drafter import Drafter
-from dflash_mlx.model import DraftModel
+from dflash_mlx.drafter.config import parse
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy import Policy
-from dflash_mlx.slots import Independent, Slots
-from dflash_mlx.target import Target
+from dflash_mlx.policy.policy import Policy
+from dflash_mlx.speculation.acceptance import make_rule
+from dflash_mlx.speculation.drafts import Independent, Slots
+from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 ALL = os.environ.get("LOSSLESS") == "all"

@@ -16,7 +16,7 @@ Importing this package loads no model code; the names below load it when they ar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from dflash_mlx.blas import use_openblas
+from dflash_mlx.cpu.blas import use_openblas
 
 if TYPE_CHECKING:
     from .curve import Curve, measure

@@ -16,7 +16,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from dflash_mlx import __version__
-from dflash_mlx.blas import use_openblas
+from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.pair import Pair
 
 from .schedule import Schedule

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import bundled
-from dflash_mlx.jsonl import read_lines, value_of
+from dflash_mlx.files.jsonl import read_lines, value_of
+from dflash_mlx.hub.resolve import bundled
 
 BUNDLED = "bundled"
 FORMAT_HINT = (

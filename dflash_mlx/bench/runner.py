@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import mlx.core as mx
 
-from dflash_mlx.adaptive import ruler
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
-from dflash_mlx.ruler import RUNS
 from dflash_mlx.session import Session
+from dflash_mlx.timing.adaptive import ruler
+from dflash_mlx.timing.ruler import RUNS
 from dflash_mlx.types import Block, SamplingParams
 
 from .modes import BASELINE, Variant

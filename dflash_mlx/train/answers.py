@@ -20,7 +20,7 @@ import numpy as np
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.sample_utils import make_sampler
 
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 from .data import Question
 from .events import AnswersProgress

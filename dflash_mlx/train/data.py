@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_mlx.chat.template import TemplateOptions
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.jsonl import read_lines, value_of
-from dflash_mlx.target import Target
-from dflash_mlx.template import TemplateOptions
+from dflash_mlx.files.jsonl import read_lines, value_of
+from dflash_mlx.target.target import Target
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '

@@ -6,7 +6,7 @@ Knows padding and the budget; does not know what the taps are used for.
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 from .batches import Sequence
 from .workers import Workers

@@ -14,7 +14,7 @@ import numpy as np
 from mlx.optimizers import clip_grad_norm
 from mlx.utils import tree_map
 
-from dflash_mlx.drafter import Drafter
+from dflash_mlx.drafter.drafter import Drafter
 
 from .batches import Micro, Sequence, draw_anchors, epoch_batches, rectangles
 from .features import Features, padded, stacked

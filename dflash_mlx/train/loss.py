@@ -8,9 +8,9 @@ import math
 
 import mlx.core as mx
 
-from dflash_mlx.config import DraftConfig
-from dflash_mlx.drafter import Drafter
-from dflash_mlx.model import KeysValues, block_mask, context_mask
+from dflash_mlx.drafter.config import DraftConfig
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
 
 # Decay of the slot weights that the paper gives for three block sizes (section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))

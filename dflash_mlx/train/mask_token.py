@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 RESERVED = re.compile(r"reserved|unused|extra_id|placeholder|audio|vision", re.IGNORECASE)
 MEANINGFUL = re.compile(

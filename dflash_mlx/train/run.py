@@ -14,13 +14,13 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from dflash_mlx.config import load_config, parse
-from dflash_mlx.cpu import unsettle
-from dflash_mlx.drafter import Drafter
+from dflash_mlx.cpu.modules import unsettle
+from dflash_mlx.drafter.config import load_config, parse
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.model import DraftModel
 from dflash_mlx.pair import check_fit, check_tensors, load_drafter
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 from .answers import AnswerSettings, answer_all
 from .batches import Sequence

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_mlx.config import default_layer_ids
+from dflash_mlx.drafter.config import default_layer_ids
 from dflash_mlx.errors import UsageError
-from dflash_mlx.target import Target
+from dflash_mlx.target.target import Target
 
 
 @dataclass(frozen=True, slots=True)

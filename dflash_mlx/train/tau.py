@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.drafter import Drafter
+from dflash_mlx.drafter.drafter import Drafter
 
 from .batches import Sequence
 from .loss import block_hidden

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from dflash_mlx.cpu import on_cpu
+from dflash_mlx.cpu.modules import on_cpu
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -201,7 +201,7 @@ def bits(pair: Pair, count: int) -> None:
     """τ with the drafter as it is and quantised in memory; the greedy text must not change."""
     from mlx.utils import tree_flatten
 
-    from dflash_mlx.hub import BUNDLED
+    from dflash_mlx.hub.resolve import BUNDLED
     from dflash_mlx.pair import with_drafter
 
     draft = None if pair.draft_name == BUNDLED else pair.draft_name

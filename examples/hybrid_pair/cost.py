@@ -23,7 +23,7 @@ from statistics import mean, median
 from typing import Any
 from unittest.mock import patch
 
-from dflash_mlx.blas import use_openblas
+from dflash_mlx.cpu.blas import use_openblas
 
 use_openblas()  # before anything imports MLX
 sys.path.insert(0, str(Path(__file__).parent.parent / "bundled_pair"))
@@ -36,8 +36,9 @@ from mlx_lm.utils import load_model
 from text import held_out, samples
 
 import dflash_mlx
-from dflash_mlx import Pair, recurrent
+from dflash_mlx import Pair
 from dflash_mlx.context import Context
+from dflash_mlx.target import recurrent
 
 ROWS, MAX_TOKENS = 16, 120
 LEARNED, WEIGHTS = ("functions", "everyday"), (0, 0, 1, 1)

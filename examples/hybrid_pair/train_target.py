@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.blas import use_openblas
+from dflash_mlx.cpu.blas import use_openblas
 
 use_openblas()  # before anything imports MLX
 sys.path.insert(0, str(Path(__file__).parent.parent / "bundled_pair"))

@@ -7,7 +7,7 @@ import mlx.core as mx
 
 from dflash_mlx.kernels import verify_accept_sample
 from dflash_mlx.kernels.dispatch import Op
-from dflash_mlx.sampling import words
+from dflash_mlx.speculation.sampling import words
 
 
 def near_drafts(logits: mx.array, wrong: int | None = None) -> mx.array:

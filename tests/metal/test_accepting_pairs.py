@@ -121,9 +121,9 @@ def test_a_broken_kernel_is_noticed(name: str, edit: Edit) -> None:
 
 def test_damaged_logits_are_refused() -> None:
     """A NaN reaches the user as an error, by the kernel's flag."""
-    from dflash_mlx.acceptance import make_rule
     from dflash_mlx.errors import DFlashError
-    from dflash_mlx.slots import Draft
+    from dflash_mlx.speculation.acceptance import make_rule
+    from dflash_mlx.speculation.drafts import Draft
 
     logits = mx.zeros((3, 12))
     logits[2, 7] = mx.nan

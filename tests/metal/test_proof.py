@@ -12,11 +12,13 @@ import typer
 from typer.testing import CliRunner
 
 import dflash_mlx
-from dflash_mlx.kernels import dispatch, proof, verdicts
-from dflash_mlx.kernels.proof import Verdict, prove
-from dflash_mlx.kernels.shapes import GENERIC
+from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.kernels.trials import TRIALS
+from dflash_mlx.proof import prove as proof
+from dflash_mlx.proof import verdicts
+from dflash_mlx.proof.prove import Verdict, prove
+from dflash_mlx.proof.shapes import GENERIC
+from dflash_mlx.proof.trials import TRIALS
 
 from .emulator import Emulator, emulated
 from .ours import Edit, Faulty

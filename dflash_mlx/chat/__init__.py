@@ -1,0 +1,1 @@
+"""Chat templates, tokenizers, thinking, and readable text."""

@@ -1,0 +1,1 @@
+"""What makes MLX fast on a Linux CPU; nothing here runs on a Mac."""

@@ -1,0 +1,1 @@
+"""The DFlash drafter: its checkpoint formats, its network, and drafting with it."""

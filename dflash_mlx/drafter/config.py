@@ -1,0 +1,238 @@
+"""A DFlash drafter's `config.json`, checked and flattened.
+
+Knows the keys that Z Lab's checkpoints use, in every place where they have stood, and their
+defaults; another layout is first put into this one. A key that changes the computation and is not
+known here is refused by name. Does not know the weights or the target.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import json_object
+
+from .speculators import in_speculators, in_zlab_layout
+
+V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
+KINDS = (V1, V2)  # the architectures that are drafters of this engine
+# Keys of dflash_config that say nothing about the computation.
+INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
+KNOWN = INFORMATIONAL | set(
+    "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
+    "final_logit_softcapping causal is_causal use_swa swa_window_size".split()
+)
+# Keys of dflash_config that only DFlash 2 has, with the values of the published checkpoints.
+DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
+# Keys, at either level, that name another computation, with the values under which they do not.
+REFUSED: dict[str, tuple[object, ...]] = {
+    "sample_from_anchor": (None, False),
+    "attention_sink_bias": (None, False),
+    "attention_value_scale": (None, 1.0),
+    "use_gemma_norm": (None, False),
+    "partial_rotary_factor": (None, 1.0),
+    "rope_is_neox_style": (None, True),
+    "attention_mode": (None, "gqa", "mha"),
+    "projector_type": (None, "dflash", "dflash2"),
+    "shift_label": (None, False),
+    "draft_ffn_type": (None, "dense"),
+}
+HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class DFlash2:
+    """What a DFlash 2 drafter has beyond a v1 drafter (spec section 3)."""
+
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Everything the drafter's forward pass depends on (spec section 1.1)."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    num_target_layers: int | None
+    sliding: tuple[bool, ...]
+    window: int | None
+    is_causal: bool | None
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    max_position_embeddings: int
+    attention_bias: bool
+    input_embedding_scale: float
+    output_multiplier: float
+    final_logit_softcapping: float | None
+    dflash2: DFlash2 | None = None
+    draft_vocab_size: int | None = None  # None: the target's vocabulary and head
+
+    def causal(self, layer: int) -> bool:
+        """Whether block slots of this layer see only slots up to themselves (spec 1.5).
+
+        The config's own word wins; without one, sliding layers are causal and full ones are not.
+        """
+        return self.sliding[layer] if self.is_causal is None else self.is_causal
+
+
+def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
+    """The reference's taps where a config names none: evenly from layer 1 to the third last."""
+    if count == 1:
+        return (target_layers // 2,)
+    return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """Read `config.json`; DFlashError when it is missing or is not a JSON object."""
+    try:
+        return json_object(folder / "config.json")
+    except FileNotFoundError:
+        raise DFlashError(
+            f"there is no config.json in '{folder}'.",
+            hint="give a folder or a Hub id of a model in the Hugging Face layout",
+        ) from None
+
+
+def is_drafter(raw: dict[str, Any]) -> bool:
+    """Whether a config.json is a drafter's and not a model's that can answer by itself."""
+    architectures = raw.get("architectures") or []
+    return (
+        "dflash_config" in raw
+        or in_speculators(raw)
+        or any("Draft" in name for name in architectures)
+    )
+
+
+def parse(raw: dict[str, Any]) -> DraftConfig:
+    """Check a drafter's config and flatten it; DFlashError names what is wrong or not known."""
+    if in_speculators(raw):
+        raw = in_zlab_layout(raw)
+    nested = raw.get("dflash_config") or {}
+    if not isinstance(nested, dict):
+        raise wrong("dflash_config", nested)
+
+    def look(key: str, default: Any = None) -> Any:
+        found = nested.get(key)
+        found = raw.get(key) if found is None else found
+        return default if found is None else found
+
+    def need(key: str) -> Any:
+        found = look(key)
+        if found is None:
+            raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
+        return found
+
+    def whole(key: str, default: int | None = None, least: int = 1) -> int:
+        found = need(key) if default is None else look(key, default)
+        if type(found) is not int or found < least:
+            raise wrong(key, found)
+        return found
+
+    second = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
+    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if second else KNOWN)
+    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if second else None
+    layers = whole("num_hidden_layers")
+    heads = whole("num_attention_heads")
+    sliding, window = sliding_layers(look, layers)
+    said = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
+    causal = next((word for word in said if word is not None), False if second else None)
+    rope = raw.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope.values()):  # one for each type of layer
+        raise wrong("rope_parameters", rope)
+    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
+    if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
+        scaling = None
+    target_layers = look("num_target_layers")
+    ids = look("target_layer_ids")
+    if ids is None:
+        ids = default_layer_ids(whole("num_target_layers"), layers)
+    if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
+        raise wrong("target_layer_ids", ids)
+    vocab = whole("vocab_size")
+    own = whole("draft_vocab_size", vocab)
+    if own > vocab or (extra and own < vocab):
+        raise wrong("draft_vocab_size", own)
+    if extra and whole("hidden_size") % extra.conv_group_size:
+        raise wrong("conv_group_size", extra.conv_group_size)
+    if extra and vocab < extra.selector_top_k:
+        raise wrong("selector_top_k", extra.selector_top_k)
+    return DraftConfig(
+        hidden_size=whole("hidden_size"),
+        intermediate_size=whole("intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=whole("num_key_value_heads", heads),
+        head_dim=whole("head_dim", whole("hidden_size") // heads),
+        vocab_size=vocab,
+        rms_norm_eps=look("rms_norm_eps", 1e-6),
+        block_size=whole("block_size", 16, least=2),
+        mask_token_id=whole("mask_token_id", least=0),
+        target_layer_ids=tuple(ids),
+        num_target_layers=target_layers,
+        sliding=sliding,
+        window=window,
+        is_causal=causal,
+        rope_theta=raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
+        rope_scaling=scaling,
+        max_position_embeddings=whole("max_position_embeddings", 32768),
+        attention_bias=bool(look("attention_bias", False)),
+        input_embedding_scale=look("input_embedding_scale", 1.0),
+        output_multiplier=look("output_multiplier", 1.0),
+        final_logit_softcapping=look("final_logit_softcapping"),
+        dflash2=extra,
+        draft_vocab_size=own if own < vocab else None,
+    )
+
+
+def wrong(key: str, value: object) -> DFlashError:
+    """The fault of a value that cannot be meant."""
+    return DFlashError(
+        f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
+    )
+
+
+def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
+    """Raise for an architecture, an activation or a key that this engine does not compute."""
+    names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
+    if names and not set(KINDS) & set(names):
+        raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
+    for key, harmless in REFUSED.items():
+        value = nested.get(key, raw.get(key, rope.get(key)))
+        if value not in harmless:
+            raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
+    for key in nested:
+        if key not in known and key not in REFUSED:
+            raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
+    if raw.get("hidden_act", "silu") != "silu":
+        raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
+
+
+def sliding_layers(look: Any, layers: int) -> tuple[tuple[bool, ...], int | None]:
+    """Which layers see only a window, and how wide it is."""
+    kinds = look("layer_types")
+    window = look("swa_window_size", look("sliding_window"))
+    if kinds is None:
+        kinds = ["sliding_attention" if look("use_swa", False) else "full_attention"] * layers
+    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+    if unknown or len(kinds) != layers:
+        raise DFlashError(
+            f"the drafter's layer_types {sorted(set(kinds))} do not fit its {layers} layers.",
+            hint=HINT,
+        )
+    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    if any(sliding) and not window:
+        raise DFlashError("the drafter has sliding layers but no 'sliding_window'.", hint=HINT)
+    return sliding, window if any(sliding) else None

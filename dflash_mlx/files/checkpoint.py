@@ -1,0 +1,52 @@
+"""Files of a model looked at before it is loaded. Knows their form, not what is in them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.errors import DFlashError
+
+
+def check_weights(folder: Path, pattern: str) -> list[Path]:
+    """The weight files of a folder, each whole; DFlashError names a missing or damaged one."""
+    files = sorted(folder.glob(pattern))
+    if not files:
+        raise DFlashError(
+            f"there are no weights ({pattern}) in '{folder}'.", hint="download the model again"
+        )
+    for file in files:
+        header(file)
+    return files
+
+
+def header(file: Path) -> dict[str, list[int]]:
+    """Tensor names and shapes; DFlashError when the file is shorter than its header says."""
+    damaged = DFlashError(f"'{file}' is damaged or incomplete.", hint="download it again")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise damaged
+        try:
+            tensors = json.loads(stream.read(length))
+            tensors.pop("__metadata__", None)
+            end = max((t["data_offsets"][1] for t in tensors.values()), default=0)
+            shapes = {name: t["shape"] for name, t in tensors.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+            raise damaged from None
+    if size < 8 + length + end:
+        raise damaged
+    return shapes
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; DFlashError when it is none, FileNotFoundError without the file."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DFlashError(
+            f"'{path}' is not valid JSON ({error}).", hint="download the model again"
+        ) from None
+    if not isinstance(raw, dict):
+        raise DFlashError(f"'{path}' does not hold an object.", hint="download the model again")
+    return raw

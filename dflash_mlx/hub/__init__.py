@@ -1,0 +1,1 @@
+"""Finding, downloading and sizing models; the published pairs as data."""

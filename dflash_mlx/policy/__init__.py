@@ -1,0 +1,1 @@
+"""What decides how many rows a round verifies; pure decisions, no models."""

@@ -1,0 +1,1 @@
+"""Drafts and trees of them, sampling, and the rules that accept drafts."""

@@ -1,0 +1,203 @@
+"""What a drafter says about the slots of one block, and the drafts taken from it.
+
+A DFlash v1 drafter gives every slot a distribution of its own. A DFlash 2 drafter gives each slot a
+few candidates and scores them by the token before, so its drafts are a walk from the anchor. Both
+can be asked for the likeliest drafts, for drafts drawn at random with what each was drawn from, or
+for what a tree is made of.
+Does not know models, or how drafts are judged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.kernels import selector_walk
+from dflash_mlx.kernels.dispatch import Kernels
+
+from .sampling import Shaper
+from .tree import Candidates
+
+BLOCK = 64  # tokens looked at together where the likeliest of a vocabulary are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens [γ], and what they were drawn from (None: not drawn).
+
+    probabilities: [γ, V]; or [γ, k], those of the `candidates` [γ, k], and 0 for other tokens.
+    """
+
+    tokens: mx.array
+    probabilities: mx.array | None = None
+    candidates: mx.array | None = None
+
+    def first(self, count: int) -> "Draft":
+        """At most the first `count` drafts."""
+        q, ids = self.probabilities, self.candidates
+        return Draft(
+            self.tokens[:count],
+            None if q is None else q[:count],
+            None if ids is None else ids[:count],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The likeliest tokens of every slot: [γ, k] ids, ascending, and what `Candidates` wants.
+
+    scores: [γ, c, k] and totals: [γ, c], both float32.
+    """
+
+    tokens: mx.array
+    scores: mx.array
+    totals: mx.array
+
+    def to_host(self) -> Candidates:
+        """Wait for them."""
+        return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
+
+
+class Slots(Protocol):
+    """The slots of one block, before anything is proposed for them."""
+
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
+        """The greedy drafts."""
+        ...
+
+    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Drafts at the shaper's temperature, after the tokens of the history."""
+        ...
+
+    def sureness(self) -> Callable[[], np.ndarray]:
+        """Begin to compute how likely each of the likeliest drafts is after those before it.
+
+        What is returned waits for it: [γ], float32.
+        """
+        ...
+
+    def top(self, count: int) -> Top:
+        """At least the `count` likeliest tokens of each slot, or all there are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Independent:
+    """Logits [γ, V]: no slot looks at another one's draft."""
+
+    logits: mx.array
+
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
+        """Each slot's argmax."""
+        return Draft(mx.argmax(self.logits, axis=-1))
+
+    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Each slot from its own distribution, shaped as the target's."""
+        rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
+        rows = shaper.shape(rows)
+        return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
+
+    def sureness(self) -> Callable[[], np.ndarray]:
+        """Each slot's largest probability."""
+        return largest(self.logits.astype(mx.float32))
+
+    def top(self, count: int) -> Top:
+        """The likeliest of each slot; its argmax is among them also where many are level."""
+        logits = self.logits.astype(mx.float32)
+        best = top_ids(logits, min(count, logits.shape[-1]))
+        scores = mx.take_along_axis(logits, best, axis=-1)
+        return Top(best, scores[:, None], mx.logsumexp(logits, axis=-1)[:, None])
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Candidates of each slot, scored for every candidate that may stand before (spec 3.3).
+
+    candidates: [γ, k] token ids, ascending. scores: [γ, k, k] float32; [t, i, j] is the score of
+    slot t's candidate j after candidate i of slot t - 1. Before slot 0 stands the anchor, and all
+    its k rows are the same. made_of: what the scores were computed from, if the greedy walk may be
+    computed from that too; nothing is computed that is not asked for.
+    """
+
+    candidates: mx.array
+    scores: mx.array
+    made_of: tuple[Any, ...] | None = None
+
+    def likeliest(self, kernels: Kernels | None = None) -> Draft:
+        """The best candidate after the one just taken, slot by slot; the smaller id of equals."""
+        if self.made_of is not None:
+            return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
+        return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
+
+    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Each slot from softmax(score / temperature) over its candidates after the last draft.
+
+        Every row of the lattice draws, and the walk takes the draws that it passes: the same law as
+        drawing one slot after another. Neither filters nor penalties apply (spec 2.2).
+        """
+        rows = self.scores * (1 / shaper.params.temperature)
+        path = self._walk(mx.random.categorical(rows, key=key))
+        chances = mx.softmax(self.passed(path, rows), axis=-1)
+        return Draft(self._tokens(path), chances, self.candidates)
+
+    def sureness(self) -> Callable[[], np.ndarray]:
+        """The largest probability among the candidates, on the way of the greedy walk."""
+        return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
+
+    def top(self, count: int) -> Top:
+        """All candidates, each after every candidate before it."""
+        return Top(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
+
+    def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
+        """The rows [γ, k] (of the scores) that a walk's places [γ] go through."""
+        rows = self.scores if rows is None else rows
+        before = mx.concatenate([mx.zeros_like(path[:1]), path[:-1]])
+        return mx.take_along_axis(rows, before[:, None, None], axis=1)[:, 0]
+
+    def _walk(self, choices: mx.array) -> mx.array:
+        """Each row's choice [γ, k] -> the places [γ] of the candidates taken, from the anchor."""
+        return selector_walk.walk(choices)
+
+    def _tokens(self, path: mx.array) -> mx.array:
+        return mx.take_along_axis(self.candidates, path[:, None], axis=-1)[:, 0]
+
+
+def largest(rows: mx.array) -> Callable[[], np.ndarray]:
+    """Begin to compute the largest probability of each row of float32 logits [γ, n] -> [γ].
+
+    On the CPU NumPy does it in the end: its exponential is ten times as fast as MLX's there.
+    """
+    if on_cpu():
+        mx.async_eval(rows)
+        return lambda: host_largest(np.array(rows, copy=False))
+    found = mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
+    mx.async_eval(found)
+    return lambda: np.array(found)
+
+
+def host_largest(rows: np.ndarray) -> np.ndarray:
+    """The largest probability of each row of logits [γ, n] -> [γ]; NaN for a broken row."""
+    with np.errstate(invalid="ignore"):
+        return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
+
+
+def top_ids(logits: mx.array, count: int) -> mx.array:
+    """The ids [γ, count], ascending, of the largest of logits [γ, V], the argmax surely of them.
+
+    The `count` largest are in the `count` blocks with the largest maxima; only those are sorted.
+    """
+    best = mx.argmax(logits, axis=-1, keepdims=True)
+    if count == 1:
+        return best
+    costs = mx.put_along_axis(-logits, best, mx.array(-mx.inf), axis=-1)
+    if logits.shape[-1] % BLOCK or logits.shape[-1] < 4 * BLOCK * count:
+        return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
+    costs = costs.reshape(costs.shape[0], -1, BLOCK)
+    blocks = mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count]
+    inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
+    places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
+    ids = mx.take_along_axis(blocks, places // BLOCK, axis=1) * BLOCK + places % BLOCK
+    return mx.sort(ids, axis=-1)

@@ -1,0 +1,1 @@
+"""The target: an mlx-lm model that reads many rows at once and gives its hidden states."""

@@ -1,0 +1,1 @@
+"""The target's caches, which go back to an earlier token exactly."""

@@ -1,0 +1,231 @@
+"""The target: an mlx-lm model whose hidden states can be read while it runs.
+
+Taps sit on the layers of this one model instance, never on a class, and record only during a call
+of this module; stock mlx-lm code runs on the same instance unchanged. Knows nothing of drafts.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model
+
+from dflash_mlx.chat.template import NOTHING, Template, TemplateOptions
+from dflash_mlx.chat.thinking import turn_ends
+from dflash_mlx.chat.tokenizer import load as load_tokenizer
+from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.cpu.modules import lighten, settle, unsettle
+from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.files.checkpoint import check_weights
+from dflash_mlx.kernels.dispatch import Kernels, available
+
+from . import attention, linear
+from .caches.target_cache import TargetCache
+from .families import FAMILIES, flat
+from .recurrent import recurrent_caches, tape_layers
+from .tree_pass import Branch, plant
+
+
+class Tap(nn.Module):
+    """A decoder layer of our instance that also hands its output on; attributes are the layer's."""
+
+    def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
+        super().__init__()
+        self["layer"] = layer  # before any attribute: __getattr__ needs it
+        self._record = record
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; record its output (the first, if it returns several)."""
+        out = self.layer(*args, **kwargs)
+        self._record(out[0] if isinstance(out, tuple) else out)
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is asked of the layer."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["layer"], name)
+
+
+class Target:
+    """A loaded target with its tokenizer, and the kernels that its pair runs.
+
+    `stock_attention` names the classes of attention that no kernel knows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: TokenizerWrapper,
+        config: dict[str, Any],
+        path: Path,
+        kernels: Kernels | None = None,
+    ):
+        config = flat(config)
+        family = FAMILIES[config["model_type"]]
+        self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
+        self._body: Any = reduce(getattr, family.body.split("."), model)
+        self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
+        self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
+        self._attention = attention.Attention(lambda: self.kernels)
+        self.stock_attention = attention.install(self._body.layers, self._attention)
+        self.kernels = kernels or Kernels()
+        if family.project:
+            tape_layers(self._body.layers, family.project, lambda: self.kernels)
+        self._tapped: tuple[int, ...] = ()
+        self._seen: dict[int, mx.array] | None = None
+        self._branch: Branch | None = None
+        self._planted = False
+        self.layers = len(self._body.layers)
+        self.hidden_size: int = config["hidden_size"]
+        # Gemma's class makes a table of its own size where config.json says none on top.
+        self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
+        self.context_length: int = config.get("max_position_embeddings") or 1 << 20
+        self.eos_ids = frozenset(tokenizer.eos_token_ids) | turn_ends(tokenizer)
+        self.template = Template(tokenizer, path.name)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels that all layers run, and the pair; may be set at any time between passes."""
+        return self._kernels
+
+    @kernels.setter
+    def kernels(self, kernels: Kernels) -> None:
+        """DFlashError where they are to be exact and some layer is not known to be."""
+        if kernels.exact and (unknown := (*self.stock_attention, *linear.unknown(self.model))):
+            raise DFlashError(
+                f"exact mode does not know the layers {', '.join(unknown)} of "
+                f"'{self.config['model_type']}'.",
+                hint="leave exact mode off for this model",
+            )
+        if kernels.exact:
+            unsettle(self.model)
+        linear.install(self.model, kernels)
+        self._kernels = kernels
+
+    @classmethod
+    def load(cls, path: Path, *, trust_remote_code: bool = False, exact: bool = False) -> "Target":
+        """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
+
+        With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
+        With `exact` no row's bits depend on how many rows are read with it. Raises DFlashError for
+        a missing or damaged file, for a model type that is not known, or not known to be exact.
+        """
+        use_openblas()  # says so, if it is too late
+        target_config(path)
+        check_weights(path, "model*.safetensors")
+        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        try:
+            model, config = load_model(path)
+        except Exception as error:  # mlx-lm and its model classes have many kinds
+            raise DFlashError(
+                f"the target in '{path}' cannot be loaded ({first_line(error)}).",
+                hint="check that the folder holds a whole mlx-lm or Hugging Face model",
+            ) from error
+        settle(model)
+        mx.eval(model.parameters())
+        return cls(model, tokenizer, config, path, available(exact=exact))
+
+    def tap(self, layer_ids: tuple[int, ...]) -> None:
+        """Choose the decoder layers whose outputs are read, in the order they are joined."""
+        for number in sorted(set(layer_ids) - set(self._tapped)):
+            self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
+        self._tapped = tuple(layer_ids)
+
+    def _recorder(self, number: int) -> Callable[[mx.array], None]:
+        def record(hidden: mx.array) -> None:
+            if self._seen is not None:
+                self._seen[number] = hidden
+
+        return record
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """Token ids [...] -> the embeddings the drafter's block starts from, [..., Ht]."""
+        x = self._body.embed_tokens(ids)
+        return x if self._embed_scale == 1.0 else x * self._embed_scale
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., Ht] after a final norm -> logits [..., V], without a softcap.
+
+        A drafter has its own factor and softcap in its config.json.
+        """
+        if "lm_head" in self._outer:
+            return self._outer.lm_head(hidden)
+        return self._body.embed_tokens.as_linear(hidden)
+
+    def make_cache(self) -> TargetCache:
+        """Empty caches, as mlx-lm makes them for this model."""
+        return TargetCache(recurrent_caches(lighten(make_prompt_cache(self.model))))
+
+    def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
+        """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
+
+        Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache is reading
+        a tree every row follows its parent.
+        """
+        self._seen, self._branch = {}, None if cache is None else cache.branch
+        if self._branch is not None and not self._planted:
+            plant(self.model, lambda: self._branch)
+            self._planted = True
+        # Batches and whole sequences without a cache are stock's.
+        members = cache.members if cache is not None and len(tokens) == 1 else None
+        try:
+            with self._attention.over(tokens.shape[1], members, self._branch):
+                logits = self.model(tokens, cache=None if cache is None else cache.layers)
+            taps = [self._seen[number] for number in self._tapped]
+        finally:
+            self._seen = self._branch = None
+        if not taps:
+            return logits, mx.zeros((*tokens.shape, 0), dtype=logits.dtype)
+        return logits, mx.concatenate(taps, axis=-1)
+
+    def taps(self, tokens: mx.array) -> mx.array:
+        """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
+        return self.forward(tokens, None)[1]
+
+    def chat_tokens(
+        self, messages: list[dict[str, Any]], options: TemplateOptions = NOTHING
+    ) -> list[int]:
+        """Token ids of a chat with the opening of the next answer."""
+        return self.encode(self.template.write(messages, options))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text whose special tokens are written out, as a template writes them."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def target_config(path: Path) -> dict[str, Any]:
+    """The target's config.json, its language model's part on top.
+
+    Raises DFlashError for a drafter and for a type that is not known.
+    """
+    config = flat(load_config(path))
+    if is_drafter(config):
+        raise DFlashError(
+            f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",
+            hint="give it as --draft, and its target as --model",
+        )
+    if config.get("model_file"):
+        raise DFlashError(
+            f"'{path.name}' brings its own model code, which is never run.",
+            hint="use a conversion that mlx-lm's own model classes load",
+        )
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise DFlashError(
+            f"targets of the type '{kind}' are not supported.",
+            hint=f"use a model of one of the types {', '.join(sorted(FAMILIES))}",
+        )
+    for key in ("hidden_size", "vocab_size", "num_hidden_layers"):
+        if not isinstance(config.get(key), int):
+            raise DFlashError(
+                f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
+            )
+    return config

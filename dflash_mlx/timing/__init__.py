@@ -1,0 +1,1 @@
+"""What runs models to measure what their passes cost on this machine."""
