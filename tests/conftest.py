@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -19,6 +20,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from dflash_mlx.cpu.blas import use_openblas
 
 use_openblas()
+# A background shell ignores Ctrl-C, and so would every program that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

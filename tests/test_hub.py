@@ -331,7 +331,7 @@ def test_the_disk_gets_full(server, cache, monkeypatch):
 
 PULL = """
 import resource, sys
-from dflash_mlx import download
+from dflash_mlx.hub import download
 from dflash_mlx.errors import DFlashError
 limit = int(sys.argv[2])
 if limit:
@@ -378,7 +378,7 @@ def test_offline(server, cache, monkeypatch):
 
 def test_offline_by_variable(server, cache):
     """HF_HUB_OFFLINE is read when the client is imported; nothing is asked."""
-    program = "import sys; from dflash_mlx import hub; print(hub.fetch(sys.argv[1]))"
+    program = "import sys; from dflash_mlx.hub import resolve as hub; print(hub.fetch(sys.argv[1]))"
     hub.fetch(REPO)
     before = server.requests
     for repo, answer in ((REPO, "snapshots"), ("owner/other", "not on this machine")):
@@ -476,7 +476,7 @@ def test_a_pair_from_the_hub_answers(server, monkeypatch):
 FORKER = """
 import os, signal, sys
 from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url, snapshot_download
-from dflash_mlx import download
+from dflash_mlx.hub import download
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for line in sys.stdin:
     child = os.fork()

@@ -86,9 +86,9 @@ def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> 
     """On stderr, whoever reads it; not with --quiet."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    for command in ("generate", "chat"):
+    for command in ("generate", "chat.command"):
         monkeypatch.setattr(part(command), "load_pair", lambda *_: (pair, 0.1))
-        line = [command, *PAIR, "--max-tokens", "2"]
+        line = [command.split(".")[0], *PAIR, "--max-tokens", "2"]
         loud, quiet = (
             CliRunner().invoke(cli_app, [*line, *flags], input="Hello") for flags in ([], ["-q"])
         )
