@@ -1,5 +1,4 @@
-"""Runs one prompt through a session: shows the answer while it streams, stops it on Ctrl-C and
-returns it whole.
+"""Runs one prompt through a session, shows the answer while it streams, and stops on Ctrl-C.
 
 Knows blocks and their timing; the view decides how they look.
 """
@@ -46,8 +45,7 @@ def answer_prompt(
     interrupt: Interrupt,
     **options: Any,
 ) -> Answer:
-    """Stream the answer to a prompt into a view and return it; `options` are those of
-    `Session.stream`.
+    """Stream an answer into a view and return it; `options` are those of `Session.stream`.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. After a second Ctrl-C the caller must leave; the interrupt is deferred

@@ -36,7 +36,7 @@ class SettingSpec:
     field: str
     parse: Callable[[str], Any]
     help: str
-    unset_word: str = ""  # the word for None
+    unset: str = ""  # the word for None
 
 
 def parse_int(text: str) -> int:
@@ -61,12 +61,10 @@ SETTINGS = (
     ),
     SettingSpec("presence-penalty", "presence_penalty", float, "subtract once from recent tokens"),
     SettingSpec("frequency-penalty", "frequency_penalty", float, "subtract for each recent use"),
+    SettingSpec("seed", "seed", parse_int, "the same seed gives the same tokens", unset="none"),
+    SettingSpec("max-tokens", "max_tokens", parse_int, "longest answer", unset="context"),
     SettingSpec(
-        "seed", "seed", parse_int, "the same seed gives the same tokens", unset_word="none"
-    ),
-    SettingSpec("max-tokens", "max_tokens", parse_int, "longest answer", unset_word="context"),
-    SettingSpec(
-        "block", "block_size", parse_int, "tokens a block has, anchor included", unset_word="auto"
+        "block", "block_size", parse_int, "tokens a block has, anchor included", unset="auto"
     ),
     SettingSpec(
         "mode", "mode", parse_mode, "dflash drafts a chain, ddtree a tree, auto what measures best"
@@ -76,7 +74,7 @@ SETTINGS = (
         "tree_budget",
         parse_int,
         "drafts a tree has, in the mode ddtree",
-        unset_word="auto",
+        unset="auto",
     ),
 )
 VALUE_KINDS = {float: "a number", parse_int: "a whole number", parse_mode: "dflash, ddtree or auto"}
@@ -92,14 +90,14 @@ def find_setting(name: str) -> SettingSpec | None:
 
 def with_value(settings: ChatSettings, spec: SettingSpec, text: str) -> ChatSettings:
     """The settings with one value changed; UsageError when the text is not a valid value."""
-    if spec.unset_word and text.lower() in (spec.unset_word, "off"):
+    if spec.unset and text.lower() in (spec.unset, "off"):
         value = None
     else:
         try:
             value = spec.parse(text)
         except ValueError:
             kind = VALUE_KINDS[spec.parse]
-            or_off = f" or {spec.unset_word}" if spec.unset_word else ""
+            or_off = f" or {spec.unset}" if spec.unset else ""
             raise UsageError(
                 f"{spec.name} cannot be '{text}'.", hint=f"give {kind}{or_off}"
             ) from None
@@ -111,7 +109,7 @@ def with_value(settings: ChatSettings, spec: SettingSpec, text: str) -> ChatSett
     if value is not None and not least <= value <= most:
         raise UsageError(
             f"{spec.name} cannot be {value:,}.",
-            hint=f"give {least} to {most:,}, or {spec.unset_word}",
+            hint=f"give {least} to {most:,}, or {spec.unset}",
         )
     return replace(settings, **{spec.field: value})
 
@@ -120,10 +118,4 @@ def format_value(settings: ChatSettings, spec: SettingSpec) -> str:
     """A setting's value in the form that `/set` accepts."""
     owner: Any = settings.sampling if spec.field in SAMPLING_FIELDS else settings
     value = getattr(owner, spec.field)
-    return (
-        spec.unset_word
-        if value is None
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return spec.unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)

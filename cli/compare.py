@@ -95,12 +95,12 @@ def baseline_answer(
 
 
 def show_comparison(
-    comparison: Comparison, sampling: "SamplingParams", mode: str, shape: str, out: Output
+    comparison: Comparison, sampling: "SamplingParams", mode: str, drafting: str, out: Output
 ) -> None:
     """Print both answers' numbers side by side on stderr."""
     ours, theirs = comparison.dflash.stats, comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
-    how = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
+    sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
     out.info(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
     rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
     out.info(f"  {'tok/s':8}{rates}{ratio:>10}", "bold")
@@ -108,7 +108,7 @@ def show_comparison(
     out.info(f"  {'τ':8}{'1.00':>10}{ours.acceptance_length:>10.2f}")
     out.info(f"  {'accept':8}{'–':>10}{ours.acceptance_rate:>10.1%}")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
-    out.info(f"  {'run':8}  1 warm-up · 1 run each · {how} · {shape}", "dim")
+    out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
 
 
 def format_rate(answer: Answer) -> str:

@@ -1,5 +1,6 @@
-"""Describes the Metal kernels of a loaded pair for headers, `/stats` and `--json`. Does not know
-how kernels are verified.
+"""Describes the Metal kernels of a loaded pair for headers, `/stats` and `--json`.
+
+Does not know how kernels are verified.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,7 @@ if TYPE_CHECKING:
 
 
 def kernels_json(kernels: "Kernels") -> dict[str, Any] | None:
-    """The `--json` field: kernels in use, and a reason for each one that is off; None without
-    Metal.
-    """
+    """The `--json` field: kernels in use, and why others are off; None without Metal."""
     if kernels.launcher is None:
         return None
     return {"on": sorted(kernels.on or ()), "off": dict(kernels.off)}

@@ -40,8 +40,7 @@ def load_downloaded(model_options: ModelOptions, out: Output) -> "Pair":
 
 
 def fetch_pair(model_options: ModelOptions, out: Output) -> None:
-    """Find both model folders, downloading what is missing; raises errors before anything is
-    loaded.
+    """Find both model folders and download what is missing; raises errors before loading.
 
     Refuses a pair that does not fit the memory, unless --force.
     """

@@ -175,12 +175,12 @@ def bench(
         for file in engine.draw(plot, rows, results.curve, plot_caption(results)):
             out.note(f"drawn: {file}")
     if not finished:
-        next_step = (
+        advice = (
             "the same command goes on from here"
             if results_path
             else "--out FILE would have kept it"
         )
-        out.info(f"stopped after {len(records):,} answers; {next_step}")
+        out.info(f"stopped after {len(records):,} answers; {advice}")
         raise typer.Exit(130)
     if check and differences:
         raise typer.Exit(EXIT_DIFFERENT)

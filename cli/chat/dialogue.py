@@ -183,8 +183,7 @@ class Dialogue:
         self.replace_chat(replace(self.chat, turns=(*self.chat.turns, turn)))
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
-        """Answer the last prompt, or another one in its place, again; the old turn and the new
-        answer.
+        """Answer the last prompt again, or another one in its place; the old turn and the answer.
 
         The old turn stays, on disk too, until the new answer has tokens.
         """
@@ -255,9 +254,7 @@ class Dialogue:
     # On disk --------------------------------------------------------------------------------------
 
     def save(self, name: str | None = None) -> str:
-        """Save under a new or the present name; returns the path. UsageError when the name is
-        taken.
-        """
+        """Save under a new or the present name; returns the path. UsageError for a taken name."""
         if name is not None and name != self.name:
             if transcript.chat_path(name).exists():
                 raise UsageError(

@@ -99,13 +99,11 @@ def variables(root: typer.Context) -> CheckResult:
             result = ok(f"{name}={os.environ[name]}")
             results.append(fail(errors[0], f"`unset {name}`") if errors else result)
         else:
-            names_known = [
+            suffixes = [
                 other.removeprefix(VARIABLE_PREFIX)
                 for other in (*options_by_variable, *NON_OPTION_VARIABLES)
             ]
-            similar = difflib.get_close_matches(
-                name.removeprefix(VARIABLE_PREFIX), names_known, n=1
-            )
+            similar = difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), suffixes, n=1)
             hint = f"did you mean {VARIABLE_PREFIX}{similar[0]}?" if similar else "nothing reads it"
             results.append(warn(f"{name} is not known", f"`unset {name}`: {hint}"))
     return combine(results or [ok("no DFLASH_* variable is set")])

@@ -31,8 +31,7 @@ def one_line(text: str) -> str:
 
 
 class CheckReport:
-    """Prints entries on stdout: aligned, wrapped at the terminal's width, with colours on a
-    terminal.
+    """Prints entries on stdout: aligned, wrapped, and coloured on a terminal.
 
     `name_columns` is the width of the name column; a narrow terminal has no name column.
     """

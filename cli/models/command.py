@@ -96,10 +96,10 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
             out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
     with Spinner(out, "asking the Hub"):
         plans = [plan(repo) for repo in (target, draft) if repo is not None]
-    for plan_of_repo in plans:
-        out.info(f"{plan_of_repo.repo} · {missing_summary(plan_of_repo)}")
+    for pending in plans:
+        out.info(f"{pending.repo} · {missing_summary(pending)}")
     check_room(*plans)
-    total = sum(plan_of_repo.missing_bytes for plan_of_repo in plans)
+    total = sum(pending.missing_bytes for pending in plans)
     if (
         total
         and not yes
@@ -107,10 +107,10 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
     ):
         out.info("nothing was downloaded")
         raise typer.Exit(1)
-    for plan_of_repo in plans:
-        with Spinner(out, plan_of_repo.repo, unit="bytes") as wait:
-            folder = fetch(plan_of_repo.repo, wait.update)
-        out.note(f"{plan_of_repo.repo} is in {folder}")
+    for pending in plans:
+        with Spinner(out, pending.repo, unit="bytes") as spinner:
+            folder = fetch(pending.repo, spinner.update)
+        out.note(f"{pending.repo} is in {folder}")
 
 
 def missing_summary(plan: "Plan") -> str:

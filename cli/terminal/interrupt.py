@@ -20,7 +20,7 @@ class LeaveChat(Exception):
 class Interrupt:
     """Catches SIGINT inside its context; `requested` and `requested_twice` count Ctrl-C.
 
-    A second Ctrl-C counts only within `window` seconds of the first.
+    A second Ctrl-C counts only within `window` seconds of the one before.
     """
 
     def __init__(self, window: float = float("inf")) -> None:

@@ -89,9 +89,7 @@ class LineEditor:
 
 
 def make_screen() -> "Screen":
-    """prompt_toolkit's output: the terminal on stdout, or the one on stderr when stdout is
-    redirected.
-    """
+    """prompt_toolkit's output: stdout if it is a terminal, otherwise stderr."""
     from prompt_toolkit.output import create_output
     from prompt_toolkit.output.plain_text import PlainTextOutput
     from prompt_toolkit.output.vt100 import Vt100_Output

@@ -19,9 +19,7 @@ STYLE_SEQUENCE = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 class LiveRegion:
-    """Lines that are redrawn in place. `write` takes each frame whole; `size` returns columns and
-    rows.
-    """
+    """Redraws lines in place. `write` takes each frame whole; `size` returns columns and rows."""
 
     def __init__(self, write: Callable[[str], None], size: Callable[[], tuple[int, int]]):
         self._write, self._size = write, size

@@ -1,5 +1,4 @@
-"""Splits streaming Markdown into finished fragments, which later text cannot change, and an open
-tail.
+"""Splits streaming Markdown into fragments that later text cannot change, and an open tail.
 
 The fragments depend on the text alone, not on the chunks it arrived in. Knows neither colours nor
 terminals.
@@ -24,8 +23,9 @@ SINGLE_LINE = ("heading_open", "hr")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """An open code block. `blank_lines` counts the empty lines held back; `unstarted`: no line was
-    emitted yet.
+    """An open code block.
+
+    `blank_lines` counts the empty lines held back; `unstarted`: no line was emitted yet.
     """
 
     markers: str
@@ -46,8 +46,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The context of the first line that was not emitted: the open code block, the open list and
-    its next number, and whether an empty line precedes it.
+    """The context of the first line that was not emitted.
+
+    It holds the open code block, or the open list with its next number, and whether an empty line
+    precedes the line.
     """
 
     fence: Fence | None = None
@@ -82,9 +84,7 @@ class MarkdownStream:
         return fragments
 
     def tail(self) -> list[Fragment]:
-        """The unfinished text as it looks now, without trailing characters whose meaning is still
-        open.
-        """
+        """The unfinished text as it looks now, without a last line whose meaning is still open."""
         rest = "".join(self._parts)
         lines = self._lines if AMBIGUOUS_LINE.fullmatch(rest) else [*self._lines, rest]
         return self._split(lines, self._position, final=True)[0]
@@ -197,8 +197,9 @@ def open_fence(block: "Token", line: str) -> Fence:
 def split_code(
     lines: Sequence[str], start: int, position: Position, fragments: list[Fragment]
 ) -> tuple[int, Position]:
-    """Emit the lines of a code block; return lines used and position. Empty lines wait for a next
-    line.
+    """Emit the lines of a code block; return lines used and position.
+
+    Empty lines wait for the next line with text.
     """
     fence = position.fence
     assert fence is not None
