@@ -36,7 +36,7 @@ with chat_view.make_chat_view(out) as view:
             columns, rows = sizes.pop(0).split("x")
             subprocess.run(["tmux", "-S", socket, "resize-window", "-x", columns, "-y", rows])
             for _ in range(500):
-                if output.screen_size() == (int(columns), int(rows)):
+                if output.stdout_size() == (int(columns), int(rows)):
                     break
                 time.sleep(0.01)
             time.sleep(0.05)
