@@ -1,15 +1,15 @@
-"""One answer from a session: shown as it comes, stopped by Ctrl-C, kept whole for what follows.
+"""Runs one prompt through a session, shows the answer while it streams, and stops on Ctrl-C.
 
-Knows blocks and when they came; how they look is the view's.
+Knows blocks and their timing; the view decides how they look.
 """
 
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from .answer_view import PlainView
 from .terminal.interrupt import Interrupt
-from .terminal.wait import Wait
-from .view import PlainView
+from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass(slots=True)
 class Answer:
-    """What a session said; `finish_reason` is stop, length or interrupted."""
+    """One answer of a session; `finish_reason` is stop, length or interrupted."""
 
     stats: "Stats"
     tokens: list[int] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Answer:
     first_token_seconds: float = 0.0
 
     def add(self, block: "Block") -> "Block":
-        """Take a block in; templates put empty lines around thinking, which are left out."""
+        """Append a block. Drops the empty lines that chat templates put around thinking."""
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
         thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
         self.tokens += block.tokens
@@ -38,43 +38,43 @@ class Answer:
         return replace(block, text=text, thinking=thinking)
 
 
-def answer(
+def answer_prompt(
     session: "Session",
     prompt: Any,
     view: PlainView,
     interrupt: Interrupt,
     **options: Any,
 ) -> Answer:
-    """Ask, show and collect; `options` are those of `Session.stream`.
+    """Stream an answer into a view and return it; `options` are those of `Session.stream`.
 
-    When Ctrl-C comes what was said so far is the answer; it is looked for between blocks and,
-    while the prompt is read, between chunks. After a second one the caller has to leave; the
-    interrupt is held by then, so that the answer can be kept first.
+    After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
+    prefill, between chunks. After a second Ctrl-C the caller must leave; the interrupt is deferred
+    by then, so that the caller can save the answer first.
     """
 
-    def reading(done: int, total: int) -> None:
+    def on_prefill(done: int, total: int) -> None:
         interrupt.check()
         view.prefill(done, total)
 
-    interrupt.hold(False)
-    began = time.perf_counter()
-    with Wait(view.out, "measuring this machine"):  # what the mode auto does once
-        blocks = session.stream(prompt, on_prefill=reading, **options)
-    said = Answer(session.stats)
+    interrupt.defer(False)
+    started_at = time.perf_counter()
+    with Spinner(view.out, "measuring this machine"):  # done once, by the mode auto
+        blocks = session.stream(prompt, on_prefill=on_prefill, **options)
+    result = Answer(session.stats)
     with view:
         try:
             for block in blocks:
-                if not said.tokens:
-                    said.first_token_seconds = time.perf_counter() - began
-                block = said.add(block)
-                view.block(block, said.stats)
+                if not result.tokens:
+                    result.first_token_seconds = time.perf_counter() - started_at
+                block = result.add(block)
+                view.block(block, result.stats)
                 if block.finish_reason:
-                    said.finish_reason = block.finish_reason
-                elif interrupt.asked:
+                    result.finish_reason = block.finish_reason
+                elif interrupt.requested:
                     break
         except KeyboardInterrupt:
-            pass  # `said` is what there is
+            pass  # `result` holds the text so far
         finally:
-            interrupt.hold()
+            interrupt.defer()
             blocks.close()  # type: ignore[attr-defined]
-    return said
+    return result

@@ -1,8 +1,8 @@
-"""`dflash`: the commands, and the one place where faults become messages and exit codes.
+"""`dflash`: registers the commands and turns every error into a message and an exit code.
 
-Knows no models: a command imports the engine when it runs, so that help is quick.
+Knows no models: a command imports the engine when it runs, so that `--help` is quick.
 
-    0 done    1 fault    2 wrong usage    3 `bench --check` found a difference
+    0 done    1 error    2 wrong usage    3 `bench --check` found a difference
     130 Ctrl-C    141 the reader closed the pipe
 """
 
@@ -20,41 +20,41 @@ from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
 from .chat.command import chat
+from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
 from .models.command import models
-from .options import source
-from .output import Output
-from .settings import apply_config, config_path
+from .options import option_source
+from .terminal.output import Output
 from .train.command import train
 
 
-class Boundary(TyperGroup):
-    """Ends the program for every fault with an exit code and at most two lines."""
+class ErrorBoundary(TyperGroup):
+    """Ends the program after an error with an exit code and at most two lines."""
 
     def main(self, *args: Any, **extra: Any) -> None:
-        """Parse the command line and run the command; always leaves by SystemExit."""
+        """Parse the command line and run the command; always ends with SystemExit."""
         extra["standalone_mode"] = False
         try:
             sys.exit(super().main(*args, **extra) or 0)
         except (DFlashError, typer.TyperException) as error:
-            sys.exit(explain(error))
+            sys.exit(report_error(error))
         except typer.Abort:
             sys.exit(130)
         except Exception as error:
-            sys.exit(explain(error))
+            sys.exit(report_error(error))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a closed pipe is caught here, before Typer makes exit code 1 of it."""
+        """Run the command; catches a closed pipe before Typer turns it into exit code 1."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            drop_stdout()
+            discard_stdout()
             raise typer.Exit(141) from None
 
 
-def explain(error: Exception) -> int:
-    """Say on stderr what went wrong and what to do; the exit code."""
+def report_error(error: Exception) -> int:
+    """Print an error and its hint on stderr; return the exit code."""
     if os.environ.get("DFLASH_DEBUG") == "1":
         traceback.print_exception(error)
     out = Output()
@@ -62,42 +62,42 @@ def explain(error: Exception) -> int:
         out.error(error.message, error.hint)
         return 2 if isinstance(error, UsageError) else 1
     if isinstance(error, typer.TyperException):
-        out.error(sentence(error.format_message()), usage_hint(error))
+        out.error(one_sentence(error.format_message()), usage_hint(error))
         return error.exit_code
     text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
-    out.error(f"unexpected {sentence(text)}", "run it again with DFLASH_DEBUG=1 to see where")
+    out.error(f"unexpected {one_sentence(text)}", "run it again with DFLASH_DEBUG=1 to see where")
     return 1
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """Where a value came from if not from the command line; else where the help is."""
+    """Name the variable or file that set a wrong value; otherwise point to `--help`."""
     ctx, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     if ctx is None:
         return "`dflash --help` lists the commands"
     if parameter is not None:
-        found = source(ctx, parameter.name)
-        if found == "ENVIRONMENT":
+        value_source = option_source(ctx, parameter.name)
+        if value_source == "ENVIRONMENT":
             return f"the value is that of {parameter.envvar}"
-        if found == "DEFAULT_MAP":
+        if value_source == "DEFAULT_MAP":
             return f"the value is in {config_path()}"
     return f"`{ctx.command_path} --help` lists what can be given"
 
 
-def sentence(text: str) -> str:
-    """A message of Typer's on one line, with a full stop."""
+def one_sentence(text: str) -> str:
+    """A Typer message on one line, with a full stop."""
     text = " ".join(text.split()).replace(": Value error, ", ": ")
     return text if text.endswith((".", "?", "!")) else text + "."
 
 
-def drop_stdout() -> None:
-    """Let nothing more reach the closed pipe, also not the interpreter's last flush."""
-    with suppress(OSError, ValueError):  # not a real file, as under test
+def discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that the interpreter's final flush cannot fail."""
+    with suppress(OSError, ValueError):  # stdout is not a real file under test
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show_version(wanted: bool) -> None:
-    """Print the version and leave."""
-    if wanted:
+def print_version(requested: bool) -> None:
+    """Print the version and exit."""
+    if requested:
         typer.echo(f"dflash {__version__}")
         raise typer.Exit
 
@@ -107,7 +107,7 @@ def start(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", "-V", is_eager=True, callback=show_version, help="Print the version."
+            "--version", "-V", is_eager=True, callback=print_version, help="Print the version."
         ),
     ] = False,
 ) -> None:
@@ -115,7 +115,7 @@ def start(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(2)
-    if ctx.invoked_subcommand != "doctor":  # which reports what is wrong with the file
+    if ctx.invoked_subcommand != "doctor":  # doctor reports errors of the file itself
         apply_config(ctx)
 
 
@@ -125,7 +125,7 @@ EPILOG = (
 )
 
 app = typer.Typer(
-    cls=Boundary,
+    cls=ErrorBoundary,
     callback=start,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -1,5 +1,6 @@
-"""`dflash generate`: one prompt, one answer, with numbers if wanted, against plain decoding if
-wanted. Does not know how text is shown or how tokens are made.
+"""`dflash generate`: answers one prompt, optionally with numbers and a plain-decoding comparison.
+
+Does not know how text is displayed or how tokens are generated.
 """
 
 import json as jsonlib
@@ -10,32 +11,33 @@ import typer
 
 from dflash_mlx.errors import UsageError
 
-from .answer import INTERRUPTED, Answer, answer
-from .compare import Comparison, answer_plainly, comparison_part, show_table, warm_up
+from .answer import INTERRUPTED, Answer, answer_prompt
+from .answer_view import JsonView, LiveView, PlainView, stats_line
+from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
+from .json_report import answer_report
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
-from .modes import settle_models, shape_of
+from .modes import describe_drafting, resolve_models
 from .options import (
+    DisplayOptions,
     ModelOptions,
     PromptOptions,
     SamplingOptions,
-    ScreenOptions,
-    grouped,
     option,
-    source,
+    option_groups,
+    option_source,
 )
-from .output import Output
-from .question import messages, read_question
-from .report import report
+from .prompt_input import prompt_messages, read_prompt
 from .terminal.interrupt import Interrupt
-from .thinking import settle
-from .view import JsonView, LiveView, PlainView, stats_line
+from .terminal.output import Output
+from .thinking import resolve_thinking
 
 MAX_TOKENS = 512
-LOW_TAU, LOW_VERIFIES = 1.5, 20  # drafting costs more than it saves below this, seen this often
+# Below this length, measured over this many verifies, drafting costs more than it saves.
+LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 20
 
 
-@grouped
+@option_groups
 def generate(
     ctx: typer.Context,
     prompt: Annotated[
@@ -46,11 +48,11 @@ def generate(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
     ] = None,
-    models: ModelOptions,
-    sampling: SamplingOptions,
-    asked: PromptOptions,
+    model_options: ModelOptions,
+    sampling_options: SamplingOptions,
+    prompt_options: PromptOptions,
     raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
-    screen: ScreenOptions,
+    display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
     stats: Annotated[
         bool | None,
@@ -65,78 +67,82 @@ def generate(
     The answer goes to stdout, everything else to stderr. Text on standard input follows the prompt
     after an empty line.
     """
-    out = Output(quiet=screen.quiet, plain=screen.plain)
-    question = messages(read_question(prompt, file), asked.system, raw=raw)
-    params, most = sampling.params(), sampling.max_tokens or MAX_TOKENS
-    models = settle_models(ctx, models)
-    if compare and models.no_draft:
-        left_out = "--mode baseline" if source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
+    out = Output(quiet=display.quiet, plain=display.plain)
+    request = prompt_messages(read_prompt(prompt, file), prompt_options.system, raw=raw)
+    params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
+    model_options = resolve_models(ctx, model_options)
+    if compare and model_options.no_draft:
+        baseline_flag = (
+            "--mode baseline" if option_source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
+        )
         raise UsageError(
-            f"--compare needs a drafter, and {left_out} leaves it out.",
+            f"--compare needs a drafter, and {baseline_flag} leaves it out.",
             hint="leave one of them out",
         )
-    if note := bundled_note(models):
+    if note := bundled_note(model_options):
         if compare:
-            out.tell(note, "dim")
+            out.info(note, "dim")
         elif not json:
             out.note(note)
-    pair, load_seconds = load_pair(models, out)
+    pair, load_seconds = load_pair(model_options, out)
     out.warn(*kernel_warnings(pair.target.kernels))
-    asked = settle(ctx, asked, pair.target.template, out, raw=raw)
+    prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
         "sampling": params,
-        "max_tokens": most,
-        "stop": sampling.stop or (),
-        "block_size": models.block_size,
-        "accept": models.accept,
-        "tree_budget": models.tree_budget,
-        "think": asked.think,
-        "reasoning_effort": asked.effort,
+        "max_tokens": max_tokens,
+        "stop": sampling_options.stop or (),
+        "block_size": model_options.block_size,
+        "accept": model_options.accept,
+        "tree_budget": model_options.tree_budget,
+        "think": prompt_options.think,
+        "reasoning_effort": prompt_options.effort,
         "raw": raw,
     }
-    shape = shape_of(pair, models.mode, models.block_size, models.tree_budget)
-    view = make_view(out, json=json, thinking=asked.show_thinking)
+    drafting = describe_drafting(
+        pair, model_options.mode, model_options.block_size, model_options.tree_budget
+    )
+    view = make_view(out, json=json, thinking=prompt_options.show_thinking)
     from dflash_mlx import Session
 
-    plain = None
+    baseline = None
     with Interrupt() as interrupt:
         if compare:
-            warm_up(Session(pair, mode=models.mode), question, options, out, interrupt)
-        session = Session(pair, mode=models.mode)
-        said = answer(session, question, view, interrupt, **options)
-        if interrupt.twice:
+            warm_up(Session(pair, mode=model_options.mode), request, options, out, interrupt)
+        session = Session(pair, mode=model_options.mode)
+        answer = answer_prompt(session, request, view, interrupt, **options)
+        if interrupt.requested_twice:
             raise KeyboardInterrupt
-        if compare and said.finish_reason != INTERRUPTED:
-            plain = answer_plainly(pair, question, out, interrupt, **options)
-    both = None
-    if plain is not None and plain.finish_reason != INTERRUPTED:
-        both = Comparison(said, plain, sampled=not params.greedy)
+        if compare and answer.finish_reason != INTERRUPTED:
+            baseline = baseline_answer(pair, request, out, interrupt, **options)
+    comparison = None
+    if baseline is not None and baseline.finish_reason != INTERRUPTED:
+        comparison = Comparison(answer, baseline, sampled=not params.greedy)
     if json:
-        found = report(said, session, options, load_seconds)
-        found |= comparison_part(both) if both else {}
-        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
-    elif both:
-        show_table(both, params, models.mode, shape, out)
-    by_default = out.talks and not (screen.quiet or json or both)
-    if by_default if stats is None else stats:
-        out.tell(stats_line(said.stats, said.finish_reason, most), "dim")
-    if not json and models.mode != "auto":  # which drafts less by itself
-        warn_low(said, out)
-    if INTERRUPTED in (said.finish_reason, plain and plain.finish_reason):
+        document = answer_report(answer, session, options, load_seconds)
+        document |= comparison_json(comparison) if comparison else {}
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+    elif comparison:
+        show_comparison(comparison, params, model_options.mode, drafting, out)
+    stats_by_default = out.stderr_is_tty and not (display.quiet or json or comparison)
+    if stats_by_default if stats is None else stats:
+        out.info(stats_line(answer.stats, answer.finish_reason, max_tokens), "dim")
+    if not json and model_options.mode != "auto":  # auto drafts less by itself
+        warn_low_acceptance(answer, out)
+    if INTERRUPTED in (answer.finish_reason, baseline and baseline.finish_reason):
         raise typer.Exit(130)
 
 
 def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
-    """The view for what is at the ends of stdout and stderr."""
+    """The view that fits the options and the terminals on stdout and stderr."""
     if json:
         return JsonView(out)
-    return (LiveView if out.live else PlainView)(out, thinking=thinking)
+    return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)
 
 
-def warn_low(said: Answer, out: Output) -> None:
-    """Say so when drafting costs more than it saves."""
-    tau, verifies = said.stats.acceptance_length, said.stats.verifies
-    if verifies >= LOW_VERIFIES and tau < LOW_TAU:
+def warn_low_acceptance(answer: Answer, out: Output) -> None:
+    """Print a note when drafting costs more than it saves."""
+    tau, verifies = answer.stats.acceptance_length, answer.stats.verifies
+    if verifies >= MIN_VERIFIES and tau < LOW_ACCEPTANCE_LENGTH:
         out.note(
             f"  low acceptance: τ {tau:.2f} over {verifies} blocks; drafting may cost more than it "
             "saves. Try --no-draft",

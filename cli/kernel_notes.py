@@ -1,4 +1,7 @@
-"""Which Metal kernels a loaded pair runs, for headers, numbers and `--json`. Knows no proof."""
+"""Describes the Metal kernels of a loaded pair for headers, `/stats` and `--json`.
+
+Does not know how kernels are verified.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,29 +9,29 @@ if TYPE_CHECKING:
     from dflash_mlx.kernels.dispatch import Kernels
 
 
-def kernels_part(kernels: "Kernels") -> dict[str, Any] | None:
-    """What `--json` says: names, and why which are not used; None where no kernel can run."""
+def kernels_json(kernels: "Kernels") -> dict[str, Any] | None:
+    """The `--json` field: kernels in use, and why others are off; None without Metal."""
     if kernels.launcher is None:
         return None
     return {"on": sorted(kernels.on or ()), "off": dict(kernels.off)}
 
 
 def kernel_warnings(kernels: "Kernels") -> list[str]:
-    """A line for each kernel that gave wrong results, and one where exactness costs the speed.
+    """One line per kernel with wrong results, and one when exact mode runs without kernels.
 
-    To be slow is no fault of a kernel.
+    A kernel that is only slow gets no warning.
     """
-    found = [
+    lines = [
         f"kernel {name} off: {kernels.off[name]} (dflash doctor --kernels)"
         for name in sorted(kernels.wrong)
     ]
     if kernels.exact and (kernels.launcher is None or kernels.wrong):
-        found.append("exact without the Metal kernels: row by row, no faster than plain decoding")
-    return found
+        lines.append("exact without the Metal kernels: row by row, no faster than plain decoding")
+    return lines
 
 
 def kernels_line(kernels: "Kernels") -> str:
-    """What `/stats` says; empty where no kernel can run."""
+    """The `/stats` line; empty without Metal."""
     if kernels.launcher is None:
         return ""
     on = ", ".join(sorted(kernels.on or ())) or "none"

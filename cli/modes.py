@@ -1,6 +1,7 @@
-"""How answers are decoded, from --mode, --tree-budget, --draft and --no-draft together.
+"""Resolves --mode, --tree-budget, --draft and --no-draft into one decoding mode.
 
-Flags that contradict each other are refused, unless one was said nearer to the command line.
+Options come from the command line, the environment, the config file or the default. Contradicting
+options from the same place are refused; otherwise the place with higher precedence wins.
 """
 
 from dataclasses import replace
@@ -10,67 +11,81 @@ import typer
 
 from dflash_mlx.errors import UsageError
 
-from .options import ModelOptions, source
+from .options import ModelOptions, option_source
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
 
-NEARER = ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
+PRECEDENCE = ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
 
 
-def settle_draft(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
-    """Of --draft and --no-draft what was said nearer; for commands that have modes of their own."""
+def resolve_draft(ctx: typer.Context, model_options: ModelOptions) -> ModelOptions:
+    """Resolve --draft against --no-draft, for commands that list their modes themselves."""
     for name, flag in (("mode", "--mode"), ("tree_budget", "--tree-budget")):
-        if source(ctx, name) == "COMMANDLINE":
+        if option_source(ctx, name) == "COMMANDLINE":
             raise UsageError(
                 f"{flag} says nothing here.", hint="name the modes: --modes dflash,ddtree:32"
             )
-    return nearer(ctx, models)
+    return drop_overridden(ctx, model_options)
 
 
-def nearer(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
-    """The options without --draft or --no-draft where the other was said nearer."""
-    draft, none = (NEARER.index(source(ctx, name)) for name in ("draft", "no_draft"))
-    if models.draft is None or not models.no_draft or draft == none:
-        return models
-    return replace(models, no_draft=False) if draft > none else replace(models, draft=None)
+def drop_overridden(ctx: typer.Context, model_options: ModelOptions) -> ModelOptions:
+    """Drop --draft or --no-draft when the other one has higher precedence."""
+    draft_precedence, no_draft_precedence = (
+        PRECEDENCE.index(option_source(ctx, name)) for name in ("draft", "no_draft")
+    )
+    if (
+        model_options.draft is None
+        or not model_options.no_draft
+        or draft_precedence == no_draft_precedence
+    ):
+        return model_options
+    return (
+        replace(model_options, no_draft=False)
+        if draft_precedence > no_draft_precedence
+        else replace(model_options, draft=None)
+    )
 
 
-def settle_models(ctx: typer.Context, models: ModelOptions) -> ModelOptions:
-    """The options with nothing left that contradicts; `mode` baseline is without a drafter."""
+def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOptions:
+    """The options without contradictions; `mode` baseline means no drafter."""
 
-    def place(name: str) -> int:
-        return NEARER.index(source(ctx, name))
+    def precedence(name: str) -> int:
+        return PRECEDENCE.index(option_source(ctx, name))
 
-    plain = models.mode == "baseline"
-    if models.no_draft and not plain and place("mode"):
-        if place("mode") == place("no_draft"):
+    baseline = model_options.mode == "baseline"
+    if model_options.no_draft and not baseline and precedence("mode"):
+        if precedence("mode") == precedence("no_draft"):
             raise UsageError(
-                f"--no-draft decodes plainly, and --mode {models.mode} does not.",
+                f"--no-draft decodes plainly, and --mode {model_options.mode} does not.",
                 hint="leave one of them out",
             )
-        models = replace(models, no_draft=place("mode") < place("no_draft"))
-    models = nearer(ctx, models)
-    if plain and models.draft is not None:
-        if place("draft") >= place("mode"):
+        model_options = replace(model_options, no_draft=precedence("mode") < precedence("no_draft"))
+    model_options = drop_overridden(ctx, model_options)
+    if baseline and model_options.draft is not None:
+        if precedence("draft") >= precedence("mode"):
             raise UsageError(
                 "--mode baseline needs no drafter, and --draft names one.",
                 hint="leave one of them out",
             )
-        models = replace(models, draft=None)
-    if models.no_draft or plain:
-        models = replace(models, mode="baseline", no_draft=True)
-    if models.tree_budget is not None and models.mode != "ddtree":
-        if place("tree_budget") > NEARER.index("DEFAULT_MAP"):
+        model_options = replace(model_options, draft=None)
+    if model_options.no_draft or baseline:
+        model_options = replace(model_options, mode="baseline", no_draft=True)
+    if model_options.tree_budget is not None and model_options.mode != "ddtree":
+        if precedence("tree_budget") > PRECEDENCE.index("DEFAULT_MAP"):
             raise UsageError(
-                f"--tree-budget says nothing to the mode {models.mode}.", hint="add --mode ddtree"
+                f"--tree-budget says nothing to the mode {model_options.mode}.",
+                hint="add --mode ddtree",
             )
-        models = replace(models, tree_budget=None)  # the config file's, for when a tree is asked
-    return models
+        # The config file sets it for the mode ddtree.
+        model_options = replace(model_options, tree_budget=None)
+    return model_options
 
 
-def shape_of(pair: "Pair", mode: str, block_size: int | None, tree_budget: int | None) -> str:
-    """How much is drafted and verified a round, in a few words; empty for plain decoding."""
+def describe_drafting(
+    pair: "Pair", mode: str, block_size: int | None, tree_budget: int | None
+) -> str:
+    """Block size and mode in a few words; empty for plain decoding."""
     if pair.drafter is None or mode == "baseline":
         return ""
     from dflash_mlx.policy.plans import TREE_BUDGET
@@ -81,6 +96,6 @@ def shape_of(pair: "Pair", mode: str, block_size: int | None, tree_budget: int |
     return f"{block} · tree {tree_budget or TREE_BUDGET}" if mode == "ddtree" else block
 
 
-def plainly(options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `Session.stream` without what only a drafter's mode knows."""
+def baseline_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `Session.stream` without those that need a drafter."""
     return {**options, "tree_budget": None}

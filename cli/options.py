@@ -1,7 +1,8 @@
-"""The options that commands share, each a flag, a variable `DFLASH_<NAME>` and a line of the config
-file; the first of these that is set counts. Knows no models and prints nothing.
+"""The options that commands share. Knows no models and prints nothing.
 
-Options that belong together are a dataclass; `grouped` lets a command take them as one argument.
+Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file, in this order of
+precedence. A dataclass groups related options; `option_groups` lets a command take a group as one
+argument.
 """
 
 import inspect
@@ -16,14 +17,14 @@ from dflash_mlx.types import Effort, SamplingParams
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
-    """A Typer option whose variable is named after its first long flag."""
+    """A Typer option; its environment variable is named after its first long flag."""
     variable = "DFLASH_" + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(*names, help=help, envvar=variable, show_envvar=False, **details)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which pair, and how it is run."""
+    """Which pair to load, and how to run it."""
 
     model: Annotated[
         str | None,
@@ -86,7 +87,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
-    """How tokens are chosen, and when to stop."""
+    """How to sample tokens, and when to stop."""
 
     temp: Annotated[
         float, option("--temp", metavar="T", help="Temperature; 0 takes the likeliest token.")
@@ -127,7 +128,7 @@ class SamplingOptions:
     ] = None
 
     def params(self) -> SamplingParams:
-        """What the engine takes; UsageError for a value outside its range."""
+        """The engine's sampling parameters; UsageError for a value outside its range."""
         return SamplingParams(
             temperature=self.temp,
             top_p=self.top_p,
@@ -142,7 +143,7 @@ class SamplingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """What is put around the user's text."""
+    """System prompt and thinking."""
 
     system: Annotated[
         str | None, option("--system", "-s", metavar="TEXT", help="System prompt.")
@@ -165,8 +166,8 @@ class PromptOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenOptions:
-    """How much is shown, and how."""
+class DisplayOptions:
+    """How much to print, and with which effects."""
 
     quiet: Annotated[bool, option("--quiet", "-q", help="Only the answer and errors.")] = False
     plain: Annotated[
@@ -174,16 +175,16 @@ class ScreenOptions:
     ] = False
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Spread a command's parameters that are dataclasses of options into those options."""
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Expand a command's parameters that are option dataclasses into their fields."""
     groups: dict[str, type] = {}
-    flat: list[inspect.Parameter] = []
+    parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
-            flat += inspect.signature(parameter.annotation).parameters.values()
+            parameters += inspect.signature(parameter.annotation).parameters.values()
         else:
-            flat.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -191,12 +192,12 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         command(**values)
 
-    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def source(ctx: typer.Context, name: str) -> str:
-    """Where an option's value is from: COMMANDLINE, ENVIRONMENT, DEFAULT_MAP (file), DEFAULT."""
-    found = ctx.get_parameter_source(name)
-    return found.name if found else "DEFAULT"
+def option_source(ctx: typer.Context, name: str) -> str:
+    """Where a value comes from: COMMANDLINE, ENVIRONMENT, DEFAULT_MAP (config file) or DEFAULT."""
+    value_source = ctx.get_parameter_source(name)
+    return value_source.name if value_source else "DEFAULT"

@@ -1,6 +1,6 @@
-"""What was asked about thinking, held against what the target's chat template knows.
+"""Checks the thinking flags against the chat template.
 
-Knows flags and settings; what a template knows is the engine's to say.
+Knows flags and settings; the engine knows what a template supports.
 """
 
 from collections.abc import Iterable
@@ -9,73 +9,73 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from .options import PromptOptions, source
-from .output import Output
-from .tuning import Tuning
+from .chat_settings import ChatSettings
+from .options import PromptOptions, option_source
+from .terminal.output import Output
 
 if TYPE_CHECKING:
     from dflash_mlx.chat.template import Template
 
-NAMES = {"think": "switch for thinking", "effort": "reasoning effort"}
-Asked = TypeVar("Asked", PromptOptions, Tuning)
+FIELD_LABELS = {"think": "switch for thinking", "effort": "reasoning effort"}
+OptionsT = TypeVar("OptionsT", PromptOptions, ChatSettings)
 
 
-def check(template: "Template", asked: PromptOptions | Tuning) -> None:
-    """UsageError when the template does not know what was asked for."""
+def check_thinking(template: "Template", options: PromptOptions | ChatSettings) -> None:
+    """UsageError when the template does not support the options."""
     from dflash_mlx.chat.template import TemplateOptions
 
-    template.switches(TemplateOptions(asked.think, asked.effort))
+    template.switches(TemplateOptions(options.think, options.effort))
 
 
-def settle(
+def resolve_thinking(
     ctx: typer.Context,
-    asked: PromptOptions,
+    options: PromptOptions,
     template: "Template",
     out: Output,
     *,
     raw: bool = False,
 ) -> PromptOptions:
-    """What was asked, as far as the template knows it.
+    """The options that the template supports.
 
-    The variables and the config file hold for all models: what a template does not know of them is
-    left out, and told. What the command line says stays as it is, and goes before them.
+    Variables and the config file apply to all models, so their unsupported values are dropped with
+    a note. Flags on the command line stay as they are and override both.
     """
-    asides = [name for name in NAMES if source(ctx, name) != "COMMANDLINE"]
-    at_odds = asked.think is False and asked.effort is not None
-    if raw or (at_odds and len(asides) == 1):
-        return replace(asked, **dict.fromkeys(asides))
-    return fitting(asked, template, out, asides)
+    inherited = [name for name in FIELD_LABELS if option_source(ctx, name) != "COMMANDLINE"]
+    contradictory = options.think is False and options.effort is not None
+    if raw or (contradictory and len(inherited) == 1):
+        return replace(options, **dict.fromkeys(inherited))
+    return drop_unsupported(options, template, out, inherited)
 
 
-def fitting(
-    asked: Asked, template: "Template", out: Output, names: Iterable[str] = tuple(NAMES)
-) -> Asked:
-    """What was asked, without those of `names` that the template does not know."""
+def drop_unsupported(
+    options: OptionsT, template: "Template", out: Output, names: Iterable[str] = tuple(FIELD_LABELS)
+) -> OptionsT:
+    """Drop those of `names` that the template does not support, with a note for each."""
     for name in names:
-        value = getattr(asked, name)
+        value = getattr(options, name)
         if value is None:
             continue
-        known = value in template.efforts if name == "effort" else template.think_switch
-        if not known:
-            asked = replace(asked, **{name: None})
-            out.note(f"  this model's template knows no {NAMES[name]}: it goes its own way")
-    return asked
+        supported = value in template.efforts if name == "effort" else template.think_switch
+        if not supported:
+            options = replace(options, **{name: None})
+            out.note(f"  this model's template knows no {FIELD_LABELS[name]}: it goes its own way")
+    return options
 
 
-def told_to_think(template: "Template", tuning: Tuning, word: str) -> Tuning:
-    """The tuning with thinking on or off, or with an effort; UsageError as `check`."""
-    if word in ("on", "off"):
-        effort = tuning.effort if word == "on" else None
-        wanted = replace(tuning, think=word == "on", effort=effort)
+def with_thinking(template: "Template", settings: ChatSettings, argument: str) -> ChatSettings:
+    """The settings with thinking on or off, or with an effort; UsageError if unsupported."""
+    if argument in ("on", "off"):
+        effort = settings.effort if argument == "on" else None
+        changed = replace(settings, think=argument == "on", effort=effort)
     else:
-        on = True if tuning.think is False else tuning.think
-        wanted = replace(tuning, think=on, effort=word)
-    check(template, wanted)
-    return wanted
+        think = True if settings.think is False else settings.think
+        changed = replace(settings, think=think, effort=argument)
+    check_thinking(template, changed)
+    return changed
 
 
-def state_of(tuning: Tuning) -> str:
-    """How answers think, in a few words."""
-    words = [{True: "on", False: "off"}[tuning.think]] if tuning.think is not None else []
-    words += [f"effort {tuning.effort}"] if tuning.effort else []
-    return " · ".join(words) or "as the template has it"
+def describe_thinking(settings: ChatSettings) -> str:
+    """The thinking settings in a few words."""
+    parts = [{True: "on", False: "off"}[settings.think]] if settings.think is not None else []
+    parts += [f"effort {settings.effort}"] if settings.effort else []
+    return " · ".join(parts) or "as the template has it"

@@ -17,8 +17,8 @@ README = Path(__file__).parent.parent / "README.md"
 def commands() -> str:
     """The slash commands, what they do, and the keys."""
     table = import_module("dflash_mlx.cli.chat.commands").COMMANDS
-    keys = import_module("dflash_mlx.cli.terminal.prompt").KEYS
-    rows = [(f"`{command.form}`", command.help) for command in table]
+    keys = import_module("dflash_mlx.cli.terminal.line_editor").KEYS
+    rows = [(f"`{command.syntax}`", command.help) for command in table]
     rows += [(name, does) for name, does in keys]
     return rows_of(("command or key", "does"), rows)
 

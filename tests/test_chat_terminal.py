@@ -269,23 +269,23 @@ def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -
     """It came while what had been said was put away, and all of it was lost."""
     interrupt = import_module("dflash_mlx.cli.terminal.interrupt").Interrupt(2.0)
     module = import_module("dflash_mlx.cli.answer")
-    view = import_module("dflash_mlx.cli.view").PlainView(
-        import_module("dflash_mlx.cli.output").Output()
+    view = import_module("dflash_mlx.cli.answer_view").PlainView(
+        import_module("dflash_mlx.cli.terminal.output").Output()
     )
     stop = partial(os.kill, os.getpid(), signal.SIGINT)
     monkeypatch.setattr(view, "finish", stop)
     monkeypatch.setattr(view, "block", lambda block, stats: stop())
     if not held:
-        monkeypatch.setattr(interrupt, "hold", lambda held=True: None)
+        monkeypatch.setattr(interrupt, "defer", lambda deferred=True: None)
 
     def stream(*_: Any, **__: Any) -> Iterator[Block]:
         yield from (Block((1, 2), text="kept"), Block((3,), text="never"))
 
     session = SimpleNamespace(stream=stream, stats=Stats())
     with interrupt, nullcontext() if held else pytest.raises(KeyboardInterrupt):
-        said = module.answer(session, "hi", view, interrupt)
+        said = module.answer_prompt(session, "hi", view, interrupt)
         assert (said.text, said.finish_reason) == ("kept", "interrupted")
-    assert interrupt.twice
+    assert interrupt.requested_twice
 
 
 def test_interrupt_of_a_command(chat: ChatTerminal) -> None:
@@ -457,15 +457,17 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
 
 def test_long_lines_hang() -> None:
     """What does not fit goes on below its column, or below the line where that is too narrow."""
-    hanging = import_module("dflash_mlx.cli.terminal.layout").hanging
+    wrap_hanging = import_module("dflash_mlx.cli.terminal.wrapping").wrap_hanging
     line = "  /set [name]  show or change all that can be set"
-    assert hanging(line, 0) == hanging(line, 80) == line
-    assert hanging(line, 43) == (
+    assert wrap_hanging(line, 0) == wrap_hanging(line, 80) == line
+    assert wrap_hanging(line, 43) == (
         "  /set [name]  show or change all that can\n               be set"
     )
-    assert hanging(line, 30) == "  /set [name]\n      show or change all that\n      can be set"
-    assert hanging("  one two three", 10) == "  one two\n  three"
-    assert hanging("a\n\nb", 10) == "a\n\nb"
+    assert (
+        wrap_hanging(line, 30) == "  /set [name]\n      show or change all that\n      can be set"
+    )
+    assert wrap_hanging("  one two three", 10) == "  one two\n  three"
+    assert wrap_hanging("a\n\nb", 10) == "a\n\nb"
 
 
 # Runs of their own --------------------------------------------------------------------------------

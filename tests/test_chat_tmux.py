@@ -18,8 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
-chat_view, output = (import_module(f"dflash_mlx.cli.{name}") for name in ("chat.view", "output"))
-chat_view.REDRAW = 0
+chat_view = import_module("dflash_mlx.cli.chat.view")
+output = import_module("dflash_mlx.cli.terminal.output")
+chat_view.FRAME_INTERVAL = 0
 socket, folder, sizes = sys.argv[1], Path(sys.argv[2]), sys.argv[3].split()
 text = (folder / "document.md").read_text(encoding="utf-8")
 out, stats = output.Output(), Stats()
@@ -29,13 +30,13 @@ with chat_view.make_chat_view(out) as view:
     for number, start in enumerate(range(0, len(text), 12)):
         block = Block((1, 2), drafted=2, accepted=1, text=text[start : start + 12])
         stats.record(block)
-        view._next = 0
+        view._next_frame_at = 0
         view.block(block, stats)
         if number % 9 == 8 and sizes:
             columns, rows = sizes.pop(0).split("x")
             subprocess.run(["tmux", "-S", socket, "resize-window", "-x", columns, "-y", rows])
             for _ in range(500):
-                if output.screen_size() == (int(columns), int(rows)):
+                if output.stdout_size() == (int(columns), int(rows)):
                     break
                 time.sleep(0.01)
             time.sleep(0.05)

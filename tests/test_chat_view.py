@@ -14,7 +14,7 @@ from dflash_mlx.stats import Stats
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("chat.view", "output", "terminal.markdown", "terminal.render")
+    for name in ("chat.view", "terminal.output", "terminal.markdown_stream", "terminal.render")
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]
@@ -41,14 +41,14 @@ class Wire(io.StringIO):
 def terminal(monkeypatch):
     """Gives an output whose stdout is a screen; called in the test, as pytest changes streams."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(chat_view, "REDRAW", 0)  # a frame for each block
+    monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0)  # a frame for each block
 
     def install(screen, encoding="utf-8", **options):
         wire = Wire(screen)
         wire.encoding = encoding
         monkeypatch.setattr(sys, "stdout", wire)
-        monkeypatch.setattr(output, "screen_size", screen.size)
-        monkeypatch.setattr(chat_view, "screen_size", screen.size)
+        monkeypatch.setattr(output, "stdout_size", screen.size)
+        monkeypatch.setattr(chat_view, "stdout_size", screen.size)
         return output.Output(**options)
 
     return install
@@ -60,7 +60,7 @@ def play(shower, blocks, between=lambda number: None):
     with shower:
         for number, block in enumerate(blocks):
             stats.record(block)
-            shower._next = 0
+            shower._next_frame_at = 0
             shower.block(block, stats)
             between(number)
     return shower
@@ -85,11 +85,11 @@ def test_screen_does_not_depend_on_how_the_text_came(terminal, size):
 @pytest.mark.parametrize("size", SIZES)
 def test_nothing_is_lost(terminal, size):
     """What stands in the end is what the pieces look like, sign for sign; rows break anywhere."""
-    screen, stream = Screen(*size), markdown.Stream()
+    screen, stream = Screen(*size), markdown.MarkdownStream()
     play(chat_view.make_chat_view(terminal(screen)), blocks_of(DOCUMENT, 12))
     renderer = render.Renderer()
-    pieces = stream.feed(DOCUMENT) + stream.finish()
-    lines = [line for piece in pieces for line in renderer.lines(piece, size[0] - 1)]
+    fragments = stream.feed(DOCUMENT) + stream.finish()
+    lines = [line for fragment in fragments for line in renderer.lines(fragment, size[0] - 1)]
     wanted = re.sub(r"\x1b\[[0-9;]*m|\s", "", "".join(lines))
     assert re.sub(r"\s", "", screen.text()) == wanted
     for word in re.findall(r"\w+", DOCUMENT.replace("```", "``` ")):
@@ -139,14 +139,14 @@ def test_region_while_it_streams(terminal):
     stats, seen = Stats(), []
     for block in blocks_of("First.\n\n" + "word " * 120 + "\n\nLast", 30):
         stats.record(block)
-        shower._next = 0
+        shower._next_frame_at = 0
         shower.block(block, stats)
         lines = screen.lines()
         assert lines[:1] == ["First."][: len(lines) - 1]
         assert re.search(r"^[⠀-⣿] \d+ tok · ", lines[-1])
         if "…" in lines:
             seen.append(len(lines) - 1 - lines.index("…"))
-    assert set(seen) == {chat_view.TAIL}
+    assert set(seen) == {chat_view.TAIL_ROWS}
     shower.finish()
     assert screen.text().split() == ["First.", *["word"] * 120, "Last"]
 
@@ -157,7 +157,7 @@ def test_numbers_that_do_not_fit_are_left_out(terminal):
     stats = Stats()
     for block in blocks_of("some text", 3):
         stats.record(block)
-        shower._next = 0
+        shower._next_frame_at = 0
         shower.block(block, stats)
     assert re.fullmatch(r". 6 tok · [\d,.]+ tok/s( · τ 2.00)?", screen.lines()[-1])
     shower.finish()
@@ -177,7 +177,7 @@ def test_thinking_moves_and_folds(terminal):
 
     blocks = blocks_of("The answer.", 5, thinking=thinking)
     shower = play(chat_view.make_chat_view(terminal(screen)), blocks, between)
-    assert tallest == chat_view.TAIL  # the last row may be empty, the first then says "…"
+    assert tallest == chat_view.TAIL_ROWS  # the last row may be empty, the first then says "…"
     assert "\x1b[2mthought 3\x1b[0m" in "".join(raw)
     count = 2 * -(-len(thinking) // 5)
     assert (shower.thought_tokens, shower.thought_seconds > 0) == (count, True)
@@ -219,8 +219,8 @@ def test_slow_prompt_is_seen_and_a_quick_one_is_not(terminal, monkeypatch):
         shower.prefill(4096, 4096)
         play(shower, blocks_of("a", 1))
     assert screen.lines() == ["a"]
-    monkeypatch.setattr(chat_view, "DELAY", 0)
-    monkeypatch.setattr(chat_view, "REDRAW", 0.01)
+    monkeypatch.setattr(chat_view, "PREFILL_DELAY", 0)
+    monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0.01)
     shower = chat_view.make_chat_view(terminal(screen))
     with shower:
         shower.prefill(1024, 4096)
@@ -276,7 +276,7 @@ def test_ascii(terminal):
     with shower:
         for block in blocks_of("- é 中\n\n> q", 3, thinking="x"):
             stats.record(block)
-            shower._next = 0
+            shower._next_frame_at = 0
             shower.block(block, stats)
             assert re.match(r"[-|/\\] \d+ tok \| ", screen.lines()[-1])
     lines = screen.lines()
@@ -297,7 +297,7 @@ def test_no_color(terminal, monkeypatch):
 
 def test_what_is_written_stays_modest(terminal, monkeypatch):
     """400 blocks at speed: few frames, and each answer's text about once."""
-    monkeypatch.setattr(chat_view, "REDRAW", 0.1)
+    monkeypatch.setattr(chat_view, "FRAME_INTERVAL", 0.1)
     screen = Screen(80, 24)
     shower, stats = chat_view.make_chat_view(terminal(screen)), Stats()
     text = "".join(f"Paragraph {n} has some words to say.\n\n" for n in range(100))

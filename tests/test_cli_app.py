@@ -201,7 +201,7 @@ def test_offline_is_set_before_the_hub_is_imported(tmp_path):
 
 def test_symbols_have_stand_ins(monkeypatch):
     """The text that reaches a terminal without UTF-8 is ASCII."""
-    output = import_module("dflash_mlx.cli.output")
+    output = import_module("dflash_mlx.cli.terminal.output")
     out = output.Output(plain=True)
-    assert out.glyphs("9 tokens · τ 4.00 · 1.2× –") == "9 tokens | tau 4.00 | 1.2x -"
-    assert output.clean("a\x1b[2Jb\r\x07\x9bc\td\n") == "a[2Jbc\td\n"
+    assert out.ascii_fallback("9 tokens · τ 4.00 · 1.2× –") == "9 tokens | tau 4.00 | 1.2x -"
+    assert output.strip_control("a\x1b[2Jb\r\x07\x9bc\td\n") == "a[2Jbc\td\n"

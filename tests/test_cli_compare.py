@@ -57,7 +57,7 @@ def test_difference_is_counted_from_one():
     assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
     assert both([1, 2, 3], [1, 2]).differs_from == 3
     assert both([1, 2], [1, 2]).differs_from is None
-    assert compare.verdict(both([5], [6])) == "differs from token 1"
+    assert compare.output_verdict(both([5], [6])) == "differs from token 1"
     assert both([1], [1]).speedup is None
 
 

@@ -10,8 +10,9 @@ import pytest
 from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
 
-output, view, wait = (
-    import_module(f"dflash_mlx.cli.{name}") for name in ("output", "view", "terminal.wait")
+output, view, spinner = (
+    import_module(f"dflash_mlx.cli.{name}")
+    for name in ("terminal.output", "answer_view", "terminal.spinner")
 )
 
 
@@ -36,8 +37,8 @@ def terminals(monkeypatch):
     """Makes stdout and stderr terminals of 60 columns; called in the test, because pytest puts its
     own streams back between a fixture and the test."""
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(output, "columns", lambda: 60)
-    monkeypatch.setattr(wait, "columns", lambda: 60)
+    monkeypatch.setattr(output, "stderr_columns", lambda: 60)
+    monkeypatch.setattr(spinner, "stderr_columns", lambda: 60)
 
     def install(encoding="utf-8"):
         streams = Terminal(encoding), Terminal(encoding)
@@ -128,7 +129,7 @@ def test_status_line_fits_the_terminal(terminals):
     _stdout, stderr = terminals()
     out = output.Output()
     out.status("x" * 100)
-    out.erase()
+    out.clear_status()
     assert "x" * 59 in stderr.shown()
     assert "x" * 60 not in stderr.shown()
 
@@ -138,18 +139,18 @@ def test_no_moving_line_when_not_wanted(terminals, options):
     _stdout, stderr = terminals()
     out = output.Output(**options)
     out.status("busy")
-    out.erase()
+    out.clear_status()
     assert stderr.shown() == ""
 
 
 def test_quick_work_shows_nothing_and_slow_work_leaves_nothing(terminals, monkeypatch):
     _stdout, stderr = terminals()
     out = output.Output()
-    with wait.Wait(out, "loading"):
+    with spinner.Spinner(out, "loading"):
         pass
     assert stderr.shown() == ""
-    monkeypatch.setattr(wait, "DELAY", 0.01)
-    with wait.Wait(out, "loading \x1b[1mx", unit="bytes") as slow:
+    monkeypatch.setattr(spinner, "SHOW_AFTER", 0.01)
+    with spinner.Spinner(out, "loading \x1b[1mx", unit="bytes") as slow:
         slow.update(5_000_000, 10_000_000)
         time.sleep(0.3)
         slow.update(4_000_000, 10_000_000)  # two counters of one download: never backwards

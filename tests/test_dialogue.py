@@ -22,8 +22,8 @@ from dflash_mlx.types import SamplingParams
 
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-tuning = import_module("dflash_mlx.cli.tuning")
-output = import_module("dflash_mlx.cli.output")
+chat_settings = import_module("dflash_mlx.cli.chat_settings")
+output = import_module("dflash_mlx.cli.terminal.output")
 
 SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
 
@@ -66,10 +66,10 @@ def stranger() -> Iterator[Callable[..., Any]]:
 
 def start(pair: Pair, **changes: Any) -> Any:
     """A dialogue whose screen is a pipe."""
-    settings = replace(tuning.Tuning(max_tokens=48, mode="dflash"), **changes)
-    looks = dialogue.Looks(quiet=True)
+    settings = replace(chat_settings.ChatSettings(max_tokens=48, mode="dflash"), **changes)
+    display = dialogue.DisplaySettings(quiet=True)
     return dialogue.Dialogue(
-        pair, output.Output(quiet=True), tuning=settings, looks=looks, keeps=True
+        pair, output.Output(quiet=True), settings=settings, display=display, autosaves=True
     )
 
 
@@ -113,9 +113,9 @@ class Watched:
     def expect(self, chat: Any, prompt: str) -> tuple[Any, int]:
         """What the stranger says to these messages, and how much the caches could give."""
         talk = self.talk
-        sent = dialogue.messages(chat, prompt)
-        wanted = self.stranger(sent, talk.tuning.max_tokens, talk.tuning.think)
-        ids = talk.session.tokens(sent, think=talk.tuning.think)
+        sent = dialogue.chat_messages(chat, prompt)
+        wanted = self.stranger(sent, talk.settings.max_tokens, talk.settings.think)
+        ids = talk.session.tokens(sent, think=talk.settings.think)
         return wanted, common(talk.session.context.tokens, ids[:-1])
 
     def check(self, said: Any, wanted: Any, shared: int) -> None:
@@ -155,23 +155,23 @@ def test_fifty_turns(
                 stop_at(patch, dice.choice([0, 1, 2, 3]))
             turns = talk.chat.turns
             if step in ("retry", "edit") and turns:
-                turn, shorter = talk.without_last()
+                turn, shorter = talk.split_last_turn()
                 text = turn.prompt if step == "retry" else prompt
                 expected = watched.expect(shorter, text)
-                watched.check(talk.again(text)[1], *expected)
+                watched.check(talk.answer_again(text)[1], *expected)
                 assert len(talk.chat.turns) == len(turns)
                 continue
             if step == "undo" and turns:
-                talk.change(talk.without_last()[1])
+                talk.replace_chat(talk.split_last_turn()[1])
             elif step == "system":
                 words = dice.choice([None, "Be brief.", "You are a helpful assistant."])
-                talk.change(replace(talk.chat, system=words))
+                talk.replace_chat(replace(talk.chat, system=words))
             elif step == "think":
-                talk.tuning = replace(talk.tuning, think=dice.choice([True, False, None]))
+                talk.settings = replace(talk.settings, think=dice.choice([True, False, None]))
             elif step == "save":
                 talk.save(f"chat {seed} {number}")
             before = talk.chat
-            talk.make_room(prompt)
+            talk.drop_oldest_turns(prompt)
             expected = watched.expect(talk.chat, prompt)
             said = talk.ask(prompt)
             watched.check(said, *expected)
@@ -186,7 +186,7 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
     talk = start(bundled)
     watched = Watched(talk, stranger)
     talk.ask("What is 12 plus 30?")
-    talk.change(talk.without_last()[1])
+    talk.replace_chat(talk.split_last_turn()[1])
     prompt = "Reverse the list 1, 2, 3, 4, 5."
     tokens, shared = watched.expect(talk.chat, prompt)
     context = talk.session.context
@@ -212,7 +212,7 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     talk = start(bundled)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
-    monkeypatch.setattr(talk.out, "tell", lambda text, style="", end="\n": told.append(text))
+    monkeypatch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
     long = "Sort the numbers " + " ".join(str(n) for n in range(12)) + "."
     for _ in range(12):
         said = talk.ask(long)
@@ -257,6 +257,6 @@ def test_draws_are_not_the_same_with_a_seed_changed(bundled: Pair) -> None:
     """Sampling settings reach the engine."""
     talk = start(bundled, sampling=SamplingParams(temperature=1.5, seed=3))
     first = talk.ask("Tell me about birds.").tokens
-    assert talk.again()[1].tokens == first
-    talk.tuning = replace(talk.tuning, sampling=SamplingParams(temperature=1.5, seed=4))
-    assert talk.again()[1].tokens != first
+    assert talk.answer_again()[1].tokens == first
+    talk.settings = replace(talk.settings, sampling=SamplingParams(temperature=1.5, seed=4))
+    assert talk.answer_again()[1].tokens != first

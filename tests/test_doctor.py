@@ -43,7 +43,7 @@ def own_place(tmp_path, monkeypatch):
 def quick(monkeypatch):
     """No models: the self-test is known to be well."""
     monkeypatch.setattr(
-        part("doctor.command"), "self_test", lambda _: part("doctor.finding").ok("well")
+        part("doctor.command"), "self_test", lambda _: part("doctor.check").ok("well")
     )
 
 
@@ -174,11 +174,11 @@ def test_ranges_are_those_of_the_project():
 
 
 def test_versions_are_compared_as_numbers():
-    fits = part("doctor.installation").fits
-    assert fits("0.32.10", ">=0.32.9,<0.33")
-    assert fits("1", ">=1.0")
-    assert not fits("3.0.5", ">=3.0.50")
-    assert not fits("0.9", ">=0.32")
+    satisfies = part("doctor.installation").satisfies
+    assert satisfies("0.32.10", ">=0.32.9,<0.33")
+    assert satisfies("1", ">=1.0")
+    assert not satisfies("3.0.5", ">=3.0.50")
+    assert not satisfies("0.9", ">=0.32")
 
 
 def executable(path: Path) -> Path:
@@ -411,7 +411,7 @@ def mac(monkeypatch):
     mlx = SimpleNamespace(
         metal=SimpleNamespace(is_available=lambda: True), device_info=lambda: info
     )
-    monkeypatch.setattr(module, "core", lambda: mlx)
+    monkeypatch.setattr(module, "mlx_core", lambda: mlx)
     return SimpleNamespace(known=known, mlx=mlx)
 
 
@@ -473,11 +473,11 @@ def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
     from dflash_mlx.proof.prove import Verdict
 
-    parts = import_module("dflash_mlx.cli.doctor.kernels").parts
-    wrong = parts(Verdict("a", False, float("inf"), reason="gives what is no number"))
+    verdict_json = import_module("dflash_mlx.cli.doctor.kernels").verdict_json
+    wrong = verdict_json(Verdict("a", False, float("inf"), reason="gives what is no number"))
     assert (wrong["error"], wrong["on"]) == (None, False)
     assert json.dumps(wrong, allow_nan=False)
-    assert parts(Verdict("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
+    assert verdict_json(Verdict("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
 
 
 @pytest.mark.parametrize("flag", ["--model", "--draft"])
@@ -600,11 +600,11 @@ def screen(monkeypatch):
 def test_terminals(screen, monkeypatch, columns, encoding, kind, status, found):
     monkeypatch.setenv("TERM", kind)
     screen(columns, encoding=encoding)
-    finding = part("doctor.surroundings").terminal()
+    finding = part("doctor.environment").terminal()
     assert (finding.status, finding.found) == (status, found)
     assert bool(finding.hint) == (status == "warn")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert part("doctor.surroundings").terminal().found == f"{found} · no colours, as NO_COLOR asks"
+    assert part("doctor.environment").terminal().found == f"{found} · no colours, as NO_COLOR asks"
 
 
 LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so and more"
@@ -613,10 +613,12 @@ LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3
 @pytest.mark.parametrize("columns", [24, 40, 59, 60, 80, 100, 300])
 def test_report_fits_its_terminal(screen, columns):
     """No line is too long, none begins with a dot between two findings, and nothing is lost."""
-    doctor, output = part("doctor.command"), part("output")
+    doctor, output = part("doctor.report"), part("terminal.output")
     screen(columns)
-    report = doctor.Report(output.Output())
-    lines = report.lines(doctor.Check("variables", "warn", LONG, "`chmod 600 ~/a/b/c/d/e/f/g`"))
+    report = doctor.CheckReport(output.Output())
+    lines = report.lines(
+        doctor.ReportEntry("variables", "warn", LONG, "`chmod 600 ~/a/b/c/d/e/f/g`")
+    )
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.lstrip().startswith("·") for line in lines)
     assert lines[0].startswith("warn  variables")
@@ -627,13 +629,13 @@ def test_report_fits_its_terminal(screen, columns):
 
 
 def test_paths_break_after_a_slash():
-    assert part("doctor.command").wrap("at /aaaa/bbbb/cccc now", 11) == [
+    assert part("doctor.report").wrap_words("at /aaaa/bbbb/cccc now", 11) == [
         "at",
         "/aaaa/bbbb/",
         "cccc now",
     ]
-    assert part("doctor.command").wrap("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
-    assert part("doctor.command").wrap("", 10) == [""]
+    assert part("doctor.report").wrap_words("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
+    assert part("doctor.report").wrap_words("", 10) == [""]
 
 
 def show_on_terminal(**env):
@@ -644,7 +646,7 @@ def show_on_terminal(**env):
     plain = {name: value for name, value in os.environ.items() if name != "DFLASH_MODE"}
     program = (
         "from importlib import import_module as get\n"
-        "well = get('dflash_mlx.cli.doctor.finding').ok(chr(964))\n"
+        "well = get('dflash_mlx.cli.doctor.check').ok(chr(964))\n"
         "get('dflash_mlx.cli.doctor.command').self_test = lambda _: well\n"
         "get('dflash_mlx.cli.app').app(['doctor'])\n"
     )

@@ -17,7 +17,7 @@ chat = import_module("dflash_mlx.cli.chat.command")
 first_run = import_module("dflash_mlx.cli.chat.first_run")
 loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")
-output = import_module("dflash_mlx.cli.output")
+output = import_module("dflash_mlx.cli.terminal.output")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 NOTHING = options.ModelOptions()
@@ -51,9 +51,9 @@ class Mac:
         self.asked.append(question)
         return self.says
 
-    def choice(self, models: Any = NOTHING, asks: bool = True) -> str | None:
+    def choice(self, models: Any = NOTHING, interactive: bool = True) -> str | None:
         """The target that `dflash chat` would take; None is the bundled pair."""
-        return first_run.choose(models, output.Output(), asks=asks).model
+        return first_run.choose_pair(models, output.Output(), interactive=interactive).model
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> Mac:
 def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundled pair, and no question."""
     monkeypatch.setattr(first_run, "has_metal", lambda: False)
-    assert first_run.choose(NOTHING, output.Output(), asks=True) is NOTHING
+    assert first_run.choose_pair(NOTHING, output.Output(), interactive=True) is NOTHING
 
 
 @pytest.mark.parametrize("says", [True, False])
@@ -88,14 +88,14 @@ def test_what_is_downloaded_is_taken(mac: Mac) -> None:
     mac.cached = {SMALL, drafter}
     mac.says = None
     assert mac.choice() == SMALL
-    assert mac.choice(asks=False) == SMALL
+    assert mac.choice(interactive=False) == SMALL
     mac.limit = 2e9
-    assert mac.choice(asks=False) is None
+    assert mac.choice(interactive=False) is None
 
 
 def test_no_question_without_a_terminal_or_a_network(mac: Mac, capsys: Any) -> None:
     """The bundled pair answers; the reason is said where somebody watches."""
-    assert mac.choice(asks=False) is None
+    assert mac.choice(interactive=False) is None
     assert mac.choice(replace(NOTHING, offline=True)) is None
     mac.fault = DFlashError("the Hub cannot be reached.", hint="")
     assert mac.choice() is None
@@ -110,14 +110,19 @@ def test_a_full_disk_and_little_memory(mac: Mac) -> None:
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
-    """What chat.pick decides, with these options on the command line and no other."""
+    """What chat.resolve_pair decides, with these options on the command line and no other."""
 
     def source(name: str) -> Any:
         return SimpleNamespace(name="COMMANDLINE" if name in models else "DEFAULT")
 
     command = SimpleNamespace(get_parameter_source=source)
-    return chat.pick(
-        command, options.ModelOptions(**models), saved, output.Output(), demo=demo, asks=False
+    return chat.resolve_pair(
+        command,
+        options.ModelOptions(**models),
+        saved,
+        output.Output(),
+        demo=demo,
+        interactive=False,
     )
 
 

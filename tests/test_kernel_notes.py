@@ -33,14 +33,14 @@ def test_what_is_said() -> None:
     """Wrong results are a warning, a loss of speed is a number; without kernels nothing is said."""
     notes = part("kernel_notes")
     assert notes.kernel_warnings(KERNELS) == [LINE]
-    assert notes.kernels_part(KERNELS) == {"on": ["selector_walk"], "off": OFF}
+    assert notes.kernels_json(KERNELS) == {"on": ["selector_walk"], "off": OFF}
     assert notes.kernels_line(KERNELS) == (
         "selector_walk · verify_attention off: differs from its reference by 0.03 · "
         "small_m_qmm off: 1.4x as slow as MLX's own"
     )
     for none in (Kernels(), Kernels(own=True)):
         assert notes.kernel_warnings(none) == []
-        assert notes.kernels_part(none) is None
+        assert notes.kernels_json(none) is None
         assert notes.kernels_line(none) == ""
 
 
@@ -49,16 +49,19 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A conversation with a pair whose kernels are those above; what it notes is kept."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    out = part("output").Output()
+    out = part("terminal.output").Output()
     out.noted = []
     out.note = lambda text, style="dim": out.noted.append((text, style))
-    tuning, looks = part("tuning").Tuning(), part("chat.dialogue").Looks()
-    return part("chat.dialogue").Dialogue(pair, out, tuning=tuning, looks=looks, keeps=False)
+    settings = part("chat_settings").ChatSettings()
+    display = part("chat.dialogue").DisplaySettings()
+    return part("chat.dialogue").Dialogue(
+        pair, out, settings=settings, display=display, autosaves=False
+    )
 
 
 def test_a_chat_begins_with_it(dialogue: Any) -> None:
     """The header says that kernels run, and a line which does not."""
-    part("chat.greeting").greet(dialogue, 1.0)
+    part("chat.header").show_header(dialogue, 1.0)
     lines = dialogue.out.noted
     assert "Metal kernels on" in " ".join(lines[0][0].split())
     warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
@@ -75,10 +78,10 @@ def test_stats_have_it(dialogue: Any) -> None:
 def test_commands_that_load_a_pair_say_it(dialogue: Any) -> None:
     """`/model` and `/draft` bring other kernels."""
     told: list[tuple[str, str]] = []
-    room = SimpleNamespace(
-        dialogue=dialogue, line=lambda text, style="": told.append((text, style))
+    state = SimpleNamespace(
+        dialogue=dialogue, print_line=lambda text, style="": told.append((text, style))
     )
-    part("chat.actions").warn_of_kernels(room)
+    part("chat.actions").warn_of_kernels(state)
     assert told == [(f"  {LINE}", "warning")]
 
 
@@ -86,9 +89,9 @@ def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> 
     """On stderr, whoever reads it; not with --quiet."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    for command in ("generate", "chat.command"):
-        monkeypatch.setattr(part(command), "load_pair", lambda *_: (pair, 0.1))
-        line = [command.split(".")[0], *PAIR, "--max-tokens", "2"]
+    for command, module in (("generate", "generate"), ("chat", "chat.command")):
+        monkeypatch.setattr(part(module), "load_pair", lambda *_: (pair, 0.1))
+        line = [command, *PAIR, "--max-tokens", "2"]
         loud, quiet = (
             CliRunner().invoke(cli_app, [*line, *flags], input="Hello") for flags in ([], ["-q"])
         )

@@ -6,17 +6,17 @@ from importlib import import_module
 
 import pytest
 
-markdown, dialect, render, highlight, pieces = (
+markdown, rules, render, highlight, fragments = (
     import_module(f"dflash_mlx.cli.{name}")
     for name in (
-        "terminal.markdown",
-        "terminal.dialect",
+        "terminal.markdown_stream",
+        "terminal.markdown_rules",
         "terminal.render",
         "terminal.highlight",
-        "terminal.pieces",
+        "terminal.fragments",
     )
 )
-Piece = pieces.Piece
+Fragment = fragments.Fragment
 
 # Lines that begin, go on with, end or only look like every kind of block.
 LINES = [
@@ -35,7 +35,7 @@ def random_text(rng):
     return "\n".join(rng.choice(LINES) for _ in range(rng.randint(1, 25)))
 
 
-def pieces_of(text, size=None, *, look=False, stream=markdown.Stream):
+def fragments_of(text, size=None, *, look=False, stream=markdown.MarkdownStream):
     """The pieces when the text comes `size` characters at a time; `look` at the tail in between."""
     found, source = [], stream()
     for start in range(0, len(text), size or len(text) or 1):
@@ -53,9 +53,9 @@ def shown(text, width=60, **options):
 def styled(text, width=60, **options):
     """Lines of a text."""
     renderer, found = render.Renderer(**options), []
-    for piece in pieces_of(text):
-        lines = renderer.lines(piece, width)
-        found += [""] * (piece.gap and bool(found) and bool(lines)) + lines
+    for fragment in fragments_of(text):
+        lines = renderer.lines(fragment, width)
+        found += [""] * (fragment.gap and bool(found) and bool(lines)) + lines
     return found
 
 
@@ -65,7 +65,7 @@ def kinds(tokens):
     for token in tokens:
         if token.type == "list_item_open" and token.level == 1:
             found.append("item")
-        elif token.level or token.nesting < 0 or token.type in markdown.LISTS:
+        elif token.level or token.nesting < 0 or token.type in markdown.LIST_TYPES:
             continue
         elif token.type != "fence" or token.content.strip():
             found.append(token.type)
@@ -74,24 +74,24 @@ def kinds(tokens):
 
 @pytest.mark.parametrize("seed", range(150))
 def test_pieces_do_not_depend_on_how_the_text_was_cut(seed):
-    """A piece that a later word could change would be wrong on the screen for ever."""
+    """A fragment that a later word could change would be wrong on the screen for ever."""
     text = random_text(random.Random(seed))
-    whole = pieces_of(text)
+    whole = fragments_of(text)
     for size in (1, 3, 12):
-        assert pieces_of(text, size, look=size == 3) == whole
+        assert fragments_of(text, size, look=size == 3) == whole
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_pieces_are_the_blocks_of_the_whole_text(seed):
     """Each by itself reads as it does in the whole, and no line but a fence is left out."""
     text = random_text(random.Random(seed))
-    parser = dialect.parser(blocks_only=True)
+    parser = rules.make_parser(blocks_only=True)
     found, lines = [], []
-    for piece in pieces_of(text):
-        lines += [line.strip() for line in piece.source.split("\n") if line.strip()]
-        if piece.kind == "block":
-            found += kinds(parser.parse(piece.source))
-        elif piece.first:
+    for fragment in fragments_of(text):
+        lines += [line.strip() for line in fragment.source.split("\n") if line.strip()]
+        if fragment.kind == "block":
+            found += kinds(parser.parse(fragment.source))
+        elif fragment.first:
             found.append("fence")
     assert found == kinds(parser.parse(text))
     left = iter([*lines, None])
@@ -108,7 +108,7 @@ def test_a_splitter_that_hands_out_open_blocks_is_seen(monkeypatch):
     """The planted fault: each block counts as closed."""
     monkeypatch.setattr(markdown, "is_closed", lambda block, lines, stop: True)
     text = "one\ntwo\n\nlast"
-    assert pieces_of(text, 1) != pieces_of(text)
+    assert fragments_of(text, 1) != fragments_of(text)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_a_splitter_that_hands_out_open_blocks_is_seen(monkeypatch):
     ],
 )
 def test_when_a_piece_is_finished(begun, finished):
-    stream = markdown.Stream()
-    assert [piece.source for piece in stream.feed(begun)] == finished
+    stream = markdown.MarkdownStream()
+    assert [fragment.source for fragment in stream.feed(begun)] == finished
 
 
 def test_numbers_go_on_across_pieces():
@@ -141,7 +141,7 @@ def test_numbers_go_on_across_pieces():
     assert shown(text) == [
         *[" 7. a", " 8. b", "", "    more", " 9. c", "", "text", "", " 1. d"],
     ]
-    assert [piece.number for piece in pieces_of(text)] == [7, 8, 9, None, 1]
+    assert [fragment.number for fragment in fragments_of(text)] == [7, 8, 9, None, 1]
 
 
 def test_lists_are_as_tight_as_the_source():
@@ -216,13 +216,13 @@ def test_only_a_few_lines_are_read_again():
     highlighter = highlight.Highlighter("python")
     for _ in range(1000):
         highlighter.line("    x = 1")
-    assert len(highlighter._before) <= highlight.PLENTY
+    assert len(highlighter._context) <= highlight.MAX_CONTEXT_LINES
 
 
 def test_a_long_tail_is_not_parsed_for_each_line(monkeypatch):
     """Or the cost of a table would grow with its square: assert the lines that are parsed."""
     parsed = []
-    stream = markdown.Stream()
+    stream = markdown.MarkdownStream()
     parse = stream._parser.parse
     monkeypatch.setattr(
         stream._parser, "parse", lambda text: parsed.append(text.count("\n") + 1) or parse(text)
@@ -268,7 +268,7 @@ def test_preview_fits(seed, width):
     from rich.cells import cell_len
 
     text = random_text(random.Random(seed))
-    lines = render.Renderer().preview(pieces_of(text), width)
+    lines = render.Renderer().preview(fragments_of(text), width)
     for line in lines:
         plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
         assert cell_len(plain) <= width
@@ -278,23 +278,25 @@ def test_preview_fits(seed, width):
 def test_preview_changes_nothing():
     """Code that is looked at while it is open keeps the colours that it gets when it is whole."""
     renderer = render.Renderer()
-    renderer.lines(Piece("code", 'x = """', language="python", first=True), 60)
-    renderer.preview([Piece("code", '"""', language="python")], 60)
-    assert renderer.lines(Piece("code", "text", language="python"), 60) == ["\x1b[32mtext\x1b[0m"]
+    renderer.lines(Fragment("code", 'x = """', language="python", first=True), 60)
+    renderer.preview([Fragment("code", '"""', language="python")], 60)
+    assert renderer.lines(Fragment("code", "text", language="python"), 60) == [
+        "\x1b[32mtext\x1b[0m"
+    ]
 
 
 @pytest.mark.parametrize("rest", ["-", "1.", "```", "--", "| -", "$$", "2", "=="])
 def test_tail_does_not_guess(rest):
     """A sign that may become anything would flicker between a list, a heading and a rule."""
-    stream = markdown.Stream()
+    stream = markdown.MarkdownStream()
     stream.feed(f"text\n{rest}")
-    assert [piece.source for piece in stream.tail()] == ["text"]
-    assert rest in "".join(piece.source for piece in stream.finish()) or rest == "```"
+    assert [fragment.source for fragment in stream.tail()] == ["text"]
+    assert rest in "".join(fragment.source for fragment in stream.finish()) or rest == "```"
 
 
 def test_lines_are_lines():
     text = "one\n\n  two  \n# three"
-    found = pieces_of(text, 2, stream=pieces.Lines)
-    assert found == pieces_of(text, stream=pieces.Lines)
-    assert [piece.source for piece in found] == text.split("\n")
-    assert [piece.gap for piece in found] == [True, False, False, False]
+    found = fragments_of(text, 2, stream=fragments.PlainTextStream)
+    assert found == fragments_of(text, stream=fragments.PlainTextStream)
+    assert [fragment.source for fragment in found] == text.split("\n")
+    assert [fragment.gap for fragment in found] == [True, False, False, False]

@@ -134,9 +134,9 @@ def test_list_says_what_is_cached(run, server, pull):
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
 def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
-    shelf = import_module("dflash_mlx.cli.models.shelf")
-    cells = [shelf.TITLES, *(row.cells() for row in shelf.known_rows())]
-    lines = shelf.fold(cells, width)
+    table = import_module("dflash_mlx.cli.models.table")
+    cells = [table.TITLES, *(row.cells() for row in table.known_rows())]
+    lines = table.fit_rows(cells, width)
     longest = max(len(row[0]) for row in cells)
     assert max(map(len, lines)) <= max(width, longest, 45 if width < 60 else 0)
     text = "\n".join(lines)
@@ -144,7 +144,7 @@ def test_the_table_fits_the_terminal(width):
         assert row[0] in text
     assert ("MEMORY" in text) is (width >= 100)
     if width == 160:
-        assert all(title in lines[0] for title in shelf.TITLES)
+        assert all(title in lines[0] for title in table.TITLES)
     if width == 40:
         assert len(lines) == 2 * (len(cells) - 1)
 

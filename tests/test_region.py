@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 from screen import Screen
 
-region = import_module("dflash_mlx.cli.terminal.region")
+region = import_module("dflash_mlx.cli.terminal.live_region")
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5), (10, 2)]
 
@@ -15,7 +15,7 @@ SIZES = [(80, 24), (100, 40), (40, 12), (20, 5), (10, 2)]
 def play(screen, *, frames=60, resizes=(), seed=0):
     """Print numbered lines above a region of changing height; the lines that should stand."""
     rng = random.Random(seed)
-    moving = region.Region(screen.write, screen.size)
+    moving = region.LiveRegion(screen.write, screen.size)
     wanted = []
     screen.write("before\n")
     for frame in range(frames):
@@ -60,10 +60,10 @@ def test_one_row_too_few_or_too_many_is_seen(step):
 def test_region_in_the_upper_left_corner(monkeypatch):
     """tmux keeps what is erased from there in its history; the planted fault erases plainly."""
     found = []
-    for erase in (region.ERASE, "\r\x1b[J"):
-        monkeypatch.setattr(region, "ERASE", erase)
+    for erase in (region.ERASE_BELOW, "\r\x1b[J"):
+        monkeypatch.setattr(region, "ERASE_BELOW", erase)
         screen = Screen(40, 12)
-        moving = region.Region(screen.write, screen.size)
+        moving = region.LiveRegion(screen.write, screen.size)
         for frame in range(5):
             moving.draw([], [f"live {frame}"] * 3)
             screen.resize(40 - frame, 12)
@@ -77,7 +77,7 @@ def test_region_in_the_upper_left_corner(monkeypatch):
 def test_a_line_too_wide_is_seen():
     """The planted fault: a line that the terminal breaks takes a row more than is counted."""
     screen = Screen(20, 8)
-    moving = region.Region(screen.write, lambda: (40, 8))
+    moving = region.LiveRegion(screen.write, lambda: (40, 8))
     for _ in range(3):
         moving.draw([], ["x" * 30, "end"])
     moving.erase()
@@ -86,7 +86,7 @@ def test_a_line_too_wide_is_seen():
 
 def test_region_taller_than_the_screen_is_cut_from_the_top():
     screen = Screen(20, 5)
-    moving = region.Region(screen.write, screen.size)
+    moving = region.LiveRegion(screen.write, screen.size)
     for frame in range(3):
         moving.draw([], [f"{frame}.{line}" for line in range(9)])
     assert screen.lines() == ["2.5", "2.6", "2.7", "2.8"]
@@ -96,7 +96,7 @@ def test_region_taller_than_the_screen_is_cut_from_the_top():
 
 def test_a_frame_is_one_write_and_the_same_frame_none():
     screen = Screen(20, 5)
-    moving = region.Region(screen.write, screen.size)
+    moving = region.LiveRegion(screen.write, screen.size)
     moving.draw(["a", "b"], ["live"])
     assert screen.writes == 1
     moving.draw([], ["live"])
@@ -108,7 +108,7 @@ def test_a_frame_is_one_write_and_the_same_frame_none():
 
 def test_cursor_is_hidden_only_while_something_moves():
     screen = Screen(20, 5)
-    moving = region.Region(screen.write, screen.size)
+    moving = region.LiveRegion(screen.write, screen.size)
     moving.draw(["a"], ["live"])
     assert screen.cursor_hidden
     moving.erase()
@@ -132,4 +132,4 @@ def test_cursor_is_hidden_only_while_something_moves():
 )
 def test_cut(line, columns, shown):
     """Styles end even when the text they are for is cut; joined emoji count as drawn apart."""
-    assert region.cut(line, columns) == shown
+    assert region.truncate(line, columns) == shown

@@ -158,7 +158,7 @@ def test_the_kill_test_can_fail() -> None:
     in_place = SAVER.replace(
         "text =",
         "def in_place(path, text):\\n    path.write_text('')\\n    path.write_text(text)\\n"
-        "transcript.write_whole = in_place\\ntext =",
+        "transcript.write_atomically = in_place\\ntext =",
     ).replace("4000", "400000")
     with pytest.raises((DFlashError, AssertionError)):
         kill_savers(20, in_place)
@@ -167,7 +167,7 @@ def test_the_kill_test_can_fail() -> None:
 def test_markdown(tmp_path: Path) -> None:
     """An export is whole Markdown, also where an answer was cut in a code block."""
     turns = (Turn("hi", "```py\nprint(1)", "a ``` b", "interrupted"), *CHAT.turns[:1])
-    text = transcript.markdown(replace(CHAT, turns=turns))
+    text = transcript.to_markdown(replace(CHAT, turns=turns))
     assert text.startswith("# Chat with bundled\n\n*System prompt:* Be brief.\n\n## You\n\nhi\n\n")
     assert "````text\na ``` b\n````" in text
     assert "```py\nprint(1)\n```\n\n*(stopped)*\n\n## You" in text

@@ -1,8 +1,8 @@
-"""`dflash bench`: the modes of the engine held against each other on many prompts.
+"""`dflash bench`: compares the engine's modes on many prompts.
 
-Knows flags, files and exit codes; what is measured is in `dflash_mlx.bench`.
+Knows flags, files and exit codes; `dflash_mlx.bench` measures.
 
-    3    --check found an answer that is not plain decoding's
+    3    --check found an answer that differs from plain decoding
 """
 
 import json as jsonlib
@@ -17,24 +17,24 @@ from dflash_mlx.types import Effort
 
 from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair, prepare_libraries
-from ..modes import settle_draft
-from ..options import ModelOptions, PromptOptions, ScreenOptions, grouped, option
-from ..output import Output
+from ..modes import resolve_draft
+from ..options import DisplayOptions, ModelOptions, PromptOptions, option, option_groups
 from ..terminal.interrupt import Interrupt
-from ..terminal.wait import Wait
-from ..thinking import settle
+from ..terminal.output import Output
+from ..terminal.spinner import Spinner
+from ..thinking import resolve_thinking
+from .progress import BenchProgress
 from .report import bench_json, show_report
-from .view import BenchView
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.bench import Question, Results, Schedule
 
-LIMIT, REPEATS, MAX_TOKENS = 8, 2, 256
-DIFFERENT = 3
+DEFAULT_LIMIT, DEFAULT_REPEATS, DEFAULT_MAX_TOKENS = 8, 2, 256
+EXIT_DIFFERENT = 3
 
 
-@grouped
+@option_groups
 def bench(
     ctx: typer.Context,
     suites: Annotated[
@@ -53,7 +53,7 @@ def bench(
             "--prompts", metavar="FILE", help="JSONL: strings, prompt, messages or turns a line."
         ),
     ] = None,
-    models: ModelOptions,
+    model_options: ModelOptions,
     modes: Annotated[
         str | None,
         option("--modes", metavar="A,B", help="Modes, also with a width: dflash:8. [all]"),
@@ -70,13 +70,13 @@ def bench(
             metavar="N",
             help="Prompts of a suite; 0: as many as the papers ask, or all.",
         ),
-    ] = LIMIT,
+    ] = DEFAULT_LIMIT,
     max_tokens: Annotated[
         int, option("--max-tokens", min=1, metavar="N", help="Longest answer.")
-    ] = MAX_TOKENS,
+    ] = DEFAULT_MAX_TOKENS,
     repeats: Annotated[
         int, option("--repeats", min=1, metavar="N", help="Answers to every prompt by every mode.")
-    ] = REPEATS,
+    ] = DEFAULT_REPEATS,
     seed: Annotated[
         int, option("--seed", min=0, metavar="N", help="Of answers above temperature 0.")
     ] = 0,
@@ -92,7 +92,7 @@ def bench(
         float, option("--cooldown", min=0, metavar="S", help="Seconds of rest before an answer.")
     ] = 0.0,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
-    results: Annotated[
+    results_path: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="JSONL of results; goes on after a stop."),
     ] = None,
@@ -105,29 +105,29 @@ def bench(
     check: Annotated[
         bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
     ] = False,
-    screen: ScreenOptions,
+    display: DisplayOptions,
 ) -> None:
     """Measure speed and sameness of the modes on many prompts.
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
     """
-    out = Output(quiet=screen.quiet, plain=screen.plain)
-    models = settle_draft(ctx, models)
-    prepare_libraries(offline=models.offline)
+    out = Output(quiet=display.quiet, plain=display.plain)
+    model_options = resolve_draft(ctx, model_options)
+    prepare_libraries(offline=model_options.offline)
     from dflash_mlx import bench as engine
 
-    offered = ["baseline"] if models.no_draft else engine.offered()
-    if not modes and models.accept != "match" and "ddtree" in offered:
+    offered = ["baseline"] if model_options.no_draft else engine.offered()
+    if not modes and model_options.accept != "match" and "ddtree" in offered:
         offered.remove("ddtree")
-        out.warn(f"ddtree is left out: the rule {models.accept} judges chains")
+        out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")
     schedule = engine.Schedule(
         modes=engine.parse_modes(modes or ",".join(offered)),
         temperatures=engine.parse_temperatures(temps),
         repeats=repeats,
         max_tokens=max_tokens,
         seed=seed,
-        block_size=models.block_size,
-        accept=models.accept,
+        block_size=model_options.block_size,
+        accept=model_options.accept,
         cooldown=cooldown,
     )
     if check and not (
@@ -139,43 +139,55 @@ def bench(
         )
     if plot is not None:
         engine.check_plotting(plot)
-    with Wait(out, "reading the prompts"):
-        questions = gather(suites or [], prompts, limit)
-    if not json and not out.quiet and (note := bundled_note(models)):
-        out.tell(note, "dim")
-    pair, _ = load_pair(models, out)
+    with Spinner(out, "reading the prompts"):
+        questions = collect_questions(suites or [], prompts, limit)
+    if not json and not out.quiet and (note := bundled_note(model_options)):
+        out.info(note, "dim")
+    pair, _ = load_pair(model_options, out)
     out.warn(*kernel_warnings(pair.target.kernels))
-    asked = settle(ctx, PromptOptions(think=think, effort=effort), pair.target.template, out)
-    off = asked.think is None and asked.effort is None and pair.target.template.think_switch
-    think = False if off else asked.think
-    schedule = replace(schedule, think=think, effort=asked.effort)
+    prompt_options = resolve_thinking(
+        ctx, PromptOptions(think=think, effort=effort), pair.target.template, out
+    )
+    switch_off = (
+        prompt_options.think is None
+        and prompt_options.effort is None
+        and pair.target.template.think_switch
+    )
+    think = False if switch_off else prompt_options.think
+    schedule = replace(schedule, think=think, effort=prompt_options.effort)
     engine.check(pair, schedule, questions)
-    with engine.Results(engine.facts_of(pair, schedule, models.draft_bits), results) as held:
-        finished = measure(pair, schedule, questions, held, out)
-        records = held.of(schedule, questions)
-        found = [
-            engine.with_gap(one, pair, questions, held.records, schedule)
-            for one in engine.find_differences(records)
+    with engine.Results(
+        engine.facts_of(pair, schedule, model_options.draft_bits), results_path
+    ) as results:
+        finished = run_schedule(pair, schedule, questions, results, out)
+        records = results.of(schedule, questions)
+        differences = [
+            engine.with_gap(difference, pair, questions, results.records, schedule)
+            for difference in engine.find_differences(records)
         ]
     rows = engine.summarise(records)
     if json:
-        document = bench_json(held, schedule, records, rows, found, finished)
-        out.write(jsonlib.dumps(document, ensure_ascii=out.answers) + "\n")
+        document = bench_json(results, schedule, records, rows, differences, finished)
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     elif records:
-        show_report(held, schedule, questions, rows, found, out, pair.target.tokenizer)
+        show_report(results, schedule, questions, rows, differences, out, pair.target.tokenizer)
     if plot is not None and rows:
-        for file in engine.draw(plot, rows, held.curve, caption(held)):
+        for file in engine.draw(plot, rows, results.curve, plot_caption(results)):
             out.note(f"drawn: {file}")
     if not finished:
-        more = "the same command goes on from here" if results else "--out FILE would have kept it"
-        out.tell(f"stopped after {len(records):,} answers; {more}")
+        advice = (
+            "the same command goes on from here"
+            if results_path
+            else "--out FILE would have kept it"
+        )
+        out.info(f"stopped after {len(records):,} answers; {advice}")
         raise typer.Exit(130)
-    if check and found:
-        raise typer.Exit(DIFFERENT)
+    if check and differences:
+        raise typer.Exit(EXIT_DIFFERENT)
 
 
-def gather(suites: list[str], prompts: Path | None, limit: int) -> list["Question"]:
-    """All questions; UsageError for a suite that is none, DFlashError for what cannot be read."""
+def collect_questions(suites: list[str], prompts: Path | None, limit: int) -> list["Question"]:
+    """All questions; UsageError for an unknown suite, DFlashError for an unreadable file."""
     from dflash_mlx import bench as engine
 
     for name in suites:
@@ -184,40 +196,40 @@ def gather(suites: list[str], prompts: Path | None, limit: int) -> list["Questio
             raise UsageError(f"there is no suite '{name}'.", hint=f"use {known}, or --prompts FILE")
         if suites.count(name) > 1:
             raise UsageError(f"the suite '{name}' was given twice.", hint="give it once")
-    found: list[Question] = []
+    questions: list[Question] = []
     for name in suites or ([] if prompts else ["bundled"]):
-        found += engine.questions_of(name, limit)
+        questions += engine.questions_of(name, limit)
     if prompts is not None:
-        own = engine.read_questions(prompts, prompts.name)
-        found += own[: limit or len(own)]
-    return found
+        from_file = engine.read_questions(prompts, prompts.name)
+        questions += from_file[: limit or len(from_file)]
+    return questions
 
 
-def measure(
-    pair: "Pair", schedule: "Schedule", questions: list["Question"], held: "Results", out: Output
+def run_schedule(
+    pair: "Pair", schedule: "Schedule", questions: list["Question"], results: "Results", out: Output
 ) -> bool:
-    """Do what is not done yet; False when Ctrl-C came."""
+    """Answer what is not answered yet; False after Ctrl-C."""
     from dflash_mlx import bench as engine
 
     total = len(schedule.keys(questions))
-    with Interrupt() as interrupt, BenchView(out, total) as view:
+    with Interrupt() as interrupt, BenchProgress(out, total) as progress:
         try:
-            view.show(len(held.of(schedule, questions)))
-            for record in engine.run(pair, questions, schedule, held.records, interrupt.check):
-                held.keep(record)
-                view.show(len(held.of(schedule, questions)), record)
-            if held.curve is None:
-                depths = [turn.prompt_tokens for r in held.records.values() for turn in r.turns]
+            progress.show(len(results.of(schedule, questions)))
+            for record in engine.run(pair, questions, schedule, results.records, interrupt.check):
+                results.keep(record)
+                progress.show(len(results.of(schedule, questions)), record)
+            if results.curve is None:
+                depths = [turn.prompt_tokens for r in results.records.values() for turn in r.turns]
                 depth = sorted(depths)[len(depths) // 2]
-                held.keep_curve(engine.measure(pair, depth, interrupt.check))
+                results.keep_curve(engine.measure(pair, depth, interrupt.check))
         except KeyboardInterrupt:
             return False
     return True
 
 
-def caption(held: "Results") -> str:
-    """What a picture holds for."""
-    pair, machine, versions = (held.facts[part] for part in ("pair", "machine", "versions"))
+def plot_caption(results: "Results") -> str:
+    """The models, machine and versions of a plot."""
+    pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
     return " · ".join(
         (
             f"{pair['target']} ({pair['dtype']})",

@@ -1,4 +1,4 @@
-"""What a benchmark prints: a few tables for a person, or one object with everything.
+"""The report of a benchmark: tables for a person, or one JSON object.
 
 Knows rows and records, not how they were measured.
 """
@@ -7,136 +7,142 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..chat.stats_page import position_rows
-from ..output import STYLES, Output, clean, is_utf8, screen_size, size
-from ..terminal.tables import BETWEEN, table_lines
+from ..terminal.bars import position_rows
+from ..terminal.output import THEME, Output, format_bytes, is_utf8, stdout_size, strip_control
+from ..terminal.tables import COLUMN_GAP, table_lines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from dflash_mlx.bench import Difference, Question, Record, Results, Row, Schedule
 
-WIDTH = 100  # columns where nobody knows how many there are
-MOST = 5  # differences that are told one by one
-NONE = "–"
+DEFAULT_WIDTH = 100  # columns when stdout is no terminal
+MAX_DIFFERENCES = 5  # listed one by one
+NO_VALUE = "–"
 
 
 def bench_json(
-    held: "Results",
+    results: "Results",
     schedule: "Schedule",
     records: list["Record"],
     rows: list["Row"],
-    found: list["Difference"],
+    differences: list["Difference"],
     finished: bool,
 ) -> dict[str, Any]:
-    """The object that `--json` prints: the facts, the rows, and every answer with its tokens."""
-    own = {
+    """The object that `--json` prints: facts, rows, and every answer with its tokens."""
+    schedule_settings = {
         "modes": [variant.label for variant in schedule.modes],
         "temperatures": list(schedule.temperatures),
         "repeats": schedule.repeats,
     }
     return {
-        **held.facts,
-        "settings": {**held.facts["settings"], **own},
+        **results.facts,
+        "settings": {**results.facts["settings"], **schedule_settings},
         "complete": finished,
         "rows": [row.data() for row in rows],
-        "differences": [one.data() for one in found],
-        "costs": None if held.curve is None else held.curve.data(),
+        "differences": [difference.data() for difference in differences],
+        "costs": None if results.curve is None else results.curve.data(),
         "answers": [record.data() for record in records],
     }
 
 
 def show_report(
-    held: "Results",
+    results: "Results",
     schedule: "Schedule",
     questions: list["Question"],
     rows: list["Row"],
-    found: list["Difference"],
+    differences: list["Difference"],
     out: Output,
     tokenizer: Any,
 ) -> None:
-    """Print everything on stdout."""
-    page = Page(out)
-    for line in head(held, schedule, questions):
-        page.line(line, "dim")
+    """Print the whole report on stdout."""
+    printer = ReportPrinter(out)
+    for line in header_lines(results, schedule, questions):
+        printer.line(line, "dim")
     for temperature in schedule.temperatures:
-        page.line("")
-        page.line(f"temperature {temperature:g}", "bold")
-        page.table(SPEED, [speed_cells(r, out) for r in rows if r.temperature == temperature])
-    whole = [row for row in rows if row.suite == "all"] or rows
-    page.line("")
-    page.table(COST, [cost_cells(row) for row in whole])
-    for row in whole:
+        printer.line("")
+        printer.line(f"temperature {temperature:g}", "bold")
+        printer.table(
+            SPEED_COLUMNS, [speed_cells(r, out) for r in rows if r.temperature == temperature]
+        )
+    overall_rows = [row for row in rows if row.suite == "all"] or rows
+    printer.line("")
+    printer.table(COST_COLUMNS, [cost_cells(row) for row in overall_rows])
+    for row in overall_rows:
         if row.temperature == schedule.temperatures[0] and row.by_position:
-            page.line("")
-            page.line(f"accept by position · {row.mode} at temperature {row.temperature:g}", "bold")
+            printer.line("")
+            printer.line(
+                f"accept by position · {row.mode} at temperature {row.temperature:g}", "bold"
+            )
             for line in position_rows([round(1000 * p) for p in row.by_position], 1000, out):
-                page.line(f"  {line}")
-    page.line("")
-    for line in verdict(rows, found, tokenizer):
-        page.line(line)
+                printer.line(f"  {line}")
+    printer.line("")
+    for line in output_lines(rows, differences, tokenizer):
+        printer.line(line)
 
 
-class Page:
-    """Lines and tables on stdout, with the theme's styles where it is a terminal."""
+class ReportPrinter:
+    """Prints lines and tables on stdout, styled on a terminal."""
 
     def __init__(self, out: Output):
         from rich.console import Console
         from rich.theme import Theme
 
-        able = out.answers and os.environ.get("TERM") not in ("dumb", "unknown")
+        capable = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
         self._out = out
-        self._ascii = out.ascii or (not is_utf8(sys.stdout) and out.answers)
+        self._ascii = out.ascii or (not is_utf8(sys.stdout) and out.stdout_is_tty)
         self._console = Console(
-            theme=Theme(STYLES),
-            width=screen_size()[0] or WIDTH,
-            force_terminal=able and not out.ascii,
-            color_system="auto" if able else None,
+            theme=Theme(THEME),
+            width=stdout_size()[0] or DEFAULT_WIDTH,
+            force_terminal=capable and not out.ascii,
+            color_system="auto" if capable else None,
             highlight=False,
             markup=False,
             emoji=False,
         )
 
-    def text(self, said: str, style: str = "") -> "Text":
-        """Text that cannot steer the terminal, and that it can show."""
+    def text(self, text: str, style: str = "") -> "Text":
+        """Text without control characters, limited to what the terminal can encode."""
         from rich.text import Text
 
-        said = self._out.glyphs(clean(said))
-        if self._out.answers:
+        text = self._out.ascii_fallback(strip_control(text))
+        if self._out.stdout_is_tty:
             encoding = sys.stdout.encoding or "ascii"
-            said = said.encode(encoding, "replace").decode(encoding)
-        return Text(said, style)
+            text = text.encode(encoding, "replace").decode(encoding)
+        return Text(text, style)
 
-    def line(self, said: str, style: str = "") -> None:
-        """One line, broken between words where it is too long for a terminal."""
-        self._print(self.text(said, style))
+    def line(self, text: str, style: str = "") -> None:
+        """Print one line; a terminal wraps it between words."""
+        self._print(self.text(text, style))
 
-    def table(self, titles: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
-        """Columns (title and side) under a rule.
+    def table(self, columns: tuple[tuple[str, str], ...], rows: list[tuple[str, ...]]) -> None:
+        """Print columns (title and justification) under a rule.
 
-        What a row repeats of the last one's first cell is left out, if there is room for columns.
+        A first cell that repeats the one above stays empty, if the columns fit.
         """
-        names = tuple(title for title, _ in titles)
+        names = tuple(title for title, _ in columns)
         widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
-        fits = sum(widths) + BETWEEN * (len(widths) - 1) <= self._console.width
-        cells, before = [], ""
+        fits_width = sum(widths) + COLUMN_GAP * (len(widths) - 1) <= self._console.width
+        cells, previous = [], ""
         for row in (names, *rows):
-            shown = ("", *row[1:]) if fits and row[0] == before else row
-            before = row[0]
-            cells.append([(self.text(c), side) for c, (_, side) in zip(shown, titles, strict=True)])
+            visible = ("", *row[1:]) if fits_width and row[0] == previous else row
+            previous = row[0]
+            cells.append(
+                [(self.text(c), justify) for c, (_, justify) in zip(visible, columns, strict=True)]
+            )
         rule = "-" if self._ascii else "─"
         for line in table_lines(self._console, cells, self._console.width, rule):
             line.rstrip()
             self._print(line)
 
     def _print(self, text: "Text") -> None:
-        if self._out.answers:
+        if self._out.stdout_is_tty:
             self._console.print(text)
         else:
             self._out.write(text.plain + "\n")
 
 
-SPEED = (
+SPEED_COLUMNS = (
     ("task", "left"),
     ("mode", "left"),
     ("tok/s", "right"),
@@ -146,7 +152,7 @@ SPEED = (
     ("accept", "right"),
     ("same", "right"),
 )
-COST = (
+COST_COLUMNS = (
     ("temp", "left"),
     ("mode", "left"),
     ("prefill tok/s", "right"),
@@ -157,42 +163,44 @@ COST = (
 
 
 def speed_cells(row: "Row", out: Output) -> tuple[str, ...]:
-    """A row of the table of speeds."""
+    """A row of the speed table."""
     speedup = row.speedup
     return (
         row.task,
         row.mode,
-        NONE if row.decode is None else f"{row.decode.median:,.1f}",
-        NONE if speedup is None else f"{speedup.median:.2f}×",
+        NO_VALUE if row.decode is None else f"{row.decode.median:,.1f}",
+        NO_VALUE if speedup is None else f"{speedup.median:.2f}×",
         "" if speedup is None else f"{speedup.low:.2f}–{speedup.high:.2f}",
-        NONE if row.tau is None else f"{row.tau.median:.2f}",
-        NONE if row.acceptance_rate is None else f"{row.acceptance_rate:.1%}",
+        NO_VALUE if row.tau is None else f"{row.tau.median:.2f}",
+        NO_VALUE if row.acceptance_rate is None else f"{row.acceptance_rate:.1%}",
         f"{row.identical}/{row.compared}" if row.compared else "",
     )
 
 
 def cost_cells(row: "Row") -> tuple[str, ...]:
-    """A row of the table of what is not decoding speed."""
+    """A row of the table of prefill, first token and memory."""
     return (
         f"{row.temperature:g}",
         row.mode,
-        NONE if row.prefill is None else f"{row.prefill.median:,.0f}",
-        NONE if row.first_token is None else f"{1000 * row.first_token.median:,.0f}",
-        size(row.peak_bytes),
-        widths(row),
+        NO_VALUE if row.prefill is None else f"{row.prefill.median:,.0f}",
+        NO_VALUE if row.first_token is None else f"{1000 * row.first_token.median:,.0f}",
+        format_bytes(row.peak_bytes),
+        common_widths(row),
     )
 
 
-def widths(row: "Row") -> str:
-    """The two widths that were run most, with their shares of the passes."""
+def common_widths(row: "Row") -> str:
+    """The two most frequent pass widths, with their shares of the passes."""
     total = sum(part.count for part in row.rounds)
-    often = sorted(row.rounds, key=lambda part: -part.count)[:2]
-    return ", ".join(f"{part.rows} ({part.count / total:.0%})" for part in often) or NONE
+    most_common = sorted(row.rounds, key=lambda part: -part.count)[:2]
+    return ", ".join(f"{part.rows} ({part.count / total:.0%})" for part in most_common) or NO_VALUE
 
 
-def head(held: "Results", schedule: "Schedule", questions: list["Question"]) -> list[str]:
-    """What the numbers hold for."""
-    pair, machine, versions = (held.facts[part] for part in ("pair", "machine", "versions"))
+def header_lines(
+    results: "Results", schedule: "Schedule", questions: list["Question"]
+) -> list[str]:
+    """The machine, the pair and the settings that the numbers hold for."""
+    pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
     threads = f", threads {machine['blas_threads']}" if machine["blas_threads"] else ""
     blas = f" · {machine['blas']}{threads}" if machine["device"] == "cpu" else ""
     drafter = "no drafter"
@@ -212,8 +220,9 @@ def head(held: "Results", schedule: "Schedule", questions: list["Question"]) -> 
     accept = "" if schedule.accept == "match" else f" · accept {schedule.accept}"
     exact = " · exact" if pair["exact"] else ""
     return [
-        f"machine  {machine['chip']} · {machine['cores']} cores · {size(machine['memory'])} · "
-        f"{machine['device']}{blas} · mlx {versions['mlx']} · dflash {versions['dflash']}",
+        f"machine  {machine['chip']} · {machine['cores']} cores · "
+        f"{format_bytes(machine['memory'])} · {machine['device']}{blas} · "
+        f"mlx {versions['mlx']} · dflash {versions['dflash']}",
         f"pair     {pair['target']} {pair['dtype']} · {drafter}{exact}",
         f"run      {len(questions):,} prompts of {suites} · "
         f"at most {schedule.max_tokens:,} tokens · warm-up, "
@@ -222,23 +231,28 @@ def head(held: "Results", schedule: "Schedule", questions: list["Question"]) -> 
     ]
 
 
-def verdict(rows: list["Row"], found: list["Difference"], tokenizer: Any) -> list[str]:
-    """Whether the greedy answers are plain decoding's, and where they are not."""
+def output_lines(rows: list["Row"], differences: list["Difference"], tokenizer: Any) -> list[str]:
+    """How many greedy answers equal plain decoding's, and where the others differ."""
     parts = [row for row in rows if row.suite == "all"] or rows
-    total, same = sum(row.compared for row in parts), sum(row.identical for row in parts)
+    total, identical = sum(row.compared for row in parts), sum(row.identical for row in parts)
     if not total:
         return ["output   not compared: that needs baseline and temperature 0"]
-    lines = [f"output   identical to baseline in {same:,} of {total:,} greedy answers"]
-    for one in found[:MOST]:
+    lines = [f"output   identical to baseline in {identical:,} of {total:,} greedy answers"]
+    for difference in differences[:MAX_DIFFERENCES]:
+        key = difference.key
         said, wanted = (
             "the end" if token is None else repr(tokenizer.decode([token]))
-            for token in (one.said, one.wanted)
+            for token in (difference.said, difference.wanted)
         )
-        gap = "" if one.gap is None else f"; the target's two best logits are {one.gap:.2g} apart"
+        gap = (
+            ""
+            if difference.gap is None
+            else f"; the target's two best logits are {difference.gap:.2g} apart"
+        )
         lines.append(
-            f"         {one.key.suite} {one.key.number} · {one.key.mode} · token {one.token:,}: "
+            f"         {key.suite} {key.number} · {key.mode} · token {difference.token:,}: "
             f"{said} for {wanted}{gap}"
         )
-    if len(found) > MOST:
-        lines.append(f"         and {len(found) - MOST:,} more (--json has all)")
+    if len(differences) > MAX_DIFFERENCES:
+        lines.append(f"         and {len(differences) - MAX_DIFFERENCES:,} more (--json has all)")
     return lines

@@ -1,6 +1,7 @@
-"""What the slash commands do to a conversation. Each takes the room it is used in and its argument.
+"""The slash commands that change or inspect the conversation.
 
-Knows the conversation, not how a command was typed.
+Each takes the chat state and its argument. Knows the conversation, not how a command was typed;
+`file_actions` has the commands about files.
 """
 
 import time
@@ -10,213 +11,231 @@ from dataclasses import replace
 from dflash_mlx.errors import UsageError
 from dflash_mlx.types import EFFORTS
 
-from ..answer import answer
-from ..compare import Comparison, answer_plainly, show_table, warm_up
+from ..answer import answer_prompt
+from ..answer_view import JsonView
+from ..chat_settings import SETTINGS, find_setting, format_value, with_value
+from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
-from ..loading import add_drafter, fetch_pair, load_fetched
-from ..terminal.interrupt import Interrupt, Leave
-from ..thinking import fitting, state_of, told_to_think
-from ..tuning import SETTINGS, changed, setting, shown
-from ..view import JsonView
-from .dialogue import AGAIN, messages
-from .room import Room, first_words
+from ..loading import add_drafter, fetch_pair, load_downloaded
+from ..terminal.interrupt import Interrupt, LeaveChat
+from ..thinking import describe_thinking, drop_unsupported, with_thinking
+from .dialogue import LEAVE_WINDOW, chat_messages
+from .state import ChatState, shorten
 from .stats_page import stats_page
 
-# What answers -------------------------------------------------------------------------------------
+# Pair ---------------------------------------------------------------------------------------------
 
 
-def known_targets(room: Room) -> list[str]:
-    """The targets of the registry."""
+def known_targets(state: ChatState) -> list[str]:
+    """The targets in the registry."""
     from dflash_mlx.hub.registry import entries
 
     return [entry.target for entry in entries()]
 
 
-def drafters(room: Room) -> list[str]:
-    """What `/draft` takes."""
+def drafter_arguments(state: ChatState) -> list[str]:
+    """Completions of `/draft`."""
     return ["on", "off"]
 
 
-def who(room: Room) -> str:
-    """Which pair answers, and how."""
-    pair, shape = room.dialogue.pair, room.dialogue.shape
-    drafted = f"drafter {pair.draft_name} · {shape}" if shape else "draft off"
-    return f"{pair.target_name} · {drafted}"
+def describe_pair(state: ChatState) -> str:
+    """Target, drafter and mode on one line."""
+    pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
+    drafter = f"drafter {pair.draft_name} · {drafting}" if drafting else "draft off"
+    return f"{pair.target_name} · {drafter}"
 
 
-def model(room: Room, name: str) -> None:
-    """`/model`: the old pair leaves memory before the new one comes."""
-    if not name:
-        room.line(f"  {who(room)}")
+def change_model(state: ChatState, model_id: str) -> None:
+    """`/model`: frees the old pair before it loads the new one."""
+    if not model_id:
+        state.print_line(f"  {describe_pair(state)}")
         return
-    wanted = replace(room.models, model=name, draft=None, no_draft=False)
-    if name == "bundled":
-        wanted = replace(wanted, model=None)
-    fetch_pair(wanted, room.out)
-    began = time.perf_counter()
-    room.dialogue.release()
+    model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
+    if model_id == "bundled":
+        model_options = replace(model_options, model=None)
+    fetch_pair(model_options, state.out)
+    started_at = time.perf_counter()
+    state.dialogue.release_pair()
     try:
-        pair = load_fetched(wanted, room.out)
+        pair = load_downloaded(model_options, state.out)
     except BaseException:
         try:
-            pair = load_fetched(room.models, room.out)
+            pair = load_downloaded(state.model_options, state.out)
         except KeyboardInterrupt:
-            raise Leave(130) from None  # nothing is left that could answer
-        room.dialogue.use(pair)
+            raise LeaveChat(130) from None  # no pair is loaded any more
+        state.dialogue.set_pair(pair)
         raise
-    room.models = wanted
-    room.dialogue.use(pair)
-    room.dialogue.tuning = fitting(room.dialogue.tuning, pair.target.template, room.out)
-    room.line(f"  {who(room)} · loaded in {time.perf_counter() - began:.1f} s", "dim")
-    warn_of_kernels(room)
+    state.model_options = model_options
+    state.dialogue.set_pair(pair)
+    state.dialogue.settings = drop_unsupported(
+        state.dialogue.settings, pair.target.template, state.out
+    )
+    state.print_line(
+        f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
+    )
+    warn_of_kernels(state)
 
 
-def draft(room: Room, word: str) -> None:
+def change_drafter(state: ChatState, argument: str) -> None:
     """`/draft`: another drafter for the loaded target, or none."""
-    dialogue = room.dialogue
-    if word in ("on", "off") and (word == "on") == dialogue.drafting:
-        room.line(f"  drafting is {word} already")
+    dialogue = state.dialogue
+    if argument in ("on", "off") and (argument == "on") == dialogue.drafting:
+        state.print_line(f"  drafting is {argument} already")
         return
-    if word == "off":
-        dialogue.use(dialogue.pair, drafting=False)
-    elif word:
-        if word != "on" or dialogue.pair.drafter is None:
-            wanted = replace(room.models, draft=None if word == "on" else word, no_draft=False)
-            pair = add_drafter(dialogue.pair, wanted, room.out)
-            room.models = wanted
+    if argument == "off":
+        dialogue.set_pair(dialogue.pair, drafting=False)
+    elif argument:
+        if argument != "on" or dialogue.pair.drafter is None:
+            model_options = replace(
+                state.model_options,
+                draft=None if argument == "on" else argument,
+                no_draft=False,
+            )
+            pair = add_drafter(dialogue.pair, model_options, state.out)
+            state.model_options = model_options
         else:
             pair = dialogue.pair
-        dialogue.use(pair)
-    room.line(f"  {who(room)}")
-    if word not in ("", "off"):
-        warn_of_kernels(room)
+        dialogue.set_pair(pair)
+    state.print_line(f"  {describe_pair(state)}")
+    if argument not in ("", "off"):
+        warn_of_kernels(state)
 
 
-def warn_of_kernels(room: Room) -> None:
-    """Say which kernels of the pair gave wrong results."""
-    for line in kernel_warnings(room.dialogue.pair.target.kernels):
-        room.line(f"  {line}", "warning")
+def warn_of_kernels(state: ChatState) -> None:
+    """Print the kernels of the pair that gave wrong results."""
+    for line in kernel_warnings(state.dialogue.pair.target.kernels):
+        state.print_line(f"  {line}", "warning")
 
 
-# How it answers -----------------------------------------------------------------------------------
+# Settings -----------------------------------------------------------------------------------------
 
 
-def system(room: Room, text: str) -> None:
-    """`/system`: turns stay; the next answer reads them with the new system prompt."""
-    chat = room.dialogue.chat
+def change_system_prompt(state: ChatState, text: str) -> None:
+    """`/system`: keeps the turns; the next answer uses the new system prompt."""
+    chat = state.dialogue.chat
     if not text:
-        room.line(f"  {chat.system or 'no system prompt'}")
+        state.print_line(f"  {chat.system or 'no system prompt'}")
         return
-    room.dialogue.change(replace(chat, system=None if text == "off" else text))
-    room.line("  system prompt removed" if text == "off" else "  system prompt set", "dim")
+    state.dialogue.replace_chat(replace(chat, system=None if text == "off" else text))
+    state.print_line("  system prompt removed" if text == "off" else "  system prompt set", "dim")
 
 
-def change_setting(room: Room, text: str) -> None:
-    """`/set`: all settings, one, or a change of one."""
-    tuning = room.dialogue.tuning
+def change_setting(state: ChatState, text: str) -> None:
+    """`/set`: shows all settings, shows one, or changes one."""
+    settings = state.dialogue.settings
     name, _, value = text.partition(" ")
     if not name:
-        width = max(len(which.name) for which in SETTINGS) + 2
-        for which in SETTINGS:
-            room.line(f"  {which.name:{width}}{shown(tuning, which):>10}  {which.help}")
+        width = max(len(spec.name) for spec in SETTINGS) + 2
+        for spec in SETTINGS:
+            state.print_line(
+                f"  {spec.name:{width}}{format_value(settings, spec):>10}  {spec.help}"
+            )
         return
-    which = setting(name)
-    if which is None:
-        names = ", ".join(which.name for which in SETTINGS)
+    spec = find_setting(name)
+    if spec is None:
+        names = ", ".join(spec.name for spec in SETTINGS)
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
-        room.dialogue.tuning = tuning = changed(tuning, which, value.strip())
-        room.dialogue.session.mode = room.dialogue.mode
-    room.line(f"  {which.name} {shown(tuning, which)}", "dim" if value else "")
+        state.dialogue.settings = settings = with_value(settings, spec, value.strip())
+        state.dialogue.session.mode = state.dialogue.mode
+    state.print_line(f"  {spec.name} {format_value(settings, spec)}", "dim" if value else "")
 
 
-def think(room: Room, word: str) -> None:
-    """`/think`: whether and how hard the target thinks, and whether that stays on the screen."""
-    dialogue = room.dialogue
-    if word in ("on", "off") or word in EFFORTS:
-        dialogue.tuning = told_to_think(dialogue.pair.target.template, dialogue.tuning, word)
-        room.line(f"  thinking {state_of(dialogue.tuning)}", "dim")
-    elif word in ("show", "hide"):
-        dialogue.looks = replace(dialogue.looks, show_thinking=word == "show")
+def change_thinking(state: ChatState, argument: str) -> None:
+    """`/think`: sets thinking and effort, and whether thinking is displayed."""
+    dialogue = state.dialogue
+    if argument in ("on", "off") or argument in EFFORTS:
+        dialogue.settings = with_thinking(
+            dialogue.pair.target.template, dialogue.settings, argument
+        )
+        state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
+    elif argument in ("show", "hide"):
+        dialogue.display = replace(dialogue.display, show_thinking=argument == "show")
         thinking = dialogue.chat.turns[-1].thinking if dialogue.chat.turns else ""
-        if word == "show" and thinking:
-            room.line(thinking, "dim")
-        room.line(f"  thinking is {'shown' if word == 'show' else 'folded'}", "dim")
-    elif word:
+        if argument == "show" and thinking:
+            state.print_line(thinking, "dim")
+        state.print_line(f"  thinking is {'shown' if argument == 'show' else 'folded'}", "dim")
+    elif argument:
         raise UsageError(
-            f"/think cannot be '{word}'.",
+            f"/think cannot be '{argument}'.",
             hint="use on, off, an effort (low, medium, high), show or hide",
         )
     else:
-        seen = "shown" if dialogue.looks.show_thinking else "folded"
-        room.line(f"  thinking {state_of(dialogue.tuning)}, {seen}")
+        visibility = "shown" if dialogue.display.show_thinking else "folded"
+        state.print_line(f"  thinking {describe_thinking(dialogue.settings)}, {visibility}")
 
 
 # Numbers ------------------------------------------------------------------------------------------
 
 
-def stats(room: Room, _: str) -> None:
+def show_stats(state: ChatState, _: str) -> None:
     """`/stats`."""
-    for line in stats_page(room.dialogue, room.out):
-        room.line(line)
+    for line in stats_page(state.dialogue, state.out):
+        state.print_line(line)
 
 
-def both(room: Room, _: str) -> None:
-    """`/compare`: the last prompt twice more, by DFlash and by the target alone."""
+def compare(state: ChatState, _: str) -> None:
+    """`/compare`: answers the last prompt again with DFlash and with plain decoding."""
     from dflash_mlx import Session
 
-    dialogue = room.dialogue
+    dialogue = state.dialogue
     if not dialogue.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
-    turn, shorter = dialogue.without_last()
-    prompt = messages(shorter, turn.prompt)
+    turn, earlier = dialogue.split_last_turn()
+    prompt = chat_messages(earlier, turn.prompt)
     options = dialogue.options()
-    with Interrupt(AGAIN) as interrupt, suppress(KeyboardInterrupt):
-        warm = Session(dialogue.pair, mode=dialogue.mode)
-        warm_up(warm, prompt, options, room.out, interrupt)
-        view = JsonView(room.out, label=f"{dialogue.mode} · ")
-        ours = answer(dialogue.session, prompt, view, interrupt, **options)
+    with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
+        warm_session = Session(dialogue.pair, mode=dialogue.mode)
+        warm_up(warm_session, prompt, options, state.out, interrupt)
+        view = JsonView(state.out, label=f"{dialogue.mode} · ")
+        dflash = answer_prompt(dialogue.session, prompt, view, interrupt, **options)
         interrupt.check()
-        plain = answer_plainly(dialogue.pair, prompt, room.out, interrupt, **options)
+        baseline = baseline_answer(dialogue.pair, prompt, state.out, interrupt, **options)
         interrupt.check()
-        sampled = not dialogue.tuning.sampling.greedy
-        table = Comparison(ours, plain, sampled=sampled)
-        show_table(table, dialogue.tuning.sampling, dialogue.mode, dialogue.shape, room.out)
-    dialogue.stopped_at = interrupt.at
-    if interrupt.twice:
-        raise Leave(130)
-    if interrupt.asked:
-        room.out.erase()
-        room.line("  stopped: nothing to compare", "dim")
+        sampled = not dialogue.settings.sampling.greedy
+        comparison = Comparison(dflash, baseline, sampled=sampled)
+        show_comparison(
+            comparison,
+            dialogue.settings.sampling,
+            dialogue.mode,
+            dialogue.drafting_summary,
+            state.out,
+        )
+    dialogue.interrupted_at = interrupt.last_at
+    if interrupt.requested_twice:
+        raise LeaveChat(130)
+    if interrupt.requested:
+        state.out.clear_status()
+        state.print_line("  stopped: nothing to compare", "dim")
 
 
 # Turns --------------------------------------------------------------------------------------------
 
 
-def retry(room: Room, _: str) -> None:
+def retry(state: ChatState, _: str) -> None:
     """`/retry`."""
-    turn, said = room.dialogue.again()
+    turn, answer = state.dialogue.answer_again()
     if (
-        said.tokens
-        and room.dialogue.tuning.sampling.greedy
-        and said.text.strip("\n") == turn.answer
+        answer.tokens
+        and state.dialogue.settings.sampling.greedy
+        and answer.text.strip("\n") == turn.answer
     ):
-        room.line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
+        state.print_line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
 
 
-def undo(room: Room, _: str) -> None:
+def undo(state: ChatState, _: str) -> None:
     """`/undo`."""
-    turn, shorter = room.dialogue.without_last()
-    room.dialogue.change(shorter)
-    room.line(f"  forgotten: {first_words(turn.prompt)}", "dim")
+    turn, earlier = state.dialogue.split_last_turn()
+    state.dialogue.replace_chat(earlier)
+    state.print_line(f"  forgotten: {shorten(turn.prompt)}", "dim")
 
 
-def edit_last(room: Room, _: str) -> None:
-    """`/edit`: the old turn stays when the text comes back empty or as it was."""
-    turn, _shorter = room.dialogue.without_last()
-    text = room.edit(turn.prompt).strip()
+def edit_last(state: ChatState, _: str) -> None:
+    """`/edit`: keeps the old turn when the text comes back empty or unchanged."""
+    turn, _earlier = state.dialogue.split_last_turn()
+    text = state.edit(turn.prompt).strip()
     if not text or text == turn.prompt.strip():
-        room.line("  nothing was changed", "dim")
+        state.print_line("  nothing was changed", "dim")
         return
-    room.line(f"  › {text}", "dim")
-    room.dialogue.again(text)
+    state.print_line(f"  › {text}", "dim")
+    state.dialogue.answer_again(text)

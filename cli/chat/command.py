@@ -1,6 +1,6 @@
-"""`dflash chat`: read a prompt, answer it, remember both, until the user leaves.
+"""`dflash chat`: reads a prompt, answers it and saves both, until the user leaves.
 
-Knows the order of things; typing is `prompt`'s, commands are `commands`', answers `dialogue`'s.
+Knows the order of steps; `LineEditor` reads keys, `commands` runs commands, `Dialogue` answers.
 """
 
 import sys
@@ -12,35 +12,35 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
-from ..modes import settle_models
+from ..modes import resolve_models
 from ..options import (
+    DisplayOptions,
     ModelOptions,
     PromptOptions,
     SamplingOptions,
-    ScreenOptions,
-    grouped,
     option,
-    source,
+    option_groups,
+    option_source,
 )
-from ..output import Output
-from ..question import read_stdin
-from ..terminal.interrupt import Leave
-from ..terminal.prompt import Prompt, muted
-from ..thinking import check, settle
-from ..tuning import Tuning
+from ..prompt_input import read_stdin
+from ..terminal.interrupt import LeaveChat
+from ..terminal.line_editor import LineEditor, echo_off
+from ..terminal.output import Output
+from ..thinking import check_thinking, resolve_thinking
 from . import transcript
-from .commands import completions, dispatch, is_command, unescaped
-from .dialogue import AGAIN, Dialogue, Looks
-from .first_run import choose
-from .greeting import greet
-from .keeping import tell_loaded
-from .room import Room
+from .commands import complete, dispatch, is_command, unescape
+from .dialogue import LEAVE_WINDOW, Dialogue, DisplaySettings
+from .file_actions import show_loaded
+from .first_run import choose_pair
+from .header import show_header
+from .state import ChatState
 from .transcript import Chat
 
 
-@grouped
+@option_groups
 def chat(
     ctx: typer.Context,
     name: Annotated[
@@ -54,168 +54,170 @@ def chat(
     demo: Annotated[
         bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
     ] = False,
-    models: ModelOptions,
-    sampling: SamplingOptions,
-    asked: PromptOptions,
+    model_options: ModelOptions,
+    sampling_options: SamplingOptions,
+    prompt_options: PromptOptions,
     markdown: Annotated[
         bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
     ] = True,
     no_history: Annotated[
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
     ] = False,
-    screen: ScreenOptions,
+    display_options: DisplayOptions,
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
 
     /help lists the commands. With standard input redirected it is one prompt: the answer goes to
     stdout and nothing else does.
     """
-    out = Output(quiet=screen.quiet, plain=screen.plain)
+    out = Output(quiet=display_options.quiet, plain=display_options.plain)
     if name is not None and not resume:
         raise UsageError(
             f"'{name}' is not expected here.",
             hint=f"--resume {name} goes on with a saved chat; `dflash generate` answers one prompt",
         )
     interactive = sys.stdin is not None and sys.stdin.isatty()
-    question = "" if interactive else read_question()
+    piped_prompt = "" if interactive else read_piped_prompt()
     saved = None
     if resume:
-        name = name or latest()
+        name = name or latest_chat_name()
         saved = transcript.load(name)
-    params = sampling.params()
-    models = pick(ctx, models, saved, out, demo=demo, asks=interactive)
-    pair, seconds = load_pair(models, out)
-    asked = settle(ctx, asked, pair.target.template, out)
-    check(pair.target.template, asked)
-    tuning = Tuning(
+    params = sampling_options.params()
+    model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
+    pair, load_seconds = load_pair(model_options, out)
+    prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
+    check_thinking(pair.target.template, prompt_options)
+    settings = ChatSettings(
         params,
-        sampling.max_tokens,
-        models.block_size,
-        models.accept,
-        tuple(sampling.stop or ()),
-        asked.think,
-        asked.effort,
-        "auto" if models.mode == "baseline" else models.mode,
-        models.tree_budget,
+        sampling_options.max_tokens,
+        model_options.block_size,
+        model_options.accept,
+        tuple(sampling_options.stop or ()),
+        prompt_options.think,
+        prompt_options.effort,
+        "auto" if model_options.mode == "baseline" else model_options.mode,
+        model_options.tree_budget,
     )
-    looks = Looks(markdown, asked.show_thinking, screen.quiet)
-    keeps = not no_history and (interactive or resume)
-    dialogue = Dialogue(pair, out, tuning=tuning, looks=looks, keeps=keeps)
-    dialogue.chat = Chat(system=asked.system)
-    room = Room(dialogue, out, models)
+    display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
+    autosaves = not no_history and (interactive or resume)
+    dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
+    dialogue.chat = Chat(system=prompt_options.system)
+    state = ChatState(dialogue, out, model_options)
     if interactive:
-        greet(dialogue, seconds)
+        show_header(dialogue, load_seconds)
     else:
         out.warn(*kernel_warnings(pair.target.kernels))
     if saved is not None and name is not None:
         dialogue.load(name)
-        if asked.system is not None:
-            dialogue.chat = replace(dialogue.chat, system=asked.system)
+        if prompt_options.system is not None:
+            dialogue.chat = replace(dialogue.chat, system=prompt_options.system)
         if interactive:
-            tell_loaded(room, name, saved)
-            room.line("")
+            show_loaded(state, name, saved)
+            state.print_line("")
     if interactive:
-        with muted():
-            talk(room, no_history=no_history)
+        with echo_off():
+            chat_loop(state, no_history=no_history)
     else:
-        answer_once(room, question)
+        answer_piped_prompt(state, piped_prompt)
 
 
-def talk(room: Room, *, no_history: bool) -> None:
-    """The loop, until the user leaves; typer.Exit when that was by Ctrl-C twice."""
+def chat_loop(state: ChatState, *, no_history: bool) -> None:
+    """Read and handle input until the user leaves; typer.Exit after Ctrl-C twice."""
     history = None if no_history else transcript.data_folder() / "history"
-    prompt = Prompt(room.out, lambda text: completions(room, text), history)
-    dialogue, code = room.dialogue, 0
+    editor = LineEditor(state.out, lambda text: complete(state, text), history)
+    dialogue, code = state.dialogue, 0
     try:
         while True:
             try:
-                text = prompt.read()
-                dialogue.stopped_at = float("-inf")
-                handle(room, text)
+                text = editor.read()
+                dialogue.interrupted_at = float("-inf")
+                handle_input(state, text)
             except KeyboardInterrupt:
-                room.out.erase()
+                state.out.clear_status()
                 now = time.monotonic()
-                if now - dialogue.stopped_at <= AGAIN:
-                    raise Leave(130) from None
-                dialogue.stopped_at = now
-                room.line("  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim")
+                if now - dialogue.interrupted_at <= LEAVE_WINDOW:
+                    raise LeaveChat(130) from None
+                dialogue.interrupted_at = now
+                state.print_line(
+                    "  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim"
+                )
     except EOFError:
         pass
-    except Leave as leave:
+    except LeaveChat as leave:
         code = leave.code
-    farewell(room)
+    show_resume_hint(state)
     if code:
         raise typer.Exit(code)
 
 
-def handle(room: Room, text: str) -> None:
-    """Run what was typed; what is wrong is told and ends nothing."""
-    text = text.strip("\n")  # of Enter typed during the last answer
+def handle_input(state: ChatState, text: str) -> None:
+    """Run a command or answer a prompt; prints errors and returns."""
+    text = text.strip("\n")  # typed with Enter during the last answer
     if not text.strip():
         return
     try:
         if is_command(text):
-            dispatch(room, text)
+            dispatch(state, text)
         else:
-            room.line("")
-            room.dialogue.ask(unescaped(text).strip())
+            state.print_line("")
+            state.dialogue.ask(unescape(text).strip())
     except DFlashError as error:
-        room.out.error(error.message, error.hint)
-    room.line("")
+        state.out.error(error.message, error.hint)
+    state.print_line("")
 
 
-def answer_once(room: Room, question: str) -> None:
-    """Answer what came through the pipe."""
+def answer_piped_prompt(state: ChatState, prompt: str) -> None:
+    """Answer the prompt from standard input."""
     try:
-        said = room.dialogue.ask(question)
-    except Leave as leave:
+        answer = state.dialogue.ask(prompt)
+    except LeaveChat as leave:
         raise typer.Exit(leave.code) from None
-    if said.finish_reason == "interrupted":
+    if answer.finish_reason == "interrupted":
         raise typer.Exit(130)
 
 
-def read_question() -> str:
-    """Standard input; UsageError when it is empty."""
+def read_piped_prompt() -> str:
+    """Read standard input; UsageError when it is empty."""
     text = read_stdin().strip()
     if not text:
         raise UsageError("the prompt is empty.", hint="give it on standard input")
     return text
 
 
-def latest() -> str:
-    """The chat saved last."""
+def latest_chat_name() -> str:
+    """The name of the chat saved last."""
     names = transcript.chat_names()
     if not names:
         raise DFlashError("there is no saved chat yet.", hint="leave --resume out")
     return names[0]
 
 
-def pick(
+def resolve_pair(
     ctx: typer.Context,
-    models: ModelOptions,
+    model_options: ModelOptions,
     saved: Chat | None,
     out: Output,
     *,
     demo: bool,
-    asks: bool,
+    interactive: bool,
 ) -> ModelOptions:
-    """Which pair: the one asked for, that of the saved chat, or one that suits this machine."""
-    models = settle_models(ctx, models)
+    """The pair of the options, of the saved chat, or one that suits this machine."""
+    model_options = resolve_models(ctx, model_options)
     if demo:
-        if source(ctx, "model") == "COMMANDLINE":
+        if option_source(ctx, "model") == "COMMANDLINE":
             raise UsageError(
                 "--demo and --model name different models.", hint="leave one of them out"
             )
-        return replace(models, model=None, draft=None)
-    if models.model is None and saved is not None and saved.model not in (None, "bundled"):
-        draft = models.draft or (None if models.no_draft else saved.draft)
-        return replace(models, model=saved.model, draft=draft)
-    if models.model is None and saved is None and models.draft is None:
-        return choose(models, out, asks=asks)
-    return models
+        return replace(model_options, model=None, draft=None)
+    if model_options.model is None and saved is not None and saved.model not in (None, "bundled"):
+        draft = model_options.draft or (None if model_options.no_draft else saved.draft)
+        return replace(model_options, model=saved.model, draft=draft)
+    if model_options.model is None and saved is None and model_options.draft is None:
+        return choose_pair(model_options, out, interactive=interactive)
+    return model_options
 
 
-def farewell(room: Room) -> None:
-    """Where the chat is, for the next time."""
-    if room.dialogue.keeps and room.dialogue.name and room.dialogue.chat.turns:
-        room.out.note(f"saved: dflash chat --resume {room.dialogue.name}")
+def show_resume_hint(state: ChatState) -> None:
+    """Print how to resume this chat."""
+    if state.dialogue.autosaves and state.dialogue.name and state.dialogue.chat.turns:
+        state.out.note(f"saved: dflash chat --resume {state.dialogue.name}")

@@ -1,6 +1,6 @@
-"""The slash commands as one table, which dispatch, `/help`, Tab completion and the README follow.
+"""The table of slash commands; dispatch, `/help`, Tab completion and the README read it.
 
-Knows what is typed; what the commands do is in `actions`.
+Knows command syntax; `actions` and `file_actions` implement the commands.
 """
 
 import difflib
@@ -10,69 +10,69 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
-from ..tuning import SETTINGS, setting
-from . import actions, keeping
-from .room import Room
+from ..chat_settings import SETTINGS, find_setting
+from . import actions, file_actions
+from .state import ChatState
 
-WORD = re.compile(r"/[a-z?][a-z-]*")
-NOTHING_SENT = "nothing was sent; start with // to send a slash"
+COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
+NOTHING_SENT_HINT = "nothing was sent; start with // to send a slash"
 
 
-def no_words(room: Room) -> list[str]:
-    """Commands whose argument cannot be completed."""
+def no_completions(state: ChatState) -> list[str]:
+    """For commands whose argument has no completions."""
     return []
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command; `usage` is empty for one that takes no argument."""
+    """One slash command; `usage` is empty when it takes no argument."""
 
     name: str
     usage: str
     help: str
-    run: Callable[[Room, str], None]
+    run: Callable[[ChatState, str], None]
     aliases: tuple[str, ...] = ()
-    needs: bool = False  # an argument
-    words: Callable[[Room], list[str]] = no_words
+    needs_argument: bool = False
+    arguments: Callable[[ChatState], list[str]] = no_completions
     detail: str = ""
 
     @property
-    def form(self) -> str:
-        """The command as it is typed."""
+    def syntax(self) -> str:
+        """The command with its argument."""
         return f"/{self.name} {self.usage}".rstrip()
 
 
-def setting_names(room: Room) -> list[str]:
-    """The names that `/set` knows."""
-    return [which.name for which in SETTINGS]
+def setting_names(state: ChatState) -> list[str]:
+    """Completions of `/set`."""
+    return [spec.name for spec in SETTINGS]
 
 
-def command_names(room: Room) -> list[str]:
-    """The names that `/help` knows."""
+def command_names(state: ChatState) -> list[str]:
+    """Completions of `/help`."""
     return [*(command.name for command in COMMANDS), "keys"]
 
 
-def show_help(room: Room, word: str) -> None:
-    """`/help`: the table, one command, or the keys."""
-    if word == "keys":
-        room.show_keys()
+def show_help(state: ChatState, topic: str) -> None:
+    """`/help`: prints the table, one command, or the keys."""
+    if topic == "keys":
+        state.show_keys()
         return
-    if not word:
-        width = max(len(command.form) for command in COMMANDS) + 2
+    if not topic:
+        width = max(len(command.syntax) for command in COMMANDS) + 2
         for command in COMMANDS:
-            room.line(f"  {command.form:{width}}{command.help}")
-        room.line("  /help keys lists the keys; // sends a text that begins with /", "dim")
+            state.print_line(f"  {command.syntax:{width}}{command.help}")
+        state.print_line("  /help keys lists the keys; // sends a text that begins with /", "dim")
         return
-    command, _ = find(word.removeprefix("/"))
-    names = "".join(f", /{alias}" for alias in command.aliases)
-    room.line(f"  {command.form}{names}", "bold")
-    room.line(f"  {command.help}")
+    command, _ = find_command(topic.removeprefix("/"))
+    aliases = "".join(f", /{alias}" for alias in command.aliases)
+    state.print_line(f"  {command.syntax}{aliases}", "bold")
+    state.print_line(f"  {command.help}")
     if command.detail:
-        room.line(f"  {command.detail}")
+        state.print_line(f"  {command.detail}")
     if command.name == "set":
-        width = max(len(which.name) for which in SETTINGS) + 2
-        for which in SETTINGS:
-            room.line(f"  {which.name:{width}}{which.help}")
+        width = max(len(spec.name) for spec in SETTINGS) + 2
+        for spec in SETTINGS:
+            state.print_line(f"  {spec.name:{width}}{spec.help}")
 
 
 COMMANDS = (
@@ -82,30 +82,30 @@ COMMANDS = (
         "list the commands, or explain one; /help keys",
         show_help,
         aliases=("?",),
-        words=command_names,
+        arguments=command_names,
     ),
     Command(
         "model",
         "[id]",
         "show the target, or answer with another from now on",
-        actions.model,
-        words=actions.known_targets,
+        actions.change_model,
+        arguments=actions.known_targets,
         detail="A Hub id or a folder; its drafter is looked up. The conversation goes on.",
     ),
     Command(
         "draft",
         "[on|off|id]",
         "show the drafter, change it, or switch drafting off",
-        actions.draft,
-        words=actions.drafters,
+        actions.change_drafter,
+        arguments=actions.drafter_arguments,
         detail="off is plain decoding by the target alone: the same words, slower.",
     ),
     Command(
         "system",
         "[text|off]",
         "show, set or remove the system prompt",
-        actions.system,
-        words=lambda room: ["off"],
+        actions.change_system_prompt,
+        arguments=lambda state: ["off"],
         detail="The conversation stays, and is read again with the new system prompt.",
     ),
     Command(
@@ -113,19 +113,21 @@ COMMANDS = (
         "[name [value]]",
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
-        words=setting_names,
+        arguments=setting_names,
     ),
     Command(
         "think",
         "[word]",
         "thinking: on, off, low, medium, high; show or hide it",
-        actions.think,
-        words=lambda room: ["on", "off", "low", "medium", "high", "show", "hide"],
+        actions.change_thinking,
+        arguments=lambda state: ["on", "off", "low", "medium", "high", "show", "hide"],
         detail="on and off, or low to high, as the model's template knows them; show prints the "
         "last thinking too.",
     ),
-    Command("stats", "", "numbers of the last answer and of the conversation", actions.stats),
-    Command("compare", "", "answer the last prompt both ways: rates, and same words", actions.both),
+    Command("stats", "", "numbers of the last answer and of the conversation", actions.show_stats),
+    Command(
+        "compare", "", "answer the last prompt both ways: rates, and same words", actions.compare
+    ),
     Command("retry", "", "answer the last prompt again", actions.retry),
     Command("undo", "", "forget the last prompt and its answer", actions.undo),
     Command("edit", "", "change the last prompt in $EDITOR and answer it", actions.edit_last),
@@ -133,75 +135,88 @@ COMMANDS = (
         "save",
         "[name]",
         "keep the chat under a name",
-        keeping.save,
+        file_actions.save_chat,
         detail="Chats are also saved after every answer; the name is where that goes on.",
     ),
-    Command("load", "[name]", "go on with a saved chat", keeping.load, words=keeping.saved_chats),
-    Command("export", "file.md", "write the chat as Markdown", keeping.export, needs=True),
-    Command("copy", "", "the last answer to the clipboard", keeping.copy),
-    Command("clear", "", "begin a new conversation with the same system prompt", keeping.clear),
-    Command("exit", "", "leave", keeping.leave, aliases=("quit", "bye")),
+    Command(
+        "load",
+        "[name]",
+        "go on with a saved chat",
+        file_actions.load_chat,
+        arguments=file_actions.saved_chats,
+    ),
+    Command(
+        "export",
+        "file.md",
+        "write the chat as Markdown",
+        file_actions.export_chat,
+        needs_argument=True,
+    ),
+    Command("copy", "", "the last answer to the clipboard", file_actions.copy_answer),
+    Command(
+        "clear", "", "begin a new conversation with the same system prompt", file_actions.clear_chat
+    ),
+    Command("exit", "", "leave", file_actions.leave_chat, aliases=("quit", "bye")),
 )
 
 
 def is_command(text: str) -> bool:
-    """Whether a text is for us; `/etc/hosts` and `//` are not."""
+    """Whether a text is a slash command; `/etc/hosts` and `//` are not."""
     first = text.split(maxsplit=1)[:1]
-    return bool(first and text.startswith("/") and WORD.fullmatch(first[0]))
+    return bool(first and text.startswith("/") and COMMAND_WORD.fullmatch(first[0]))
 
 
-def unescaped(text: str) -> str:
-    """A text for the model, `//x` standing for `/x`."""
+def unescape(text: str) -> str:
+    """The text for the model: `//x` becomes `/x`."""
     return text[1:] if text.startswith("//") else text
 
 
-def dispatch(room: Room, text: str) -> None:
-    """Run a slash command; UsageError, with nothing sent, when it is not one or not used right."""
+def dispatch(state: ChatState, text: str) -> None:
+    """Run a slash command; UsageError when it is unknown or used wrongly."""
     word, *rest = text.split(maxsplit=1)
-    command, prefix = find(word[1:])
+    command, prefix = find_command(word[1:])
     argument = (prefix + "".join(rest)).strip()
     if argument and not command.usage:
-        raise UsageError(f"/{command.name} takes no argument.", hint=NOTHING_SENT)
-    if not argument and command.needs:
-        raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT)
-    command.run(room, argument)
+        raise UsageError(f"/{command.name} takes no argument.", hint=NOTHING_SENT_HINT)
+    if not argument and command.needs_argument:
+        raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
+    command.run(state, argument)
 
 
-def find(word: str) -> tuple[Command, str]:
-    """The command that a word names, whole or by a prefix that fits no other.
+def find_command(word: str) -> tuple[Command, str]:
+    """The command that a word names, by its full name or by a unique prefix.
 
-    A setting's name is short for `/set name`: then the second value is what to put before the
-    argument.
+    A setting's name is short for `/set name`: then the second value is a prefix for the argument.
     """
     names = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
-    shortcuts = {which.name: f"{which.name} " for which in SETTINGS}
+    shortcuts = {spec.name: f"{spec.name} " for spec in SETTINGS}
     if word in names:
         return names[word], ""
-    if setting(word):
+    if find_setting(word):
         return names["set"], shortcuts[word]
-    fitting = sorted(name for name in (*names, *shortcuts) if name.startswith(word))
-    if len({names.get(name, name) for name in fitting}) == 1:
-        return find(fitting[0])
-    if fitting:
-        listed = ", ".join(f"/{name}" for name in fitting)
-        raise UsageError(f"/{word} could be {listed}.", hint=NOTHING_SENT)
-    close = difflib.get_close_matches(word, (*names, *shortcuts), n=1)
-    meant = f" Did you mean /{close[0]}?" if close else " /help lists the commands."
-    raise UsageError(f"unknown command /{word}.{meant}", hint=NOTHING_SENT)
+    matches = sorted(name for name in (*names, *shortcuts) if name.startswith(word))
+    if len({names.get(name, name) for name in matches}) == 1:
+        return find_command(matches[0])
+    if matches:
+        candidates = ", ".join(f"/{name}" for name in matches)
+        raise UsageError(f"/{word} could be {candidates}.", hint=NOTHING_SENT_HINT)
+    similar = difflib.get_close_matches(word, (*names, *shortcuts), n=1)
+    advice = f" Did you mean /{similar[0]}?" if similar else " /help lists the commands."
+    raise UsageError(f"unknown command /{word}.{advice}", hint=NOTHING_SENT_HINT)
 
 
-def completions(room: Room, text: str) -> list[tuple[str, str]]:
-    """What Tab offers for the last word of a text, each with its meaning."""
+def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
+    """The completions of the last word of a text, each with its description."""
     if not text.startswith("/") or "\n" in text:
         return []
     word, space, _ = text.partition(" ")
     if not space:
         offers = [(f"/{command.name}", command.help) for command in COMMANDS]
-        return offers + [(f"/{which.name}", which.help) for which in SETTINGS]
+        return offers + [(f"/{spec.name}", spec.help) for spec in SETTINGS]
     try:
-        command, shortcut = find(word[1:])
+        command, shortcut = find_command(word[1:])
     except UsageError:
         return []
     if shortcut or text.count(" ") > 1:
         return []
-    return [(name, "") for name in command.words(room)]
+    return [(name, "") for name in command.arguments(state)]

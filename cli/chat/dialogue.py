@@ -1,7 +1,7 @@
-"""A conversation with a pair: what was said, what is still sent, and how the next answer is made.
+"""A conversation with a pair: its turns, the messages that are sent, and the next answer.
 
-The messages alone decide an answer: whatever was undone, edited or stopped before, the session
-reads only what its caches do not hold yet. Knows no keys and no slash commands.
+The messages alone determine an answer: after an undo, an edit or a stop the session reads only what
+its caches do not hold. Knows no keys and no slash commands.
 """
 
 import time
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..answer import Answer, answer
-from ..modes import shape_of
-from ..output import Output, columns
-from ..terminal.interrupt import Interrupt, Leave
-from ..terminal.layout import folded, hanging
-from ..tuning import Tuning
-from ..view import chat_line
+from ..answer import Answer, answer_prompt
+from ..answer_view import chat_stats_line
+from ..chat_settings import ChatSettings
+from ..modes import describe_drafting
+from ..terminal.interrupt import Interrupt, LeaveChat
+from ..terminal.output import Output, stderr_columns
+from ..terminal.wrapping import wrap_hanging, wrap_parts
 from . import transcript
 from .transcript import Chat, Turn
 from .view import make_chat_view
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.policy.plans import Mode
 
-AGAIN = 2.0  # seconds in which a second Ctrl-C leaves
-NEARLY_FULL = 0.8  # share of the context from which a hint is given
-MANY = 64  # tokens read again; templates that rewrite thinking cost a few every turn
-LOW_TAU, LOW_VERIFIES = 1.5, 40
+LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
+NEARLY_FULL = 0.8  # share of the context that triggers a hint
+REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
+LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 40
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """How answers are shown."""
+class DisplaySettings:
+    """How answers are displayed."""
 
     markdown: bool = True
     show_thinking: bool = False
@@ -42,16 +42,16 @@ class Looks:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over all answers of one pair."""
+    """Sums over all answers of one pair."""
 
     answers: int = 0
     tokens: int = 0
     verifies: int = 0
     committed: int = 0
 
-    def add(self, said: Answer) -> None:
-        """Count one answer."""
-        stats = said.stats
+    def add(self, answer: Answer) -> None:
+        """Add one answer."""
+        stats = answer.stats
         self.answers += 1
         self.tokens += stats.generated
         self.verifies += stats.verifies
@@ -64,33 +64,41 @@ class Totals:
 
 
 class Dialogue:
-    """One conversation; changed by answers and by the slash commands."""
+    """One conversation, which answers and slash commands change."""
 
-    def __init__(self, pair: "Pair", out: Output, *, tuning: Tuning, looks: Looks, keeps: bool):
-        """`keeps`: the chat is saved after every answer."""
-        self.out, self.tuning, self.looks, self.keeps = out, tuning, looks, keeps
+    def __init__(
+        self,
+        pair: "Pair",
+        out: Output,
+        *,
+        settings: ChatSettings,
+        display: DisplaySettings,
+        autosaves: bool,
+    ):
+        """`autosaves`: save the chat after every answer."""
+        self.out, self.settings, self.display, self.autosaves = out, settings, display, autosaves
         self.chat = Chat()
         self.last: Answer | None = None
-        self.stopped_at = float("-inf")  # time.monotonic of the last Ctrl-C
-        self.name: str | None = None  # None: made of the date when first saved
-        self.use(pair)
+        self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
+        self.name: str | None = None  # None until the first save, which makes one of the date
+        self.set_pair(pair)
 
-    # What answers ---------------------------------------------------------------------------------
+    # Pair and mode --------------------------------------------------------------------------------
 
-    def use(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting` by plain decoding."""
+    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
+        """Answer with this pair from now on; without `drafting`, by plain decoding."""
         from dflash_mlx import Session
 
-        before = getattr(self, "session", None)
+        previous = getattr(self, "session", None)
         self.pair, self.totals = pair, Totals()
         self.drafting = drafting and pair.drafter is not None
         self.session: Session = Session(pair, mode=self.mode)
-        if before is not None and before.pair is pair and not self.drafting:
-            self.session.context.adopt(before.context)
+        if previous is not None and previous.pair is pair and not self.drafting:
+            self.session.context.adopt(previous.context)
         self._hinted_low = self._hinted_full = False
 
-    def release(self) -> None:
-        """Let the pair and all caches leave memory; `use` brings another."""
+    def release_pair(self) -> None:
+        """Free the pair and its caches; `set_pair` must follow."""
         import mlx.core as mx
 
         del self.pair, self.session
@@ -98,36 +106,38 @@ class Dialogue:
 
     @property
     def mode(self) -> "Mode":
-        """How the next answer is decoded."""
-        return self.tuning.mode if self.drafting else "baseline"
+        """The decoding mode of the next answer."""
+        return self.settings.mode if self.drafting else "baseline"
 
     @property
-    def shape(self) -> str:
-        """How much is drafted a round, in a few words; empty when nothing is."""
-        return shape_of(self.pair, self.mode, self.tuning.block_size, self.tuning.tree_budget)
+    def drafting_summary(self) -> str:
+        """Block size and mode in a few words; empty without drafting."""
+        return describe_drafting(
+            self.pair, self.mode, self.settings.block_size, self.settings.tree_budget
+        )
 
     @property
     def context_length(self) -> int:
-        """Tokens that prompt and answer together can have."""
+        """The most tokens that prompt and answer can have together."""
         return self.pair.target.context_length
 
     def options(self) -> dict[str, Any]:
         """The arguments of `Session.stream` besides the prompt."""
-        tuning = self.tuning
+        settings = self.settings
         return {
-            "sampling": tuning.sampling,
-            "max_tokens": tuning.max_tokens or self.context_length,
-            "block_size": tuning.block_size if self.drafting else None,
-            "accept": tuning.accept,
-            "tree_budget": tuning.tree_budget if self.mode == "ddtree" else None,
-            "stop": tuning.stop,
-            "think": tuning.think,
-            "reasoning_effort": tuning.effort,
+            "sampling": settings.sampling,
+            "max_tokens": settings.max_tokens or self.context_length,
+            "block_size": settings.block_size if self.drafting else None,
+            "accept": settings.accept,
+            "tree_budget": settings.tree_budget if self.mode == "ddtree" else None,
+            "stop": settings.stop,
+            "think": settings.think,
+            "reasoning_effort": settings.effort,
         }
 
-    # What was said --------------------------------------------------------------------------------
+    # Turns ----------------------------------------------------------------------------------------
 
-    def without_last(self) -> tuple[Turn, Chat]:
+    def split_last_turn(self) -> tuple[Turn, Chat]:
         """The last turn, and the chat without it; UsageError when there is none."""
         *turns, last = self.chat.turns or (None,)
         if last is None:
@@ -135,94 +145,95 @@ class Dialogue:
         left_out = min(self.chat.left_out, len(turns))
         return last, replace(self.chat, turns=tuple(turns), left_out=left_out)
 
-    def change(self, chat: Chat) -> None:
-        """Put another conversation in place of this one, and save it."""
+    def replace_chat(self, chat: Chat) -> None:
+        """Replace the conversation and save it."""
         self.chat = chat
-        self.save_quietly()
+        self.autosave()
 
     def ask(self, prompt: str) -> Answer:
-        """Answer a prompt and remember both; Leave after a second Ctrl-C."""
-        self.make_room(prompt)
+        """Answer a prompt and record both; LeaveChat after a second Ctrl-C."""
+        self.drop_oldest_turns(prompt)
         view = make_chat_view(
             self.out,
-            markdown=self.looks.markdown,
-            show_thinking=self.looks.show_thinking,
-            quiet=self.looks.quiet,
+            markdown=self.display.markdown,
+            show_thinking=self.display.show_thinking,
+            quiet=self.display.quiet,
         )
-        with Interrupt(AGAIN) as interrupt:
-            said = answer(
-                self.session, messages(self.chat, prompt), view, interrupt, **self.options()
+        with Interrupt(LEAVE_WINDOW) as interrupt:
+            answer = answer_prompt(
+                self.session, chat_messages(self.chat, prompt), view, interrupt, **self.options()
             )
-            if said.tokens:
-                self._keep(prompt, said)
-        self.stopped_at = interrupt.at
-        if interrupt.twice:
-            raise Leave(130)
-        line = chat_line(said.stats, said.finish_reason, self.tuning.max_tokens)
-        line = folded(line.replace("τ", self.out.glyphs("τ")), columns())
-        self.out.note(hanging(line, columns()))
-        self._hint(said)
-        return said
+            if answer.tokens:
+                self._record(prompt, answer)
+        self.interrupted_at = interrupt.last_at
+        if interrupt.requested_twice:
+            raise LeaveChat(130)
+        line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
+        line = wrap_parts(line.replace("τ", self.out.ascii_fallback("τ")), stderr_columns())
+        self.out.note(wrap_hanging(line, stderr_columns()))
+        self._show_hints(answer)
+        return answer
 
-    def _keep(self, prompt: str, said: Answer) -> None:
-        """Remember a prompt and its answer, also on disk."""
-        self.last = said
-        self.totals.add(said)
-        text, thinking = said.text.strip("\n"), said.thinking.strip("\n")
-        turn = Turn(prompt, text, thinking, said.finish_reason)
-        self.change(replace(self.chat, turns=(*self.chat.turns, turn)))
+    def _record(self, prompt: str, answer: Answer) -> None:
+        """Add a turn to the chat, on disk too."""
+        self.last = answer
+        self.totals.add(answer)
+        text, thinking = answer.text.strip("\n"), answer.thinking.strip("\n")
+        turn = Turn(prompt, text, thinking, answer.finish_reason)
+        self.replace_chat(replace(self.chat, turns=(*self.chat.turns, turn)))
 
-    def again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
-        """Answer the last prompt, or another in its place, anew; the old turn and the new answer.
+    def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
+        """Answer the last prompt again, or another one in its place; the old turn and the answer.
 
-        The old turn stays, also on disk, until there is something to put in its place.
+        The old turn stays, on disk too, until the new answer has tokens.
         """
-        before = self.chat
-        turn, self.chat = self.without_last()
-        shorter = self.chat
+        previous = self.chat
+        turn, self.chat = self.split_last_turn()
+        earlier = self.chat
         try:
             return turn, self.ask(turn.prompt if prompt is None else prompt)
         finally:
-            if len(self.chat.turns) == len(shorter.turns):
-                self.chat = before
+            if len(self.chat.turns) == len(earlier.turns):
+                self.chat = previous
 
-    # The limits -----------------------------------------------------------------------------------
+    # Context limits -------------------------------------------------------------------------------
 
-    def make_room(self, prompt: str) -> None:
-        """Leave the oldest turns out until an eighth of the context is free for the answer.
+    def drop_oldest_turns(self, prompt: str) -> None:
+        """Leave out the oldest turns until an eighth of the context is free for the answer.
 
-        A prompt that fits with no turn at all leaves none out; the session will refuse it.
+        A prompt that does not fit even without turns leaves none out; the session refuses it.
         """
-        reserve = min(self.tuning.max_tokens or self.context_length, self.context_length // 8)
-        before, used = self.chat.left_out, 0
-        left_out = before
-        for left_out in range(before, len(self.chat.turns) + 1):
-            sent = messages(replace(self.chat, left_out=left_out), prompt)
+        reserve = min(self.settings.max_tokens or self.context_length, self.context_length // 8)
+        left_out_before, used = self.chat.left_out, 0
+        left_out = left_out_before
+        for left_out in range(left_out_before, len(self.chat.turns) + 1):
+            sent = chat_messages(replace(self.chat, left_out=left_out), prompt)
             used = len(
                 self.session.tokens(
-                    sent, think=self.tuning.think, reasoning_effort=self.tuning.effort
+                    sent, think=self.settings.think, reasoning_effort=self.settings.effort
                 )
             )
             if used + reserve <= self.context_length:
                 break
-        if left_out == before or used >= self.context_length:
+        if left_out == left_out_before or used >= self.context_length:
             return
         self.chat = replace(self.chat, left_out=left_out)
         self._hinted_full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
         text = f"  the context is full: the oldest {turns} not sent any more"
-        self.out.tell(hanging(text, columns()), "warning")  # also in a pipe and when quiet
+        # Not a note: this line also goes into a pipe and is shown with --quiet.
+        self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
-    def _hint(self, said: Answer) -> None:
-        """Say once what may surprise later: low acceptance, a context that fills, a lost cache."""
-        stats, totals = said.stats, self.totals
-        if stats.lost_tokens >= MANY:
+    def _show_hints(self, answer: Answer) -> None:
+        """Warn about low acceptance, a nearly full context and a cache that could not rewind."""
+        stats, totals = answer.stats, self.totals
+        if stats.lost_tokens >= REREAD_WARNING_TOKENS:
             self._warn(
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
                 "again",
             )
-        low = totals.verifies >= LOW_VERIFIES and totals.acceptance_length < LOW_TAU
-        fixed = self.drafting and self.mode != "auto"  # which drafts less by itself
+        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
+        fixed = self.drafting and self.mode != "auto"  # auto drafts less by itself
         if fixed and low and not self._hinted_low:
             self._hinted_low = True
             self._warn(
@@ -238,12 +249,12 @@ class Dialogue:
             )
 
     def _warn(self, text: str) -> None:
-        self.out.note(hanging(text, columns()), "warning")
+        self.out.note(wrap_hanging(text, stderr_columns()), "warning")
 
     # On disk --------------------------------------------------------------------------------------
 
     def save(self, name: str | None = None) -> str:
-        """Save under a new name, or the present one; says where. UsageError when it is taken."""
+        """Save under a new or the present name; returns the path. UsageError for a taken name."""
         if name is not None and name != self.name:
             if transcript.chat_path(name).exists():
                 raise UsageError(
@@ -251,13 +262,13 @@ class Dialogue:
                     hint=f"give another name, or /load {name}",
                 )
             self.name = name
-        self.name = self.name or fresh_name()
+        self.name = self.name or new_chat_name()
         names = {"model": self.pair.target_name, "draft": self.pair.draft_name}
         return str(transcript.save(self.name, replace(self.chat, **names)))
 
-    def save_quietly(self) -> None:
-        """Save after a change, if chats are kept; a fault is told and ends nothing."""
-        if not self.keeps or not (self.chat.turns or self.name):
+    def autosave(self) -> None:
+        """Save after a change, if `autosaves`; prints an error instead of raising it."""
+        if not self.autosaves or not (self.chat.turns or self.name):
             return
         try:
             self.save()
@@ -265,26 +276,26 @@ class Dialogue:
             self.out.error(error.message, error.hint)
 
     def load(self, name: str) -> Chat:
-        """Go on with a saved chat."""
+        """Continue a saved chat."""
         self.chat = transcript.load(name)
         self.name = name
         self._hinted_full = False
         return self.chat
 
 
-def messages(chat: Chat, prompt: str) -> list[dict[str, str]]:
-    """What is sent: the system prompt, the turns that are not left out, and a new prompt."""
-    found = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+def chat_messages(chat: Chat, prompt: str) -> list[dict[str, str]]:
+    """The messages to send: system prompt, turns that are not left out, and a new prompt."""
+    sent = [] if chat.system is None else [{"role": "system", "content": chat.system}]
     for turn in chat.turns[chat.left_out :]:
-        found.append({"role": "user", "content": turn.prompt})
-        found.append({"role": "assistant", "content": turn.answer})
-    return [*found, {"role": "user", "content": prompt}]
+        sent.append({"role": "user", "content": turn.prompt})
+        sent.append({"role": "assistant", "content": turn.answer})
+    return [*sent, {"role": "user", "content": prompt}]
 
 
-def fresh_name() -> str:
-    """A name from the date and time that no saved chat has."""
-    born = time.strftime("%Y-%m-%d-%H%M%S")
-    name, number = born, 2
+def new_chat_name() -> str:
+    """An unused name made of date and time."""
+    now = time.strftime("%Y-%m-%d-%H%M%S")
+    name, number = now, 2
     while transcript.chat_path(name).exists():
-        name, number = f"{born}-{number}", number + 1
+        name, number = f"{now}-{number}", number + 1
     return name

@@ -1,11 +1,9 @@
-"""What `/stats` shows: the last answer, where drafts were kept, time, conversation, snapshots."""
+"""The lines of `/stats`: last answer, acceptance by position, time, conversation, snapshots."""
 
 from ..kernel_notes import kernels_line
-from ..output import Output, columns, size
+from ..terminal.bars import position_rows
+from ..terminal.output import Output, format_bytes
 from .dialogue import Dialogue
-
-BAR = 8  # cells for 100 %
-EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
@@ -23,76 +21,59 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             if stats.verifies
             else " · no drafts"
         )
-        lines.append(field("last answer", f"{stats.generated:,} tokens{drafts}"))
+        lines.append(labelled_line("last answer", f"{stats.generated:,} tokens{drafts}"))
         for number, row in enumerate(
             position_rows(stats.accepted_by_position, stats.verifies, out)
         ):
-            lines.append(field("" if number else "by position", row))
+            lines.append(labelled_line("" if number else "by position", row))
         lines += policy_lines(dialogue)
         rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
         new = stats.prompt_tokens - stats.cached_tokens
         lines.append(
-            field(
+            labelled_line(
                 "time",
                 f"prefill {stats.prefill_seconds:.2f} s · first token "
                 f"{dialogue.last.first_token_seconds:.2f} s · decode {stats.decode_seconds:.2f} s"
                 f"{rate}",
             )
         )
-        lines.append(field("prompt", f"{new:,} new + {stats.cached_tokens:,} cached tokens"))
+        lines.append(
+            labelled_line("prompt", f"{new:,} new + {stats.cached_tokens:,} cached tokens")
+        )
     totals = dialogue.totals
     used = len(dialogue.session.context.tokens)
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = f"{totals.answers:,} answer{'' if totals.answers == 1 else 's'}"
     lines.append(
-        field(
+        labelled_line(
             "conversation",
             f"{answers} · {totals.tokens:,} tokens{tau} · context {used:,} / "
-            f"{dialogue.context_length:,} · peak {size(mx.get_peak_memory())}",
+            f"{dialogue.context_length:,} · peak {format_bytes(mx.get_peak_memory())}",
         )
     )
     if line := kernels_line(dialogue.pair.target.kernels):
-        lines.append(field("kernels", line))
+        lines.append(labelled_line("kernels", line))
     cache = dialogue.session.context.target_cache
     if cache.needs_snapshots:
         count = f"{cache.snapshots} place{'' if cache.snapshots == 1 else 's'} to go back to"
-        limit = f"at most {SNAPSHOTS}, or {size(SNAPSHOT_BYTES)}"
-        lines.append(field("snapshots", f"{count} · {size(cache.snapshot_bytes)} · {limit}"))
+        limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
+        lines.append(
+            labelled_line("snapshots", f"{count} · {format_bytes(cache.snapshot_bytes)} · {limit}")
+        )
     return lines
 
 
 def policy_lines(dialogue: Dialogue) -> list[str]:
-    """What the mode auto chose since it began, and why it chose what it did last."""
+    """The plans that the mode auto chose so far, and the reason for its last choice."""
     policy = dialogue.session.policy
     if dialogue.mode != "auto" or policy is None:
         return []
     from dflash_mlx.policy.costs import words
 
     chosen = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
-    return [field("chosen", chosen), field("why", policy.reason)]
+    return [labelled_line("chosen", chosen), labelled_line("why", policy.reason)]
 
 
-def field(name: str, text: str) -> str:
-    """A name and what belongs to it."""
+def labelled_line(name: str, text: str) -> str:
+    """A label and its text."""
     return f"  {name:14}{text}"
-
-
-def position_rows(accepted: list[int], verifies: int, out: Output) -> list[str]:
-    """How often the draft in each slot was kept, as bars in columns of equal length."""
-    if not verifies or not accepted:
-        return []
-    cells = [
-        f"{slot:2} {bar(count / verifies, out):{BAR}} {count / verifies:4.0%}"
-        for slot, count in enumerate(accepted, 1)
-    ]
-    across = max(1, min(4, ((columns() or 80) - 16) // (BAR + 11)))
-    height = -(-len(cells) // across)
-    return ["   ".join(cells[row::height]) for row in range(height)]
-
-
-def bar(share: float, out: Output) -> str:
-    """A share of BAR cells, in eighths of a cell where the terminal can."""
-    if out.ascii:
-        return "#" * round(share * BAR)
-    eighths = round(share * BAR * 8)
-    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -1,6 +1,6 @@
-"""Chats on disk: saved whole or not at all, read back only when whole, exported as Markdown.
+"""Saves, loads and exports chats; a write or a read is complete or fails.
 
-Knows files, not models. A chat is one JSON file in the data folder, readable by its owner alone.
+Knows files, not models. A chat is one JSON file in the data folder, which only its owner can read.
 """
 
 import json
@@ -14,14 +14,14 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-VERSION = 1
+FORMAT_VERSION = 1
 TITLE = "# Chat with "
-NAME = re.compile(r"\w[\w .+-]{0,79}")
+CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A prompt and what was answered; `finish_reason` is stop, length or interrupted."""
+    """A prompt and its answer; `finish_reason` is stop, length or interrupted."""
 
     prompt: str
     answer: str
@@ -31,7 +31,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation as it is kept; the first `left_out` turns are not sent any more."""
+    """A conversation as saved; the first `left_out` turns are not sent to the model."""
 
     turns: tuple[Turn, ...] = ()
     system: str | None = None
@@ -41,12 +41,12 @@ class Chat:
 
 
 def data_path() -> Path:
-    """The folder of the chats and of the history of prompts; it need not exist."""
+    """The folder of saved chats and prompt history; it need not exist."""
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "dflash"
 
 
 def data_folder() -> Path:
-    """The same folder; made, for the owner alone, when it is not there."""
+    """The same folder, created for its owner alone when missing."""
     folder = data_path()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -59,9 +59,9 @@ def data_folder() -> Path:
 
 
 def chat_path(name: str) -> Path:
-    """The file of a chat; UsageError for a name that cannot be a file's."""
+    """The file of a chat; UsageError for a name that cannot be a file name."""
     too_long = len(name.encode()) > 200  # bytes; file systems take 255, and a suffix follows
-    if not NAME.fullmatch(name) or name.endswith((" ", ".")) or too_long:
+    if not CHAT_NAME.fullmatch(name) or name.endswith((" ", ".")) or too_long:
         raise UsageError(
             f"a chat cannot be named '{name}'.", hint="use letters, digits, spaces and . _ + -"
         )
@@ -69,10 +69,10 @@ def chat_path(name: str) -> Path:
 
 
 def chat_names() -> list[str]:
-    """The saved chats, the latest first."""
+    """The names of the saved chats, latest first."""
 
     def age(path: Path) -> float:
-        with suppress(FileNotFoundError):  # renamed by another chat just now
+        with suppress(FileNotFoundError):  # another chat has just renamed it
             return -path.stat().st_mtime_ns
         return 0
 
@@ -81,16 +81,16 @@ def chat_names() -> list[str]:
 
 
 def save(name: str, chat: Chat) -> Path:
-    """Write a chat; after a fault or a kill the file holds all of the old chat or all of the new.
+    """Write a chat; after an error or a kill the file holds the whole old or the whole new chat.
 
-    DFlashError when it cannot be written; what was saved before stays.
+    DFlashError when it cannot be written; the earlier file stays.
     """
     path = chat_path(name)
-    text = json.dumps({"version": VERSION, **asdict(chat)}, ensure_ascii=False, indent=1)
+    text = json.dumps({"version": FORMAT_VERSION, **asdict(chat)}, ensure_ascii=False, indent=1)
     try:
         data_folder()
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_whole(path, text + "\n")
+        write_atomically(path, text + "\n")
     except OSError as error:
         raise DFlashError(
             f"the chat could not be saved to '{path}' ({error.strerror}).",
@@ -99,8 +99,8 @@ def save(name: str, chat: Chat) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file by another in one step; mode 0600."""
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step; mode 0600."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass") as file:
@@ -114,66 +114,69 @@ def write_whole(path: Path, text: str) -> None:
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name, too, outlives a power cut
+        os.fsync(folder)  # the new name then survives a power cut, too
     finally:
         os.close(folder)
 
 
 def load(name: str) -> Chat:
-    """Read a chat; DFlashError when there is none of that name or its file is damaged."""
+    """Read a chat; DFlashError when it does not exist or is damaged."""
     path = chat_path(name)
     try:
-        found = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        document = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
     except FileNotFoundError:
         raise DFlashError(
-            f"there is no saved chat '{name}'.", hint=f"saved chats: {listing(chat_names())}"
+            f"there is no saved chat '{name}'.",
+            hint=f"saved chats: {summarise_names(chat_names())}",
         ) from None
     except OSError as error:
         raise DFlashError(
             f"the chat '{path}' cannot be read ({error.strerror}).", hint="check its permissions"
         ) from None
     except ValueError:
-        raise damaged(path) from None
-    if isinstance(found, dict) and isinstance(found.get("version"), int):
-        if found["version"] > VERSION:
+        raise damaged_error(path) from None
+    if isinstance(document, dict) and isinstance(document.get("version"), int):
+        if document["version"] > FORMAT_VERSION:
             raise DFlashError(
                 f"the chat '{path}' was saved by a newer dflash.", hint="install the newest one"
             )
         with suppress(KeyError, TypeError):
-            return as_chat(found)
-    raise damaged(path)
+            return chat_from_json(document)
+    raise damaged_error(path)
 
 
-def damaged(path: Path) -> DFlashError:
-    """The fault of a file that is no saved chat."""
+def damaged_error(path: Path) -> DFlashError:
+    """The error for a file that is not a saved chat."""
     return DFlashError(
         f"the file '{path}' is not a saved chat.", hint="it was changed by hand: mend or delete it"
     )
 
 
-def as_chat(found: dict[str, Any]) -> Chat:
+def chat_from_json(document: dict[str, Any]) -> Chat:
     """A chat from its JSON object; KeyError or TypeError when it is not one."""
-    turns = tuple(Turn(**{f.name: turn[f.name] for f in fields(Turn)}) for turn in found["turns"])
+    turns = tuple(
+        Turn(**{f.name: turn[f.name] for f in fields(Turn)}) for turn in document["turns"]
+    )
     texts = [value for turn in turns for value in asdict(turn).values()]
-    names = [found["system"], found["model"], found["draft"]]
+    names = [document["system"], document["model"], document["draft"]]
     if not all(isinstance(text, str) for text in texts + [n for n in names if n is not None]):
         raise TypeError
-    if not isinstance(found["left_out"], int):
+    if not isinstance(document["left_out"], int):
         raise TypeError
-    left_out = min(max(found["left_out"], 0), len(turns))
+    left_out = min(max(document["left_out"], 0), len(turns))
     return Chat(turns, names[0], left_out, names[1], names[2])
 
 
-def listing(names: list[str], most: int = 8) -> str:
-    """Some names on one line."""
+def summarise_names(names: list[str], limit: int = 8) -> str:
+    """The first names on one line."""
     if not names:
         return "none yet"
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
-def markdown(chat: Chat) -> str:
-    """The chat as a Markdown document; thinking is folded away."""
+def to_markdown(chat: Chat) -> str:
+    """The chat as a Markdown document, with thinking in <details>."""
     parts = [TITLE + (chat.model or "the bundled pair")]
     if chat.system:
         parts.append(f"*System prompt:* {chat.system}")
@@ -186,20 +189,20 @@ def markdown(chat: Chat) -> str:
             )
         note = {"interrupted": "\n\n*(stopped)*", "length": "\n\n*(cut)*"}
         parts.append(
-            "## Answer\n\n" + closed(turn.answer.strip()) + note.get(turn.finish_reason, "")
+            "## Answer\n\n" + close_fence(turn.answer.strip()) + note.get(turn.finish_reason, "")
         )
     return "\n\n".join(parts) + "\n"
 
 
 def fenced(text: str) -> str:
-    """Text as a code block that no fence inside can end."""
+    """Text as a code block with a fence longer than any inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"
 
 
-def closed(text: str) -> str:
-    """Markdown whose last code fence, left open by a cut, is closed."""
+def close_fence(text: str) -> str:
+    """Close a code fence that a cut answer left open."""
     fence = ""
     for line in text.splitlines():
         mark = re.match(r" {0,3}(`{3,}|~{3,})([^`]*)$", line)
@@ -211,7 +214,7 @@ def closed(text: str) -> str:
 
 
 def export(path: Path, chat: Chat) -> None:
-    """Write the chat as Markdown over nothing, or over an earlier export.
+    """Write the chat as Markdown to a new file, or over an earlier export.
 
     DFlashError when the file is something else or cannot be written.
     """
@@ -220,7 +223,7 @@ def export(path: Path, chat: Chat) -> None:
             raise DFlashError(
                 f"'{path}' is there already and is no exported chat.", hint="give another file name"
             )
-        write_whole(path, markdown(chat))
+        write_atomically(path, to_markdown(chat))
     except OSError as error:
         raise DFlashError(
             f"'{path}' cannot be written ({error.strerror}).", hint="give another file name"

@@ -1,4 +1,4 @@
-"""How an answer looks in a chat: what is finished is printed once, the rest moves below it.
+"""The view of an answer in a chat: prints finished fragments once and redraws the rest below them.
 
 Knows blocks and a terminal on stdout, not where the blocks come from.
 """
@@ -8,34 +8,34 @@ from collections import deque
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..output import Output, clean, screen_size
-from ..terminal.markdown import Stream
-from ..terminal.pieces import Lines, Piece
-from ..terminal.region import Region
-from ..view import SPINNER, PlainView, progress_line
+from ..answer_view import SPINNER_FRAMES, PlainView, progress_line
+from ..terminal.fragments import Fragment, PlainTextStream
+from ..terminal.live_region import LiveRegion
+from ..terminal.markdown_stream import MarkdownStream
+from ..terminal.output import Output, stdout_size, strip_control
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
 
-REDRAW = 0.1  # seconds between two frames
-SELDOM = 1.0  # seconds between two frames that take long to draw, at most
-DELAY = 0.3  # seconds; a prompt that is read quicker shows nothing
-TAIL = 8  # rows of what is not finished
+FRAME_INTERVAL = 0.1  # seconds between two frames
+MAX_FRAME_INTERVAL = 1.0  # seconds; the longest pause after a slow frame
+PREFILL_DELAY = 0.3  # seconds; a quicker prefill shows nothing
+TAIL_ROWS = 8  # rows of unfinished text
 
 
 def make_chat_view(
     out: Output, *, markdown: bool = True, show_thinking: bool = False, quiet: bool = False
 ) -> PlainView:
-    """The view for what is at the end of stdout: only a terminal gets more than the answer."""
-    if out.draws and not quiet:
+    """The view that fits stdout: only a terminal gets more than the answer."""
+    if out.stdout_live and not quiet:
         return ChatView(out, markdown=markdown, show_thinking=show_thinking)
     return PlainView(out, thinking=show_thinking)
 
 
 class ChatView(PlainView):
-    """Streams one answer to the terminal on stdout; use it as a context manager.
+    """Streams one answer to the terminal on stdout; a context manager.
 
-    `thought_tokens` and `thought_seconds` say how long the model thought before it answered.
+    `thought_tokens` and `thought_seconds` measure the thinking before the answer.
     """
 
     def __init__(self, out: Output, *, markdown: bool = True, show_thinking: bool = False):
@@ -44,129 +44,138 @@ class ChatView(PlainView):
         super().__init__(out, thinking=show_thinking)
         self.thought_tokens, self.thought_seconds = 0, 0.0
         self._renderer = Renderer(ascii=out.ascii)
-        self._region = Region(out.draw, self._screen)
-        self._lock = RLock()  # the prompt's numbers move from another thread
-        self._answer: Stream | Lines = Stream() if markdown else Lines()
-        self._thoughts: Lines | None = None  # while the model thinks
-        self._recent: deque[Piece] = deque(maxlen=TAIL)
-        self._pieces: list[Piece] = []  # finished, to be printed with the next frame
+        self._region = LiveRegion(out.draw, self._screen)
+        self._lock = RLock()  # another thread redraws during prefill
+        self._answer: MarkdownStream | PlainTextStream = (
+            MarkdownStream() if markdown else PlainTextStream()
+        )
+        self._thinking: PlainTextStream | None = None  # None unless the model is thinking
+        self._recent_thinking: deque[Fragment] = deque(maxlen=TAIL_ROWS)
+        self._fragments: list[Fragment] = []  # finished; the next frame prints them
         self._printed = False
-        self._status, self._frame, self._next = "", 0, 0.0
-        self._began = 0.0
-        self._over: Event | None = None  # of reading the prompt
-        self._size = (80, 24)
+        self._status, self._frame, self._next_frame_at = "", 0, 0.0
+        self._thinking_began = 0.0
+        self._prefill_over: Event | None = None
+        self._last_size = (80, 24)
 
     def prefill(self, done: int, total: int) -> None:
-        """Show how much of the prompt is read when that takes long."""
+        """Show prefill progress when it takes long."""
         with self._lock:
             self._status = f"reading the prompt {done:,}/{total:,} tokens"
-            if self._over is None:
-                self._over = Event()
-                Thread(target=self._tick, args=(self._over,), daemon=True).start()
+            if self._prefill_over is None:
+                self._prefill_over = Event()
+                Thread(
+                    target=self._animate_prefill, args=(self._prefill_over,), daemon=True
+                ).start()
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Take a block in, and show it when it is time for a frame."""
+        """Add a block, and draw a frame when one is due."""
         with self._lock:
-            self._end_reading()
+            self._end_prefill()
             if block.thinking:
-                self._think(block)
-            if text := clean(block.text):
-                self._end_thoughts()
-                self._pieces += self._answer.feed(text)
+                self._add_thinking(block)
+            if text := strip_control(block.text):
+                self._end_thinking_block()
+                self._fragments += self._answer.feed(text)
             self._status = progress_line(stats)
             self._draw()
 
     def finish(self) -> None:
-        """Print the rest as it stands, and take away what moves."""
+        """Print the rest and erase the live region."""
         with self._lock:
-            self._end_reading()
+            self._end_prefill()
             try:
-                self._end_thoughts()
-                self._pieces += self._answer.finish()
+                self._end_thinking_block()
+                self._fragments += self._answer.finish()
                 self._draw(last=True)
             finally:
                 self._region.erase()
 
-    def _think(self, block: "Block") -> None:
-        if self._thoughts is None:
-            self._thoughts, self._began = Lines(dim=True), time.perf_counter()
+    def _add_thinking(self, block: "Block") -> None:
+        if self._thinking is None:
+            self._thinking, self._thinking_began = PlainTextStream(dim=True), time.perf_counter()
         self.thought_tokens += len(block.tokens)
-        lines = self._thoughts.feed(clean(block.thinking))
+        lines = self._thinking.feed(strip_control(block.thinking))
         if self._show_thinking:
-            self._pieces += lines
+            self._fragments += lines
         else:
-            self._recent.extend(lines)
+            self._recent_thinking.extend(lines)
 
-    def _end_thoughts(self) -> None:
-        if self._thoughts is None:
+    def _end_thinking_block(self) -> None:
+        if self._thinking is None:
             return
-        self.thought_seconds += time.perf_counter() - self._began
+        self.thought_seconds += time.perf_counter() - self._thinking_began
         if self._show_thinking:
-            self._pieces += self._thoughts.finish()
+            self._fragments += self._thinking.finish()
         else:
             line = f"∴ thought for {self.thought_seconds:.1f} s, {self.thought_tokens:,} tokens"
-            line = self.out.glyphs(f"{line} (/think show)")
-            self._pieces.append(Piece("text", line, gap=True, dim=True))
-        self._thoughts = None
-        self._recent.clear()
+            line = self.out.ascii_fallback(f"{line} (/think show)")
+            self._fragments.append(Fragment("text", line, gap=True, dim=True))
+        self._thinking = None
+        self._recent_thinking.clear()
 
     def _draw(self, *, last: bool = False) -> None:
-        """One frame, unless the last one is too near; dear frames come more seldom."""
+        """Draw one frame if it is due; slow frames are drawn less often."""
         now = time.perf_counter()
-        if now < self._next and not last:
+        if now < self._next_frame_at and not last:
             return
         columns, rows = self._screen()
         width = max(columns - 1, 1)
         finished: list[str] = []
-        for piece in self._pieces:
-            lines = self._renderer.lines(piece, width)
-            finished += [""] * (piece.gap and self._printed and bool(lines))
+        for fragment in self._fragments:
+            lines = self._renderer.lines(fragment, width)
+            finished += [""] * (fragment.gap and self._printed and bool(lines))
             finished += lines
             self._printed = self._printed or bool(lines)
-        self._pieces.clear()
+        self._fragments.clear()
         live = [] if last else [*self._tail(width, rows), self._status_line(width)]
         self._region.draw(finished, live)
-        self._next = now + min(max(REDRAW, 4 * (time.perf_counter() - now)), SELDOM)
+        self._next_frame_at = now + min(
+            max(FRAME_INTERVAL, 4 * (time.perf_counter() - now)), MAX_FRAME_INTERVAL
+        )
 
     def _tail(self, width: int, rows: int) -> list[str]:
-        """What is not finished. It leaves half the screen free, so that it still fits when the
-        window is made half as wide and each of its lines takes two rows."""
-        stream = self._thoughts or self._answer
-        pieces = [*self._recent, *stream.tail()]
-        room = min(TAIL, max(rows // 2 - 1, 0))
-        lines = self._renderer.preview(pieces, width)
-        if len(lines) > room:
-            lines = lines[len(lines) - room :]
-            if room > 2:
-                lines[0] = self.out.glyphs("…")
-        gap = pieces[0].gap if pieces else not stream.in_code
+        """Lines of the unfinished text.
+
+        They take at most half the screen, so that they still fit when the window is made half as
+        wide and each line takes two rows.
+        """
+        stream = self._thinking or self._answer
+        fragments = [*self._recent_thinking, *stream.tail()]
+        max_rows = min(TAIL_ROWS, max(rows // 2 - 1, 0))
+        lines = self._renderer.preview(fragments, width)
+        if len(lines) > max_rows:
+            lines = lines[len(lines) - max_rows :]
+            if max_rows > 2:
+                lines[0] = self.out.ascii_fallback("…")
+        gap = fragments[0].gap if fragments else not stream.in_code
         return [""] * (gap and self._printed and rows > 3) + lines
 
     def _status_line(self, width: int) -> str:
-        """The numbers, as many of them as fit."""
+        """As many numbers as fit on one line."""
         self._frame += 1
-        spinner = "|/-\\"[self._frame % 4] if self.out.ascii else SPINNER[self._frame % 10]
+        spinner = "|/-\\"[self._frame % 4] if self.out.ascii else SPINNER_FRAMES[self._frame % 10]
         parts = self._status.split(" · ")
-        while len(parts) > 1 and len(self.out.glyphs(" · ".join(parts))) + 2 > width:
+        while len(parts) > 1 and len(self.out.ascii_fallback(" · ".join(parts))) + 2 > width:
             parts.pop()
-        return f"\x1b[2m{spinner} {self.out.glyphs(' · '.join(parts))}\x1b[0m"
+        return f"\x1b[2m{spinner} {self.out.ascii_fallback(' · '.join(parts))}\x1b[0m"
 
     def _screen(self) -> tuple[int, int]:
-        """Columns and rows; the last ones known when the terminal does not say."""
-        size = screen_size()
+        """Columns and rows; the last known ones when the terminal reports none."""
+        size = stdout_size()
         if size > (0, 0):
-            self._size = size
-        return self._size
+            self._last_size = size
+        return self._last_size
 
-    def _end_reading(self) -> None:
-        if self._over is not None:
-            self._over.set()
+    def _end_prefill(self) -> None:
+        if self._prefill_over is not None:
+            self._prefill_over.set()
 
-    def _tick(self, over: Event) -> None:
-        """Keep the numbers moving until the first block is there."""
-        wait = DELAY
+    def _animate_prefill(self, over: Event) -> None:
+        """Redraw the numbers until the first block arrives."""
+        wait = PREFILL_DELAY
         while not over.wait(wait):
             with self._lock:
                 if not over.is_set():
                     self._draw()
-            wait = REDRAW
+            wait = FRAME_INTERVAL

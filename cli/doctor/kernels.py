@@ -1,6 +1,6 @@
-"""`dflash doctor --kernels`: every kernel held against its reference, and timed, before the user.
+"""`dflash doctor --kernels`: verifies every Metal kernel against its reference and times it.
 
-Knows verdicts and how to show them; what they are made of is the engine's to know.
+Knows verdicts and how to show them; the engine computes them.
 """
 
 import json as jsonlib
@@ -11,84 +11,84 @@ from typing import TYPE_CHECKING, Any
 
 from ..loading import load_pair, prepare_libraries
 from ..options import ModelOptions
-from ..output import Output
-from ..terminal.wait import Wait
-from .command import Check, Report, one_line
+from ..terminal.output import Output
+from ..terminal.spinner import Spinner
+from .report import CheckReport, ReportEntry, one_line
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.proof.prove import Verdict
 
-NAME = 20  # columns of the longest name
+NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"
-INSTEAD = "MLX's own operations stand in for it; report it with `dflash doctor --kernels --json`"
+WRONG_HINT = "MLX's own operations stand in for it; report it with `dflash doctor --kernels --json`"
 
 
-def check_kernels(models: ModelOptions, out: Output, *, json: bool) -> bool:
-    """Prove the kernels anew at a pair's sizes and keep the verdicts; False when one is wrong."""
-    prepare_libraries(offline=models.offline)
+def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bool:
+    """Verify the kernels at a pair's sizes and store the verdicts; False when one is wrong."""
+    prepare_libraries(offline=model_options.offline)
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
     from dflash_mlx.kernels.dispatch import by_metal, wanted
 
-    word = wanted()
+    switch = wanted()
     if not by_metal():
-        tell_none(models, out, json=json)
+        report_no_metal(model_options, out, json=json)
         return True
-    pair, _ = load_pair(models, out)
-    began = time.perf_counter()
+    pair, _ = load_pair(model_options, out)
+    started_at = time.perf_counter()
     verdicts = prove_all(pair, out)
-    seconds = time.perf_counter() - began
-    right = all(verdict.right for verdict in verdicts)
+    seconds = time.perf_counter() - started_at
+    all_right = all(verdict.right for verdict in verdicts)
     if json:
-        found = {
-            **whereabouts(pair.target_name, word),
-            "kernels": [parts(verdict) for verdict in verdicts],
+        document = {
+            **proof_environment(pair.target_name, switch),
+            "kernels": [verdict_json(verdict) for verdict in verdicts],
             "seconds": round(seconds, 3),
-            "ok": right,
+            "ok": all_right,
         }
-        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
-        return right
-    report = Report(out, NAME)
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        return all_right
+    report = CheckReport(out, NAME_COLUMNS)
     for verdict in verdicts:
-        report.show(check_of(verdict))
-    if word != "on":
-        out.tell(f"none is used as long as DFLASH_KERNELS is {word}", "warning")
-    return right
+        report.show(verdict_entry(verdict))
+    if switch != "on":
+        out.info(f"none is used as long as DFLASH_KERNELS is {switch}", "warning")
+    return all_right
 
 
-def tell_none(models: ModelOptions, out: Output, *, json: bool) -> None:
-    """Say that there is nothing to prove, and that a model was not looked at for it."""
-    asked = " and ".join(name for name in (models.model, models.draft) if name)
-    note = f"{NO_METAL}, so nothing was done with {asked}" if asked else NO_METAL
+def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> None:
+    """Report that no kernel runs here, and that the models named were not loaded."""
+    requested = " and ".join(name for name in (model_options.model, model_options.draft) if name)
+    note = f"{NO_METAL}, so nothing was done with {requested}" if requested else NO_METAL
     if json:
-        found = {"device": None, "note": note, "kernels": [], "ok": True}
-        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
+        document = {"device": None, "note": note, "kernels": [], "ok": True}
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     else:
-        Report(out).show(Check("kernels", "ok", note, ""))
+        CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
 
 
 def prove_all(pair: "Pair", out: Output) -> list["Verdict"]:
-    """The verdicts on all operations, whatever the file says; the time is not limited."""
+    """Verify all operations again, without a time limit."""
     from dflash_mlx.kernels import dispatch
     from dflash_mlx.proof.shapes import Shapes
     from dflash_mlx.proof.verdicts import prove_and_keep
 
-    with Wait(out, "checking the kernels") as wait:
+    with Spinner(out, "checking the kernels") as spinner:
         return list(
             prove_and_keep(
                 pair.target.kernels.launcher or dispatch.MetalLauncher(),
                 Shapes.of(pair),
                 budget=float("inf"),
                 everything=True,
-                on_verdict=lambda verdict: wait.turn(f"checking {verdict.name}"),
+                on_verdict=lambda verdict: spinner.relabel(f"checking {verdict.name}"),
             )
         )
 
 
-def whereabouts(model: str, word: str) -> dict[str, Any]:
-    """What the verdicts were found with."""
+def proof_environment(model: str, switch: str) -> dict[str, Any]:
+    """The machine, the model and the versions that the verdicts hold for."""
     import platform
     from importlib.metadata import version
 
@@ -102,29 +102,29 @@ def whereabouts(model: str, word: str) -> dict[str, Any]:
         "architecture": info.get("architecture"),
         "system": platform.platform(),
         "model": model,
-        "switch": word,
+        "switch": switch,
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
     }
 
 
-def parts(verdict: "Verdict") -> dict[str, Any]:
-    """A verdict as it is printed; `on` says whether the kernel is used.
+def verdict_json(verdict: "Verdict") -> dict[str, Any]:
+    """A verdict as JSON; `on` says whether the kernel is used.
 
-    JSON has no infinity: an error that is none stands in the reason.
+    JSON has no infinity: an infinite error becomes null, and the reason explains it.
     """
     error = verdict.error if verdict.error is not None and isfinite(verdict.error) else None
     return {**asdict(verdict), "error": error, "on": not verdict.reason}
 
 
-def check_of(verdict: "Verdict") -> Check:
-    """A verdict as a line: what was found, and what to do about a kernel that is wrong."""
+def verdict_entry(verdict: "Verdict") -> ReportEntry:
+    """A verdict as a line of the report, with a hint when the kernel is wrong."""
     used = not verdict.reason or (verdict.right and not verdict.used)
-    found = [] if not verdict.reason else [verdict.reason]
+    details = [] if not verdict.reason else [verdict.reason]
     if verdict.right and verdict.error is not None:
-        found.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
+        details.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
     if verdict.ratio is not None and not verdict.reason:
-        found.append(f"{verdict.ratio:.2f}× the time of MLX's own")
+        details.append(f"{verdict.ratio:.2f}× the time of MLX's own")
     if verdict.seconds is not None:
-        found.append(f"{1e3 * verdict.seconds:.3f} ms")
-    hint = "" if verdict.right else INSTEAD
-    return Check(verdict.name, "ok" if used else "off", one_line(" · ".join(found)), hint)
+        details.append(f"{1e3 * verdict.seconds:.3f} ms")
+    hint = "" if verdict.right else WRONG_HINT
+    return ReportEntry(verdict.name, "ok" if used else "off", one_line(" · ".join(details)), hint)

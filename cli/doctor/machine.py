@@ -1,6 +1,6 @@
-"""What the machine is and what MLX makes of it: the checks of `dflash doctor` below Python.
+"""The checks of `dflash doctor` about the machine, the system and MLX's backends.
 
-Knows macOS and Linux, not the terminal. MLX is imported here only through `core`.
+Knows macOS and Linux, not the terminal. Imports MLX only through `mlx_core`.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from .finding import Finding, fail, ok, short, warn
+from .check import CheckResult, fail, ok, short_path, warn
 
 CPUINFO = Path("/proc/cpuinfo")
-PRODUCT = Path("/sys/class/dmi/id/product_name")
-MAPS = Path("/proc/self/maps")
+PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
+MEMORY_MAPS = Path("/proc/self/maps")
 
 
 def on_mac() -> bool:
@@ -25,13 +25,13 @@ def on_mac() -> bool:
 
 
 def sysctl(name: str) -> str:
-    """A value that macOS tells about the machine; empty when it does not know the name."""
-    asked = ["/usr/sbin/sysctl", "-in", name]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    """A value of macOS's sysctl; empty when the name is unknown."""
+    command = ["/usr/sbin/sysctl", "-in", name]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def core() -> Any:
-    """`mlx.core`, with OpenBLAS under it where there is one."""
+def mlx_core() -> Any:
+    """`mlx.core`, with OpenBLAS loaded first where it is installed."""
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
@@ -40,16 +40,16 @@ def core() -> Any:
     return mlx.core
 
 
-def machine() -> Finding:
-    """The model's name, if it has one, and the architecture."""
+def machine() -> CheckResult:
+    """The machine's model name, if known, and its architecture."""
     if on_mac():
         model = sysctl("hw.model")
     else:
-        model = PRODUCT.read_text("utf-8", "replace").strip() if PRODUCT.is_file() else ""
+        model = PRODUCT_NAME.read_text("utf-8", "replace").strip() if PRODUCT_NAME.is_file() else ""
     return ok(" · ".join(part for part in (model, platform.machine()) if part))
 
 
-def chip() -> Finding:
+def chip() -> CheckResult:
     """The processor's name and its cores."""
     if on_mac():
         name = sysctl("machdep.cpu.brand_string")
@@ -59,18 +59,18 @@ def chip() -> Finding:
     return ok(f"{name or 'not named by the system'} · {os.cpu_count()} cores")
 
 
-def memory() -> Finding:
-    """All of the memory and, with Metal, how much of it the GPU should use (GB of 2^30 bytes)."""
+def memory() -> CheckResult:
+    """Total memory and, with Metal, the GPU's recommended working set (GB of 2^30 bytes)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = f"{total / 2**30:.1f} GB"
-    if on_mac() and core().metal.is_available():
-        limit = core().device_info()["max_recommended_working_set_size"]
+    if on_mac() and mlx_core().metal.is_available():
+        limit = mlx_core().device_info()["max_recommended_working_set_size"]
         found += f" · recommended working set {limit / 2**30:.1f} GB"
     return ok(found)
 
 
-def system() -> Finding:
-    """macOS or the Linux distribution, with its version."""
+def system() -> CheckResult:
+    """The version of macOS or of the Linux distribution."""
     if on_mac():
         return ok(f"macOS {platform.mac_ver()[0]}")
     try:
@@ -80,9 +80,9 @@ def system() -> Finding:
     return ok(f"{name} · Linux {platform.release()}")
 
 
-def python() -> Finding:
-    """Version and place; on a Mac it must be made for Apple silicon."""
-    found = f"{platform.python_version()} · {platform.machine()} · {short(sys.executable)}"
+def python() -> CheckResult:
+    """Python's version and path; on a Mac it must be an arm64 build."""
+    found = f"{platform.python_version()} · {platform.machine()} · {short_path(sys.executable)}"
     if not on_mac() or platform.machine() == "arm64":
         return ok(found)
     if sysctl("sysctl.proc_translated") == "1":
@@ -94,34 +94,34 @@ def python() -> Finding:
     return fail(f"{found} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon")
 
 
-def blas() -> Finding:
-    """Which library computes MLX's matrix products on the CPU."""
+def blas() -> CheckResult:
+    """The library that computes MLX's matrix products on the CPU."""
     if on_mac():
         return ok("Accelerate, as MLX is built")
-    core()
+    mlx_core()
     library = product_library()
     if os.environ.get("DFLASH_BLAS") == "off":
         return warn(
-            f"DFLASH_BLAS=off: MLX computes with {short(library)}",
+            f"DFLASH_BLAS=off: MLX computes with {short_path(library)}",
             "`unset DFLASH_BLAS`, so that OpenBLAS, which is many times faster, is used",
         )
     if "openblas" in library.name:
-        return ok(f"OpenBLAS · {short(library)}")
+        return ok(f"OpenBLAS · {short_path(library)}")
     return warn(
-        f"OpenBLAS is not in force: MLX computes with the slow {short(library)}",
+        f"OpenBLAS is not in force: MLX computes with the slow {short_path(library)}",
         "`sudo apt install libopenblas0-pthread`, or what your distribution calls OpenBLAS",
     )
 
 
 def product_library() -> Path:
-    """The file that `cblas_sgemm` of MLX is in, found in the order of the dynamic linker.
+    """The file of MLX's `cblas_sgemm`, found in the order of the dynamic linker.
 
-    What is loaded for the whole process comes first, then what MLX's own library brings along.
+    Libraries loaded for the whole process come first, then those that MLX's library loads.
     """
-    mapped = [line.split(maxsplit=5) for line in MAPS.read_text("utf-8").splitlines()]
+    mapped = [line.split(maxsplit=5) for line in MEMORY_MAPS.read_text("utf-8").splitlines()]
     mapped = [fields for fields in mapped if len(fields) == 6]
-    own = next(fields[5] for fields in mapped if fields[5].endswith("/libmlx.so"))
-    symbol = getattr(ctypes.CDLL(None), "cblas_sgemm", None) or ctypes.CDLL(own).cblas_sgemm
+    mlx_library = next(fields[5] for fields in mapped if fields[5].endswith("/libmlx.so"))
+    symbol = getattr(ctypes.CDLL(None), "cblas_sgemm", None) or ctypes.CDLL(mlx_library).cblas_sgemm
     address = ctypes.cast(symbol, ctypes.c_void_p).value or 0
     for fields in mapped:
         begin, end = (int(number, 16) for number in fields[0].split("-"))
@@ -130,9 +130,9 @@ def product_library() -> Path:
     raise LookupError("cblas_sgemm is in no mapped file")
 
 
-def metal() -> Finding:
+def metal() -> CheckResult:
     """Whether MLX can use the GPU."""
-    mx = core()
+    mx = mlx_core()
     if mx.metal.is_available():
         info = mx.device_info()
         return ok(f"{info['device_name']} · {info['architecture']}")
@@ -144,20 +144,20 @@ def metal() -> Finding:
     return ok("no Metal here: MLX computes on the " + mx.default_device().type.name.upper())
 
 
-def kernels() -> Finding:
-    """The Metal kernels that the package brings."""
-    places = files("dflash_mlx.metal_kernels").iterdir()
-    names = sorted(p.name.removesuffix(".metal") for p in places if p.name.endswith(".metal"))
+def kernels() -> CheckResult:
+    """The Metal kernels in the package, and their last verdicts."""
+    sources = files("dflash_mlx.metal_kernels").iterdir()
+    names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
     if not names:
         return ok("none yet: MLX's own operations compute everything")
     found = f"{len(names)} in the package: {', '.join(names)}"
-    if not core().metal.is_available():
+    if not mlx_core().metal.is_available():
         return ok(found)
     from dflash_mlx.kernels.dispatch import wanted
     from dflash_mlx.proof.verdicts import latest
 
-    if (word := wanted()) != "on":
-        found += f" · not used: DFLASH_KERNELS is {word}"
+    if (switch := wanted()) != "on":
+        found += f" · not used: DFLASH_KERNELS is {switch}"
     verdicts = [verdict for verdict in latest().values() if verdict.used]
     if not verdicts:
         return ok(found)

@@ -1,6 +1,6 @@
-"""`dflash models`: the known pairs, and the models in the Hub's cache.
+"""`dflash models`: lists, downloads and deletes models in the Hub's cache.
 
-Knows the registry and the cache through the engine, not how bytes come.
+Uses the engine's registry and cache; does not know how files are transferred.
 """
 
 import json as jsonlib
@@ -11,9 +11,9 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..options import ScreenOptions, grouped
-from ..output import Output, size
-from .shelf import cached_rows, known_rows, show_rows
+from ..options import DisplayOptions, option_groups
+from ..terminal.output import Output, format_bytes
+from .table import cached_rows, known_rows, show_rows
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.download import Plan
@@ -26,28 +26,28 @@ models = typer.Typer(
 
 
 @models.command("list")
-@grouped
+@option_groups
 def show(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
-    screen: ScreenOptions,
+    display: DisplayOptions,
 ) -> None:
     """List the known pairs: size, what is downloaded, what fits this machine.
 
     Nothing is asked of the Hub. Sizes with ~ are estimates; the memory is that of both models with
     4,096 tokens of context.
     """
-    out = Output(quiet=screen.quiet, plain=screen.plain)
+    out = Output(quiet=display.quiet, plain=display.plain)
     rows = [*known_rows(), *cached_rows()]
     if json:
-        found = [row.data() for row in rows]
-        out.write(jsonlib.dumps(found, ensure_ascii=out.answers) + "\n")
+        document = [row.data() for row in rows]
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
         return
     show_rows(rows, out)
 
 
 @models.command("pull")
-@grouped
+@option_groups
 def pull(
     model: Annotated[str, typer.Argument(metavar="ID", help="Target: a Hub id.")],
     *,
@@ -57,13 +57,13 @@ def pull(
     ] = None,
     no_draft: Annotated[bool, typer.Option("--no-draft", help="Only the target.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    screen: ScreenOptions,
+    display: DisplayOptions,
 ) -> None:
     """Download a model and its drafter, or their newest versions.
 
     Stopped or cut off, the same command goes on from there.
     """
-    out = Output(quiet=screen.quiet, plain=screen.plain)
+    out = Output(quiet=display.quiet, plain=display.plain)
     check_id(model)
     if draft is not None:
         check_id(draft)
@@ -75,51 +75,55 @@ def pull(
     try:
         download(model, draft, no_draft, yes, out)
     except KeyboardInterrupt:
-        out.tell(f"stopped; a second `dflash models pull {model}` goes on from here")
+        out.info(f"stopped; a second `dflash models pull {model}` goes on from here")
         raise typer.Exit(130) from None
 
 
 def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Output) -> None:
-    """Say what will be fetched, ask, and fetch it."""
+    """Show what will be downloaded, ask, and download it."""
     from dflash_mlx.hub import registry
     from dflash_mlx.hub.download import check_room, plan
     from dflash_mlx.hub.download import download as fetch
 
-    from ..terminal.wait import Wait
+    from ..terminal.spinner import Spinner
 
     entry = registry.find(target)
     if draft is None and not no_draft:
         draft = entry.draft if entry else None
         if entry is None:
-            out.tell(f"no drafter is known for '{target}': give one with --draft", "warning")
+            out.info(f"no drafter is known for '{target}': give one with --draft", "warning")
         elif entry.lacks:
-            out.tell(f"this pair cannot run yet: {entry.lacks}", "warning")
-    with Wait(out, "asking the Hub"):
+            out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
+    with Spinner(out, "asking the Hub"):
         plans = [plan(repo) for repo in (target, draft) if repo is not None]
-    for found in plans:
-        out.tell(f"{found.repo} · {state(found)}")
+    for pending in plans:
+        out.info(f"{pending.repo} · {missing_summary(pending)}")
     check_room(*plans)
-    total = sum(found.missing_bytes for found in plans)
-    if total and not yes and not typer.confirm(f"Download {size(total)}?", default=True, err=True):
-        out.tell("nothing was downloaded")
+    total = sum(pending.missing_bytes for pending in plans)
+    if (
+        total
+        and not yes
+        and not typer.confirm(f"Download {format_bytes(total)}?", default=True, err=True)
+    ):
+        out.info("nothing was downloaded")
         raise typer.Exit(1)
-    for found in plans:
-        with Wait(out, found.repo, unit="bytes") as wait:
-            folder = fetch(found.repo, wait.update)
-        out.note(f"{found.repo} is in {folder}")
+    for pending in plans:
+        with Spinner(out, pending.repo, unit="bytes") as spinner:
+            folder = fetch(pending.repo, spinner.update)
+        out.note(f"{pending.repo} is in {folder}")
 
 
-def state(found: "Plan") -> str:
-    """What is left to fetch, in words."""
-    if found.cached:
+def missing_summary(plan: "Plan") -> str:
+    """How much is left to download, in words."""
+    if plan.cached:
         return "nothing to download"
-    part = found.missing_bytes < found.total_bytes
-    of = f" of {size(found.total_bytes)}" if part else ""
-    return f"{size(found.missing_bytes)}{of} to download"
+    partial = plan.missing_bytes < plan.total_bytes
+    of_total = f" of {format_bytes(plan.total_bytes)}" if partial else ""
+    return f"{format_bytes(plan.missing_bytes)}{of_total} to download"
 
 
 @models.command("rm")
-@grouped
+@option_groups
 def rm(
     model: Annotated[str, typer.Argument(metavar="ID", help="A Hub id.")],
     *,
@@ -127,13 +131,13 @@ def rm(
         bool, typer.Option("--draft", help="Delete the target's known drafter as well.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    screen: ScreenOptions,
+    display: DisplayOptions,
 ) -> None:
     """Delete a model from the Hub's cache."""
     from dflash_mlx.hub import registry
     from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder
 
-    out = Output(quiet=screen.quiet, plain=screen.plain)
+    out = Output(quiet=display.quiet, plain=display.plain)
     check_id(model)
     if not repo_folder(model).is_dir():
         raise DFlashError(
@@ -141,28 +145,28 @@ def rm(
         )
     repos = [model]
     if draft:
-        known = registry.drafter_of(model)
-        if known is None:
+        drafter = registry.drafter_of(model)
+        if drafter is None:
             raise DFlashError(f"no drafter is known for '{model}'.", hint="delete it by its own id")
-        repos += [known] if repo_folder(known).is_dir() else []
+        repos += [drafter] if repo_folder(drafter).is_dir() else []
     check_asking(yes)
     sizes = {repo: cached_bytes(repo) for repo in repos}
     for repo, count in sizes.items():
-        out.tell(f"{repo} · {size(count)}")
-    if not yes and not typer.confirm(f"Delete {size(sum(sizes.values()))}?", err=True):
-        out.tell("nothing was deleted")
+        out.info(f"{repo} · {format_bytes(count)}")
+    if not yes and not typer.confirm(f"Delete {format_bytes(sum(sizes.values()))}?", err=True):
+        out.info("nothing was deleted")
         raise typer.Exit(1)
     freed = sum(remove(repo) for repo in repos)
-    out.note(f"{size(freed)} freed")
+    out.note(f"{format_bytes(freed)} freed")
 
 
 def check_id(name: str) -> None:
-    """UsageError for what cannot be a Hub id."""
+    """UsageError when a name cannot be a Hub id."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise UsageError(f"'{name}' is not a Hub id.", hint="give owner/model, as on the Hub")
 
 
 def check_asking(yes: bool) -> None:
-    """UsageError where nobody can be asked."""
+    """UsageError when there is no terminal for a question."""
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError("there is no terminal to ask at.", hint="give --yes to go on without")

@@ -1,1 +1,1 @@
-"""What a terminal shows and reads; no models."""
+"""Terminal input and output. Knows no models and no commands."""

@@ -1,4 +1,4 @@
-"""Text to the clipboard, by the system's own tool or by the terminal itself (OSC 52)."""
+"""Copies text to the clipboard, with a system tool or with the terminal's OSC 52 sequence."""
 
 import base64
 import os
@@ -8,7 +8,7 @@ import sys
 
 from dflash_mlx.errors import DFlashError
 
-TOOLS = (
+COPY_COMMANDS = (
     ("pbcopy", (), ""),
     ("wl-copy", (), "WAYLAND_DISPLAY"),
     ("xclip", ("-selection", "clipboard"), "DISPLAY"),
@@ -16,11 +16,11 @@ TOOLS = (
 )
 
 
-def to_clipboard(text: str) -> str:
-    """Copy a text and say how; DFlashError when there is no way."""
-    for name, arguments, needs in TOOLS:
+def copy_to_clipboard(text: str) -> str:
+    """Copy a text and return how it was copied; DFlashError when there is no way."""
+    for name, arguments, required_variable in COPY_COMMANDS:
         program = shutil.which(name)
-        if program is None or (needs and not os.environ.get(needs)):
+        if program is None or (required_variable and not os.environ.get(required_variable)):
             continue
         try:
             subprocess.run(
@@ -28,7 +28,7 @@ def to_clipboard(text: str) -> str:
                 input=text.encode("utf-8", "replace"),
                 check=True,
                 timeout=5,
-                stdout=subprocess.DEVNULL,  # xclip stays behind and would keep a pipe open
+                stdout=subprocess.DEVNULL,  # xclip keeps running and would hold a pipe open
                 stderr=subprocess.DEVNULL,
             )
         except (OSError, subprocess.SubprocessError) as error:
@@ -38,7 +38,7 @@ def to_clipboard(text: str) -> str:
         return f"with {name}"
     if not sys.stdout.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
         raise DFlashError("there is no clipboard here.", hint="/export writes the chat to a file")
-    code = base64.b64encode(text.encode("utf-8", "replace")).decode()
-    sys.stdout.write(f"\x1b]52;c;{code}\a")
+    encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
+    sys.stdout.write(f"\x1b]52;c;{encoded}\a")
     sys.stdout.flush()
     return "through the terminal, if it allows that (OSC 52)"

@@ -1,4 +1,4 @@
-"""Colours for code, line by line: a line's colours follow from the lines before it alone.
+"""Syntax highlighting line by line: earlier lines alone determine the colours of a line.
 
 Knows programming languages (through Pygments), not terminals.
 """
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pygments.lexer import Lexer
     from rich.text import Text
 
-# Few colours, all of them to be read on black and on white.
-STYLES = {
+# Few colours, all readable on black and on white.
+TOKEN_STYLES = {
     "Comment": "dim",
     "Comment.Preproc": "magenta",
     "Comment.PreprocFile": "green",
@@ -33,66 +33,69 @@ STYLES = {
     "Generic.Strong": "bold",
     "Generic.Emph": "italic",
 }
-LONG = 1000  # characters of a line from which it is data, not code
-ENOUGH, PLENTY = 8, 80  # lines before the one to colour: more only inside something, and never
+MAX_LINE_LENGTH = 1000  # a longer line is data, not code
+# Limits of the earlier lines that the lexer sees: outside strings and comments, and anywhere.
+RESTART_LINES, MAX_CONTEXT_LINES = 8, 80
 
 
 class Highlighter:
-    """One block of code, a line at a time."""
+    """Highlights one code block, a line at a time."""
 
     def __init__(self, language: str):
         self._lexer = find_lexer(language)
-        self._before: list[str] = []  # lines that the next one is read with
-        self._inside = False  # a string or a comment goes on
+        self._context: list[str] = []  # earlier lines, lexed together with the next one
+        self._inside = False  # of a string or a comment
 
     def copy(self) -> "Highlighter":
-        """Another one in the same state."""
+        """A second highlighter in the same state."""
         other = Highlighter("")
         other._lexer, other._inside = self._lexer, self._inside
-        other._before = list(self._before)
+        other._context = list(self._context)
         return other
 
     def line(self, line: str) -> "Text":
-        """The next line in colours."""
+        """Highlight the next line."""
         from rich.text import Text
 
-        if self._lexer is None or len(line) > LONG:
+        if self._lexer is None or len(line) > MAX_LINE_LENGTH:
             return Text(line)
-        begins = line[:1].strip() and len(self._before) >= ENOUGH
-        if len(self._before) >= PLENTY or (begins and not self._inside):
-            self._before.clear()
-        self._before.append(line)
-        code = "\n".join(self._before) + "\n"
+        starts_block = line[:1].strip() and len(self._context) >= RESTART_LINES
+        if len(self._context) >= MAX_CONTEXT_LINES or (starts_block and not self._inside):
+            self._context.clear()
+        self._context.append(line)
+        code = "\n".join(self._context) + "\n"
         start, end = len(code) - len(line) - 1, len(code) - 1
-        text, at = Text(), 0
-        for kind, part in self._lexer.get_tokens(code + closers(code)):
-            shown = part[max(start - at, 0) : max(end - at, 0)]
-            at += len(part)
-            if shown:
-                text.append(shown, style_of(kind))
-            if at > end:
-                self._inside = kind[0:2] == ("Literal", "String") or kind[0:1] == ("Comment",)
-                self._inside = self._inside and part != "\n"
+        text, position = Text(), 0
+        for token_type, token_text in self._lexer.get_tokens(code + comment_ends(code)):
+            visible = token_text[max(start - position, 0) : max(end - position, 0)]
+            position += len(token_text)
+            if visible:
+                text.append(visible, token_style(token_type))
+            if position > end:
+                self._inside = token_type[0:2] == ("Literal", "String") or token_type[0:1] == (
+                    "Comment",
+                )
+                self._inside = self._inside and token_text != "\n"
                 break
         return text if text.plain == line else Text(line)
 
 
-def closers(code: str) -> str:
-    """Ends of comments that may be open: many lexers know no comment without its end."""
+def comment_ends(code: str) -> str:
+    """Closing marks for comments that may be open; many lexers need the end of a comment."""
     return ("*/\n" if "/*" in code else "") + ("-->\n" if "<!--" in code else "")
 
 
-def style_of(kind: tuple[str, ...]) -> str:
-    """The style of a kind of token or of the nearest wider kind."""
-    for length in range(len(kind), 0, -1):
-        if style := STYLES.get(".".join(kind[:length])):
+def token_style(token_type: tuple[str, ...]) -> str:
+    """The style of a token type or of its nearest parent type."""
+    for length in range(len(token_type), 0, -1):
+        if style := TOKEN_STYLES.get(".".join(token_type[:length])):
             return style
     return ""
 
 
 @lru_cache(maxsize=16)
 def find_lexer(language: str) -> "Lexer | None":
-    """The lexer of a language; None when it is unknown or none was named."""
+    """The lexer of a language; None when the language is unknown or empty."""
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 

@@ -1,4 +1,7 @@
-"""Ctrl-C asks for a stop at the next block; a second one stops at once. Knows no models."""
+"""Handles Ctrl-C: the first one requests a stop at the next block, the second one stops at once.
+
+Knows no models.
+"""
 
 import signal
 import time
@@ -6,8 +9,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Leave(Exception):
-    """The user leaves a chat; `code` is the program's exit code."""
+class LeaveChat(Exception):
+    """Raised to leave a chat; `code` is the exit code."""
 
     def __init__(self, code: int = 0):
         super().__init__()
@@ -15,21 +18,21 @@ class Leave(Exception):
 
 
 class Interrupt:
-    """Watches for Ctrl-C while it is entered; `asked` and `twice` say whether it came.
+    """Catches SIGINT inside its context; `requested` and `requested_twice` count Ctrl-C.
 
-    A second one counts within `window` seconds of the last.
+    A second Ctrl-C counts only within `window` seconds of the one before.
     """
 
     def __init__(self, window: float = float("inf")) -> None:
-        self.asked = self.twice = False
-        self.at = float("-inf")  # when it came last, on the clock of time.monotonic
+        self.requested = self.requested_twice = False
+        self.last_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self._window = window
-        self._held = False
-        self._before: Any = None
+        self._deferred = False
+        self._previous_handler: Any = None
 
     def __enter__(self) -> "Interrupt":
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup
-            self._before = signal.signal(signal.SIGINT, self._handle)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored under nohup
+            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
         return self
 
     def __exit__(
@@ -38,22 +41,22 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt when Ctrl-C came."""
-        if self.asked:
+        """Raise KeyboardInterrupt after Ctrl-C."""
+        if self.requested:
             raise KeyboardInterrupt
 
-    def hold(self, held: bool = True) -> None:
-        """While held a second one, too, only sets `twice`: what has to be kept gets its time."""
-        self._held = held
+    def defer(self, deferred: bool = True) -> None:
+        """While deferred, a second Ctrl-C only sets `requested_twice`; saving can then finish."""
+        self._deferred = deferred
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        before, self.at = self.at, time.monotonic()
-        if self.asked and self.at - before <= self._window:
-            self.twice = True
-            if not self._held:
+        previous, self.last_at = self.last_at, time.monotonic()
+        if self.requested and self.last_at - previous <= self._window:
+            self.requested_twice = True
+            if not self._deferred:
                 raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

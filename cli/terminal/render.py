@@ -1,30 +1,30 @@
-"""Markdown as lines for a terminal: no boxes, no centring, code without decoration.
+"""Renders Markdown as terminal lines: no boxes, no centring, no decoration around code.
 
-Knows blocks and columns, not where the lines go. A line of code is never broken, so that what is
-copied from the screen is the code; the terminal wraps it.
+Knows blocks and columns, not where the lines go. Never breaks a line of code, so that text copied
+from the screen is the code; the terminal wraps it.
 """
 
 import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from .dialect import language_of, parse, parser
+from .fragments import Fragment
 from .highlight import Highlighter
-from .pieces import Piece
-from .tables import alignment, table_lines
+from .markdown_rules import fence_language, make_parser, parse_markdown
+from .tables import cell_alignment, table_lines
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode as Node
     from rich.text import Text
 
-INLINE = {"strong": "bold", "em": "italic", "s": "strike"}
-NARROW = 8  # columns that nested text has at least
-SIGNS = {"bullet": "•", "quote": "│", "rule": "─"}
-ASCII_SIGNS = {"bullet": "*", "quote": "|", "rule": "-"}
+INLINE_STYLES = {"strong": "bold", "em": "italic", "s": "strike"}
+MIN_WIDTH = 8  # columns; nested text is never narrower
+SYMBOLS = {"bullet": "•", "quote": "│", "rule": "─"}
+ASCII_SYMBOLS = {"bullet": "*", "quote": "|", "rule": "-"}
 
 
 class Renderer:
-    """Turns pieces into lines; NO_COLOR leaves bold, dim and the like."""
+    """Renders fragments as lines; NO_COLOR keeps bold, dim and the like."""
 
     def __init__(self, *, ascii: bool = False):
         from rich.console import Console
@@ -32,42 +32,42 @@ class Renderer:
         self._console = Console(
             file=io.StringIO(), force_terminal=True, color_system="standard", legacy_windows=False
         )
-        self._signs = ASCII_SIGNS if ascii else SIGNS
+        self._symbols = ASCII_SYMBOLS if ascii else SYMBOLS
         self._code_style = "bold" if self._console.no_color else "cyan"
-        self._parser = parser()
-        self._code = Highlighter("")
+        self._parser = make_parser()
+        self._highlighter = Highlighter("")
 
-    def lines(self, piece: Piece, width: int) -> list[str]:
-        """A piece's lines with their escape sequences; lines of code may be wider than `width`."""
-        return [self._ansi(text) for text in self._texts(piece, width)]
+    def lines(self, fragment: Fragment, width: int) -> list[str]:
+        """A fragment's lines with escape sequences; lines of code may be wider than `width`."""
+        return [self._ansi(text) for text in self._texts(fragment, width)]
 
-    def preview(self, pieces: Iterable[Piece], width: int) -> list[str]:
-        """Lines of what is not finished, none of them wider than `width`; gaps in between."""
-        code, found = self._code.copy(), []
-        for piece in pieces:
-            texts = self._texts(piece, width)
-            found += [""] * (piece.gap and bool(found) and bool(texts))
+    def preview(self, fragments: Iterable[Fragment], width: int) -> list[str]:
+        """Lines of unfinished fragments with gaps between them, none wider than `width`."""
+        highlighter, rows = self._highlighter.copy(), []
+        for fragment in fragments:
+            texts = self._texts(fragment, width)
+            rows += [""] * (fragment.gap and bool(rows) and bool(texts))
             for text in texts:
-                found += [self._ansi(line) for line in self._wrap(text, width)]
-        self._code = code
-        return found
+                rows += [self._ansi(line) for line in self._wrap(text, width)]
+        self._highlighter = highlighter
+        return rows
 
-    def _texts(self, piece: Piece, width: int) -> list["Text"]:
+    def _texts(self, fragment: Fragment, width: int) -> list["Text"]:
         from rich.text import Text
 
-        if piece.kind == "code":
-            if piece.first:
-                self._code = Highlighter(piece.language)
-            return [self._code.line(piece.source)]
-        if piece.kind == "text":
-            return self._wrap(Text(piece.source, "dim" if piece.dim else ""), width)
-        return self._block_texts(piece, width)
+        if fragment.kind == "code":
+            if fragment.first:
+                self._highlighter = Highlighter(fragment.language)
+            return [self._highlighter.line(fragment.source)]
+        if fragment.kind == "text":
+            return self._wrap(Text(fragment.source, "dim" if fragment.dim else ""), width)
+        return self._block_texts(fragment, width)
 
-    def _block_texts(self, piece: Piece, width: int) -> list["Text"]:
+    def _block_texts(self, fragment: Fragment, width: int) -> list["Text"]:
         from markdown_it.tree import SyntaxTreeNode
 
-        root = SyntaxTreeNode(parse(self._parser, piece.source))
-        return self._blocks(root.children, piece.source.split("\n"), width, piece.number)
+        root = SyntaxTreeNode(parse_markdown(self._parser, fragment.source))
+        return self._blocks(root.children, fragment.source.split("\n"), width, fragment.number)
 
     def _ansi(self, text: "Text") -> str:
         from rich.color import ColorSystem
@@ -89,16 +89,16 @@ class Renderer:
     def _blocks(
         self, nodes: Sequence["Node"], lines: Sequence[str], width: int, number: int | None = None
     ) -> list["Text"]:
-        """Blocks one below the other, with an empty line where the source has one."""
+        """Blocks one below the other; an empty line only where the source has one."""
         from rich.text import Text
 
-        found: list[Text] = []
+        rows: list[Text] = []
         for node in nodes:
-            texts = self._block(node, lines, max(width, NARROW), number)
-            if found and texts and is_spaced(node, lines):
-                found.append(Text())
-            found += texts
-        return found
+            texts = self._block(node, lines, max(width, MIN_WIDTH), number)
+            if rows and texts and follows_blank(node, lines):
+                rows.append(Text())
+            rows += texts
+        return rows
 
     def _block(
         self, node: "Node", lines: Sequence[str], width: int, number: int | None
@@ -113,26 +113,28 @@ class Renderer:
                 text = self._inline(node.children, style)
                 return self._wrap(text, width) if text else []
             case "fence" | "code_block":
-                code = Highlighter(language_of(node.info))
-                return [code.line(line) for line in trimmed(node.content.split("\n"))]
+                highlighter = Highlighter(fence_language(node.info))
+                return [
+                    highlighter.line(line) for line in strip_blank_lines(node.content.split("\n"))
+                ]
             case "math_block":
                 return [
                     text for line in node.content.split("\n") for text in self._plain(line, width)
                 ]
             case "blockquote":
                 inner = self._blocks(node.children, lines, width - 2)
-                return prefixed(inner, (self._signs["quote"] + " ", "dim"))
+                return prefixed(inner, (self._symbols["quote"] + " ", "dim"))
             case "bullet_list" | "ordered_list":
                 return self._list(node, lines, width, number)
             case "hr":
-                return [Text(self._signs["rule"] * min(width, 40), "dim")]
+                return [Text(self._symbols["rule"] * min(width, 40), "dim")]
             case "table":
                 rows = [
-                    [(self._inline(cell.children), alignment(cell)) for cell in row.children]
+                    [(self._inline(cell.children), cell_alignment(cell)) for cell in row.children]
                     for part in node.children
                     for row in part.children
                 ]
-                return table_lines(self._console, rows, width, self._signs["rule"])
+                return table_lines(self._console, rows, width, self._symbols["rule"])
         raise AssertionError(node.type)
 
     def _plain(self, line: str, width: int) -> list["Text"]:
@@ -146,17 +148,17 @@ class Renderer:
         from rich.text import Text
 
         number = int(node.attrs.get("start", 1)) if number is None else number
-        found: list[Text] = []
-        for place, item in enumerate(node.children):
+        rows: list[Text] = []
+        for index, item in enumerate(node.children):
             if node.type == "bullet_list":
-                sign = f" {self._signs['bullet']} "
+                marker = f" {self._symbols['bullet']} "
             else:
-                sign = f"{number + place:2}{node.markup} "
-            inner = self._blocks(item.children, lines, width - len(sign)) or [Text()]
-            if place and is_spaced(item, lines):
-                found.append(Text())
-            found += prefixed(inner, (" " * len(sign), ""), first=(sign, ""))
-        return found
+                marker = f"{number + index:2}{node.markup} "
+            inner = self._blocks(item.children, lines, width - len(marker)) or [Text()]
+            if index and follows_blank(item, lines):
+                rows.append(Text())
+            rows += prefixed(inner, (" " * len(marker), ""), first=(marker, ""))
+        return rows
 
     def _inline(self, nodes: Iterable["Node"], style: str = "") -> "Text":
         from rich.text import Text
@@ -168,7 +170,7 @@ class Renderer:
                     text.append_text(self._inline(node.children, style))
                 case "text":
                     text.append(node.content, style)
-                case "softbreak" | "hardbreak":  # models break lines where they want them broken
+                case "softbreak" | "hardbreak":  # models mean their line breaks
                     text.append("\n")
                 case "code_inline":
                     text.append(node.content, f"{style} {self._code_style}".strip())
@@ -180,28 +182,30 @@ class Renderer:
                 case "image":
                     text.append(f"{node.content} ({node.attrs.get('src', '')})".lstrip(), style)
                 case kind:
-                    text.append_text(self._inline(node.children, f"{style} {INLINE[kind]}".strip()))
+                    text.append_text(
+                        self._inline(node.children, f"{style} {INLINE_STYLES[kind]}".strip())
+                    )
         return text
 
 
 def prefixed(
     texts: Iterable["Text"], prefix: tuple[str, str], first: tuple[str, str] | None = None
 ) -> list["Text"]:
-    """Lines with a sign before each, and maybe another before the first."""
+    """Put a marker before each line; `first` replaces it on the first line."""
     from rich.text import Text
 
     return [
-        Text.assemble(first if first and not place else prefix, text)
-        for place, text in enumerate(texts)
+        Text.assemble(first if first and not index else prefix, text)
+        for index, text in enumerate(texts)
     ]
 
 
-def is_spaced(node: "Node", lines: Sequence[str]) -> bool:
-    """Whether the source has an empty line before a block; a quote's empty lines have a sign."""
+def follows_blank(node: "Node", lines: Sequence[str]) -> bool:
+    """Whether an empty line precedes a block; the empty lines of a quote have a marker."""
     return bool(node.map and node.map[0] and not lines[node.map[0] - 1].strip(" \t>"))
 
 
-def trimmed(lines: list[str]) -> list[str]:
-    """Lines without empty ones at both ends."""
-    filled = [place for place, line in enumerate(lines) if line.strip()]
+def strip_blank_lines(lines: list[str]) -> list[str]:
+    """Remove empty lines at both ends."""
+    filled = [index for index, line in enumerate(lines) if line.strip()]
     return lines[filled[0] : filled[-1] + 1] if filled else []

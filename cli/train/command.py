@@ -1,6 +1,6 @@
-"""`dflash train`: a drafter for a target, from a file of prompts.
+"""`dflash train`: trains a drafter for a target from a file of prompts.
 
-Knows flags and progress bars; the training itself is in `dflash_mlx.train`.
+Knows flags and progress bars; `dflash_mlx.train` trains.
 """
 
 import os
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..output import Output
 from ..terminal.interrupt import Interrupt
+from ..terminal.output import Output
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -87,7 +87,7 @@ def train(
     The target answers the prompts itself; the drafter learns to foresee those answers. --out then
     holds a drafter in Z Lab's format, for --draft.
     """
-    # Two streams keep two cores busy; more threads under each would fight over them.
+    # Two streams keep two cores busy; more BLAS threads would compete for them.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dflash_mlx.cpu import blas
 
@@ -129,26 +129,26 @@ def train(
         resume=resume,
     )
     out = Output(quiet=quiet, plain=plain)
-    begun = False
+    started = False
     with Interrupt() as interrupt, View(out) as view:
 
-        def report(event: "Event") -> None:
+        def on_event(event: "Event") -> None:
             view.show(event)
             if type(event).__name__ == "AnswersProgress":
-                interrupt.check()  # every answer so far is in its file
+                interrupt.check()  # the file has every answer so far
 
         try:
             path = hub.fetch(hub.pair_names(model, None, no_draft=True).target)
             target = Target.load(path, trust_remote_code=trust_remote_code)
-            making = AnswerSettings(max_tokens, temperature, seed, answer_batch)
-            run = Run(target, job, settings, making, report)
-            begun = True
-            finished = run.train(lambda: interrupt.asked)
+            answer_settings = AnswerSettings(max_tokens, temperature, seed, answer_batch)
+            run = Run(target, job, settings, answer_settings, on_event)
+            started = True
+            finished = run.train(lambda: interrupt.requested)
         except KeyboardInterrupt:
             finished = False
     if not finished:
-        more = " with --resume" if begun else ""
-        out.tell(f"stopped; the same command{more} goes on from here")
+        flag = " with --resume" if started else ""
+        out.info(f"stopped; the same command{flag} goes on from here")
         raise typer.Exit(130)
     out.note(f"the drafter is in {folder}; `dflash chat --draft {folder}` uses it")
 
@@ -160,25 +160,25 @@ class View:
         from rich import progress
 
         self._out = out
-        self._bars = progress.Progress(
+        self._progress = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=24),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[note]}"),
             progress.TimeRemainingColumn(),
             console=out.console,
-            disable=not out.live,
+            disable=not out.stderr_live,
         )
         self._task: tuple[str, TaskID] | None = None
         self._loss: float | None = None
         self._tau = ""
 
     def __enter__(self) -> "View":
-        self._bars.start()
+        self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        self._progress.stop()
 
     def show(self, event: "Event") -> None:
         """Show one event of the run."""
@@ -189,8 +189,8 @@ class View:
     def _answersprogress(self, event: "AnswersProgress") -> None:
         rate = event.tokens / max(event.seconds, 1e-9)
         note = f"{rate:,.0f} tok/s"
-        self._bar("answers", event.done, event.total, note)
-        self._line(
+        self._show_bar("answers", event.done, event.total, note)
+        self._print_every(
             event.done,
             max(1, event.total // 10),
             f"answers {event.done:,} of {event.total:,} · {note}",
@@ -198,14 +198,14 @@ class View:
 
     def _prepared(self, event: "Prepared") -> None:
         taps = ", ".join(map(str, event.layer_ids))
-        self._say(
+        self._print(
             f"{event.sequences:,} prompts, {event.held_out:,} held out"
             + (f", {event.dropped:,} dropped (no room for an answer)" if event.dropped else "")
             + f" · drafter of {event.parameters:,} parameters · taps {taps} · mask token"
             f" {event.mask_token_id} · at most {event.cache_bytes >> 20:,} MiB of taps kept"
         )
         if event.first_step:
-            self._say(f"going on after step {event.first_step:,} of {event.steps:,}")
+            self._print(f"going on after step {event.first_step:,} of {event.steps:,}")
 
     def _stepdone(self, event: "StepDone") -> None:
         self._loss = event.loss if self._loss is None else 0.95 * self._loss + 0.05 * event.loss
@@ -213,27 +213,29 @@ class View:
             f"loss {self._loss:.3f} · lr {event.rate:.1e} · "
             f"{event.blocks / event.seconds:,.0f} blocks/s{self._tau}"
         )
-        self._bar("training", event.step, event.steps, note)
-        self._line(event.step, 50, f"step {event.step:,} of {event.steps:,} · {note}")
+        self._show_bar("training", event.step, event.steps, note)
+        self._print_every(event.step, 50, f"step {event.step:,} of {event.steps:,} · {note}")
 
     def _measured(self, event: "Measured") -> None:
         self._tau = f" · τ {event.tau:.2f}"
-        self._say(
+        self._print(
             f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
             f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
         )
 
-    def _bar(self, name: str, done: int, total: int, note: str) -> None:
+    def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
         if self._task is None or self._task[0] != name:
             if self._task:
-                self._bars.remove_task(self._task[1])
-            self._task = name, self._bars.add_task(name, total=total, note="")
-        self._bars.update(self._task[1], completed=done, total=total, note=self._out.glyphs(note))
+                self._progress.remove_task(self._task[1])
+            self._task = name, self._progress.add_task(name, total=total, note="")
+        self._progress.update(
+            self._task[1], completed=done, total=total, note=self._out.ascii_fallback(note)
+        )
 
-    def _line(self, number: int, every: int, text: str) -> None:
-        if not self._out.live and number % every == 0:
-            self._say(text)
+    def _print_every(self, number: int, every: int, text: str) -> None:
+        if not self._out.stderr_live and number % every == 0:
+            self._print(text)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if not self._out.quiet:
-            self._out.tell(text)
+            self._out.info(text)

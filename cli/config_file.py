@@ -1,4 +1,4 @@
-"""The config file: one option a line, named as its flag without dashes in front.
+"""Reads the config file: one option a line, named like its flag without the leading dashes.
 
     model = "Qwen/Qwen3-4B"
     temp = 0.7
@@ -19,20 +19,20 @@ from dflash_mlx.errors import DFlashError
 
 
 def config_path() -> Path:
-    """Where the config file is looked for; it need not exist."""
+    """The path of the config file; it need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(base).expanduser() / "dflash" / "config.toml"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The file's settings; none when there is no file. DFlashError when it cannot be read."""
+    """The file's settings; empty without a file. DFlashError when it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise DFlashError(
-            f"the config file '{path}' cannot be read ({reason(error)}).",
+            f"the config file '{path}' cannot be read ({file_error_reason(error)}).",
             hint="it must be a TOML file in UTF-8 that you may read",
         ) from None
     try:
@@ -45,19 +45,21 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def apply_config(ctx: typer.Context) -> None:
-    """Make the file's settings the defaults of the commands that have such an option."""
+    """Use the file's settings as defaults of the commands that have such options."""
     path = config_path()
     settings = read_config(path)
     if not settings:
         return
-    names: set[str] = set()
-    defaults = group_defaults(cast(TyperGroup, ctx.command), settings, names)
+    known_keys: set[str] = set()
+    defaults = command_defaults(cast(TyperGroup, ctx.command), settings, known_keys)
     for key, value in settings.items():
-        if key not in names:
-            close = difflib.get_close_matches(key.replace("_", "-"), sorted(names), n=1)
+        if key not in known_keys:
+            similar = difflib.get_close_matches(key.replace("_", "-"), sorted(known_keys), n=1)
             raise DFlashError(
                 f"the config file '{path}' has an unknown setting '{key}'.",
-                hint=f"did you mean '{close[0]}'?" if close else "settings are named as flags are",
+                hint=f"did you mean '{similar[0]}'?"
+                if similar
+                else "settings are named as flags are",
             )
         if isinstance(value, dict):
             raise DFlashError(
@@ -66,30 +68,30 @@ def apply_config(ctx: typer.Context) -> None:
     ctx.default_map = defaults
 
 
-def group_defaults(
-    group: TyperGroup, settings: dict[str, Any], names: set[str]
+def command_defaults(
+    group: TyperGroup, settings: dict[str, Any], known_keys: set[str]
 ) -> dict[str, dict[str, Any]]:
-    """The settings that each command of a group has, groups in it included.
+    """The settings that apply to each command of a group, nested groups included.
 
-    Adds to `names` the keys that its commands know.
+    Adds every option name of these commands to `known_keys`.
     """
     defaults: dict[str, dict[str, Any]] = {}
     for command_name, command in group.commands.items():
         if isinstance(command, TyperGroup):
-            defaults[command_name] = group_defaults(command, settings, names)
+            defaults[command_name] = command_defaults(command, settings, known_keys)
             continue
-        own = {
+        parameter_names = {
             max(parameter.opts, key=len).removeprefix("--"): parameter.name
             for parameter in command.params
             if parameter.param_type_name == "option" and parameter.envvar
         }
-        names.update(own)
+        known_keys.update(parameter_names)
         defaults[command_name] = {
-            name: settings[key] for key, name in own.items() if key in settings and name
+            name: settings[key] for key, name in parameter_names.items() if key in settings and name
         }
     return defaults
 
 
-def reason(error: Exception) -> str:
+def file_error_reason(error: Exception) -> str:
     """Why a file could not be read, in a few words."""
     return (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"

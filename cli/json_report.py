@@ -1,4 +1,4 @@
-"""The object that `--json` prints. Counts and seconds as they are; nothing rounded away."""
+"""Builds the object that `--json` prints: raw counts and seconds."""
 
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -6,41 +6,41 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx import __version__
 
 from .answer import Answer
-from .kernel_notes import kernels_part
+from .kernel_notes import kernels_json
 
 if TYPE_CHECKING:
     from dflash_mlx import Session, Stats
 
 
-def report(
-    said: Answer, session: "Session", options: dict[str, Any], load_seconds: float
+def answer_report(
+    answer: Answer, session: "Session", options: dict[str, Any], load_seconds: float
 ) -> dict[str, Any]:
-    """One answer with everything that is known about it; options are those of `Session.stream`."""
+    """One answer with all its numbers; options are those of `Session.stream`."""
     import mlx.core as mx
 
     pair = session.pair
     return {
-        **answer_part(said),
+        **answer_json(answer),
         "model": pair.target_name,
         "draft": pair.draft_name,
         "mode": session.mode,
         "exact": pair.target.kernels.exact,
-        "speculation": speculation(said.stats, session, options),
-        "kernels": kernels_part(pair.target.kernels),
-        "timing": {"load_s": round(load_seconds, 4), **timing(said)},
+        "speculation": speculation_json(answer.stats, session, options),
+        "kernels": kernels_json(pair.target.kernels),
+        "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
         "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
     }
 
 
-def answer_part(said: Answer) -> dict[str, Any]:
-    """What was said and how long it is."""
-    stats = said.stats
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """The text, tokens and token counts of an answer."""
+    stats = answer.stats
     return {
-        "text": said.text,
-        "reasoning": said.thinking,
-        "finish_reason": said.finish_reason,
-        "tokens": said.tokens,
+        "text": answer.text,
+        "reasoning": answer.thinking,
+        "finish_reason": answer.finish_reason,
+        "tokens": answer.tokens,
         "usage": {
             "prompt": stats.prompt_tokens,
             "cached": stats.cached_tokens,
@@ -49,26 +49,26 @@ def answer_part(said: Answer) -> dict[str, Any]:
     }
 
 
-def speculation(
+def speculation_json(
     stats: "Stats", session: "Session", options: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """What the drafts brought; None without a drafter."""
+    """Draft counts and acceptance; None without a drafter."""
     drafter, mode = session.pair.drafter, session.mode
     if drafter is None or mode == "baseline":
         return None
     from dflash_mlx.policy.plans import TREE_BUDGET
 
-    more: dict[str, Any] = {}
+    mode_fields: dict[str, Any] = {}
     if mode == "ddtree":
-        more["tree_budget"] = options["tree_budget"] or TREE_BUDGET
+        mode_fields["tree_budget"] = options["tree_budget"] or TREE_BUDGET
     elif mode == "auto" and (policy := session.policy):
-        more["chosen"] = [
+        mode_fields["chosen"] = [
             {"rows": plan.rows, "tree": plan.tree, "rounds": count} for plan, count in policy.plans
         ]
-        more["why"] = policy.reason
+        mode_fields["why"] = policy.reason
     return {
         "block_size": options["block_size"] or drafter.config.block_size,
-        **more,
+        **mode_fields,
         "verifies": stats.verifies,
         "drafted": stats.drafted,
         "accepted": stats.accepted,
@@ -78,12 +78,12 @@ def speculation(
     }
 
 
-def timing(said: Answer) -> dict[str, float]:
-    """Seconds, and tokens a second after the first."""
-    stats = said.stats
+def timing_json(answer: Answer) -> dict[str, float]:
+    """Times in seconds, and the decode rate after the first token."""
+    stats = answer.stats
     return {
         "prefill_s": round(stats.prefill_seconds, 4),
-        "first_token_s": round(said.first_token_seconds, 4),
+        "first_token_s": round(answer.first_token_seconds, 4),
         "decode_s": round(stats.decode_seconds, 4),
         "tok_s": round(stats.tokens_per_second, 2),
     }

@@ -1,23 +1,23 @@
-"""What the user asks: an argument, a file, standard input, or several of them. Knows no models."""
+"""Reads the prompt from the argument, a file and standard input. Knows no models."""
 
 import sys
 from pathlib import Path
 
 from dflash_mlx.errors import UsageError
 
-from .settings import reason
+from .config_file import file_error_reason
 
-HINT = "give it as an argument, with --file, or on standard input"
+EMPTY_HINT = "give it as an argument, with --file, or on standard input"
 
 
-def read_question(argument: str | None, file: Path | None) -> str:
-    """The parts that there are, with an empty line between them; UsageError when all are empty.
+def read_prompt(argument: str | None, file: Path | None) -> str:
+    """Join the given parts with an empty line between them; UsageError when all are empty.
 
-    Standard input is read when it is not a terminal, or when the argument is `-`. One newline at
-    the end of a file or of the input is not part of the question.
+    Standard input is read when it is not a terminal, or when the argument is `-`. One trailing
+    newline of a file or of standard input is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
-        raise UsageError("the prompt is empty.", hint=HINT)
+        raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
     parts = [] if argument in (None, "-") else [argument]
     if file is not None:
         parts.append(read_file(file))
@@ -25,22 +25,23 @@ def read_question(argument: str | None, file: Path | None) -> str:
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:
-        raise UsageError("the prompt is empty.", hint=HINT)
+        raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
     return text
 
 
 def read_file(path: Path) -> str:
-    """A text file."""
+    """Read a text file."""
     try:
         return path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"the file '{path}' cannot be read ({reason(error)}).", hint="--file takes a text file"
+            f"the file '{path}' cannot be read ({file_error_reason(error)}).",
+            hint="--file takes a text file",
         ) from None
 
 
 def read_stdin() -> str:
-    """Standard input to its end."""
+    """Read standard input to its end."""
     if sys.stdin is None:
         return ""
     try:
@@ -51,8 +52,8 @@ def read_stdin() -> str:
         ) from None
 
 
-def messages(text: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
-    """The question as a session takes it."""
+def prompt_messages(text: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
+    """The prompt in the form that a session takes: messages, or text with `raw`."""
     if raw:
         if system is not None:
             raise UsageError(
@@ -60,5 +61,5 @@ def messages(text: str, system: str | None, *, raw: bool) -> str | list[dict[str
                 hint="write it into the text, or leave --raw out",
             )
         return text
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": text}]
+    system_messages = [] if system is None else [{"role": "system", "content": system}]
+    return [*system_messages, {"role": "user", "content": text}]

@@ -1,4 +1,4 @@
-"""A moving line for work that takes more than a second: loading, downloading, reading a prompt.
+"""Shows progress of work that takes more than a second: loading, downloading, prefill.
 
 Knows amounts and a label, not what the work is.
 """
@@ -7,26 +7,26 @@ from threading import RLock, Timer, current_thread
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..output import Output, clean, columns
+from .output import Output, stderr_columns, strip_control
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-DELAY = 1.0  # seconds; quicker work shows nothing
-WIDE = 70  # columns from which there is room for a bar
+SHOW_AFTER = 1.0  # seconds; quicker work shows no spinner
+BAR_COLUMNS = 70  # narrower terminals get no bar
 
 
-class Wait:
-    """A spinner that becomes a bar once there is something to count; gone when the work is done."""
+class Spinner:
+    """A spinner that turns into a bar once a total is known; it disappears at the end."""
 
     def __init__(self, out: Output, label: str, *, unit: str = ""):
         self._out, self._label, self._unit = out, label, unit
         self._lock = RLock()
         self._timer: Timer | None = None
-        self._bar: Progress | None = None
+        self._progress: Progress | None = None
         self._done, self._total = 0, 0
 
-    def __enter__(self) -> "Wait":
+    def __enter__(self) -> "Spinner":
         self.start()
         return self
 
@@ -39,24 +39,24 @@ class Wait:
         self.stop()
 
     def start(self) -> None:
-        """The work begins; in a second there is something to see."""
-        if self._out.live:
-            self._timer = Timer(DELAY, self._show)
+        """Start the timer; the spinner appears after a second."""
+        if self._out.stderr_live:
+            self._timer = Timer(SHOW_AFTER, self._show)
             self._timer.daemon = True
             self._timer.start()
 
     def stop(self) -> None:
-        """The work is over: leave no trace."""
+        """Stop and erase the spinner."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if self._bar is not None:
-                self._bar.stop()
-                self._bar = None
+            if self._progress is not None:
+                self._progress.stop()
+                self._progress = None
 
-    def turn(self, label: str, unit: str = "") -> None:
-        """Other work begins, if it is other work."""
+    def relabel(self, label: str, unit: str = "") -> None:
+        """Switch to other work; does nothing when the label is the same."""
         with self._lock:
             if label != self._label:
                 self.stop()
@@ -64,43 +64,47 @@ class Wait:
                 self.start()
 
     def update(self, done: int, total: int) -> None:
-        """Say how much is done; a new total starts a new count."""
+        """Report progress; a new total restarts the count."""
         with self._lock:
             if total == self._total:
                 done = max(done, self._done)
             self._done, self._total = done, total
-            if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], completed=done, total=total or None)
+            if self._progress is not None:
+                self._progress.update(
+                    self._progress.task_ids[0], completed=done, total=total or None
+                )
 
     def _show(self) -> None:
         with self._lock:
             if self._timer is None or current_thread() is not self._timer:
-                return  # over in the meantime
-            self._bar = make_bar(self._out, self._unit)
-            self._bar.add_task(
-                self._out.glyphs(clean(self._label)),
+                return  # stopped in the meantime
+            self._progress = make_progress(self._out, self._unit)
+            self._progress.add_task(
+                self._out.ascii_fallback(strip_control(self._label)),
                 total=self._total or None,
                 completed=self._done,
             )
-            self._bar.start()
+            self._progress.start()
 
 
-def make_bar(out: Output, unit: str) -> "Progress":
+def make_progress(out: Output, unit: str) -> "Progress":
     """A Rich progress line: bytes with rate and time left, a count, or only a spinner."""
     from rich import progress
 
-    parts: list[progress.ProgressColumn] = [
+    progress_columns: list[progress.ProgressColumn] = [
         progress.SpinnerColumn("line" if out.ascii else "dots", style="dim"),
         progress.TextColumn("{task.description}", style="dim"),
     ]
-    if unit and columns() >= WIDE:
-        parts.append(progress.BarColumn(24, style="dim", complete_style="accent"))
+    if unit and stderr_columns() >= BAR_COLUMNS:
+        progress_columns.append(progress.BarColumn(24, style="dim", complete_style="accent"))
     if unit == "bytes":
-        parts += [
+        progress_columns += [
             progress.DownloadColumn(),
             progress.TransferSpeedColumn(),
             progress.TimeRemainingColumn(compact=True),
         ]
     elif unit:
-        parts.append(progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit))
-    return progress.Progress(*parts, console=out.console, transient=True)
+        progress_columns.append(
+            progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
+        )
+    return progress.Progress(*progress_columns, console=out.console, transient=True)

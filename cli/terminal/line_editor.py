@@ -1,6 +1,6 @@
-"""The line where the user types: keys, history, completion, the external editor.
+"""Reads prompts from the user: keys, history, completion, external editor.
 
-Knows prompt_toolkit and text, not what becomes of it.
+Knows prompt_toolkit and text, not what happens to the text.
 """
 
 import os
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError
 
-from ..output import Output, clean
-from .region import cut
+from .live_region import truncate
+from .output import Output, strip_control
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.output import Output as Screen
 
-Words = Callable[[str], list[tuple[str, str]]]
+CompletionSource = Callable[[str], list[tuple[str, str]]]
 
 KEYS = (
     ("Enter", "send"),
@@ -38,33 +38,33 @@ KEYS = (
 )
 
 
-class Prompt:
+class LineEditor:
     """Reads prompts from a terminal."""
 
-    def __init__(self, out: Output, words: Words, history: Path | None):
-        """`words(text)` are the completions of the last word with what they mean."""
+    def __init__(self, out: Output, complete: CompletionSource, history: Path | None):
+        """`complete(text)` returns completions of the last word, each with a description."""
         from prompt_toolkit import PromptSession
         from prompt_toolkit.application import create_app_session
         from prompt_toolkit.history import FileHistory, InMemoryHistory
         from prompt_toolkit.output import ColorDepth
 
         if history is not None:
-            make_private(history)
-        self._out, self._arrow = out, out.glyphs("› ")
-        with create_app_session(output=own_screen()):  # an `output` would be no dumb terminal's
+            create_private_file(history)
+        self._out, self._arrow = out, out.ascii_fallback("› ")
+        with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
                 self._arrow,
                 multiline=True,
                 prompt_continuation=lambda width, number, wraps: " " * width,
                 history=InMemoryHistory() if history is None else FileHistory(str(history)),
-                completer=completer(words),
+                completer=make_completer(complete),
                 complete_while_typing=False,
-                key_bindings=bindings(),
+                key_bindings=make_key_bindings(),
                 color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             )
 
     def read(self) -> str:
-        """What the user sends. KeyboardInterrupt for Ctrl-C on an empty line, EOFError: Ctrl-D."""
+        """Read one prompt. KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D."""
         app = self._session.app
         app.erase_when_done = False
         text = self._session.prompt()
@@ -76,20 +76,20 @@ class Prompt:
         return text
 
     def _excerpt(self, lines: list[str], columns: int) -> list[str]:
-        """The first lines of a long text, and the last one, each on one row."""
+        """The first lines and the last line of a long text, each on one row."""
         if left_out := max(len(lines) - 4, 0):
             lines = [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
-        found = []
+        rows = []
         for line in lines:
-            line = clean(line).replace("\t", " ")
-            shown = cut(line, columns)
+            line = strip_control(line).replace("\t", " ")
+            shown = truncate(line, columns)
             shown += "…" if shown != line else ""
-            found.append(("  " if found else self._arrow) + self._out.glyphs(shown))
-        return found
+            rows.append(("  " if rows else self._arrow) + self._out.ascii_fallback(shown))
+        return rows
 
 
-def own_screen() -> "Screen":
-    """The terminal on stdout; where that is redirected, for answers alone, the one on stderr."""
+def make_screen() -> "Screen":
+    """prompt_toolkit's output: stdout if it is a terminal, otherwise stderr."""
     from prompt_toolkit.output import create_output
     from prompt_toolkit.output.plain_text import PlainTextOutput
     from prompt_toolkit.output.vt100 import Vt100_Output
@@ -99,22 +99,23 @@ def own_screen() -> "Screen":
         return PlainTextOutput(stream)
     screen = create_output(stdout=stream)
     if isinstance(screen, Vt100_Output):
-        # What is erased from the upper left corner on goes to the history of tmux: begin beside it.
-        beside = "\x1b[K\x1b[C\x1b[J\x1b[D"
-        screen.erase_down = lambda: screen.write_raw(beside)  # type: ignore[method-assign]
+        # tmux saves the screen in its history when it is erased from the upper left corner, so
+        # this erases the first line apart and the rest from the second column.
+        erase_from_second_column = "\x1b[K\x1b[C\x1b[J\x1b[D"
+        screen.erase_down = lambda: screen.write_raw(erase_from_second_column)  # type: ignore[method-assign]
     return screen
 
 
-def is_tall(text: str, columns: int, rows: int) -> bool:
-    """Whether a text, typed behind the arrow, has more lines than the screen."""
+def exceeds_screen(text: str, columns: int, rows: int) -> bool:
+    """Whether a typed text has more rows than the screen."""
     from prompt_toolkit.utils import get_cwidth
 
     width = max(columns - 2, 1)
     return sum(max(1, -(-get_cwidth(line) // width)) for line in text.split("\n")) > rows
 
 
-def make_private(path: Path) -> None:
-    """Create a file that only its owner can read, or make it so."""
+def create_private_file(path: Path) -> None:
+    """Create a file, or change its mode, so that only its owner can read it."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         path.chmod(0o600)
@@ -125,19 +126,21 @@ def make_private(path: Path) -> None:
         ) from None
 
 
-def bindings() -> "KeyBindings":
-    """Enter sends, other keys make new lines, Ctrl-C first clears what is typed."""
+def make_key_bindings() -> "KeyBindings":
+    """Enter sends, Alt-Enter and Ctrl-J insert a newline, Ctrl-C first clears the line."""
     from prompt_toolkit.filters import completion_is_selected, is_searching
     from prompt_toolkit.key_binding import KeyBindings
 
     keys = KeyBindings()
 
-    # Without the filter Enter could end neither a search nor a choice of completions.
+    # Without the filter Enter could not end a search or select a completion.
     @keys.add("enter", filter=~is_searching & ~completion_is_selected)
     def _(event: Any) -> None:
         size = event.app.output.get_size()
-        # Of what does not fit the screen only the end would stay there: `read` shows an excerpt.
-        event.app.erase_when_done = is_tall(event.current_buffer.text, size.columns, size.rows)
+        # Only the end of a text that exceeds the screen would stay: `read` prints an excerpt.
+        event.app.erase_when_done = exceeds_screen(
+            event.current_buffer.text, size.columns, size.rows
+        )
         event.current_buffer.validate_and_handle()
 
     @keys.add("enter", filter=completion_is_selected)
@@ -151,7 +154,7 @@ def bindings() -> "KeyBindings":
 
     @keys.add("c-x", "c-e", filter=~is_searching)
     def _(event: Any) -> None:
-        event.current_buffer.open_in_editor()  # sent by Enter, when it was seen here
+        event.current_buffer.open_in_editor()  # Enter sends the edited text
 
     @keys.add("c-c", filter=~is_searching)
     def _(event: Any) -> None:
@@ -163,25 +166,25 @@ def bindings() -> "KeyBindings":
     return keys
 
 
-def completer(words: Words) -> Any:
+def make_completer(complete: CompletionSource) -> Any:
     """Tab completion from a function."""
     from prompt_toolkit.completion import Completer, Completion
 
-    class Table(Completer):
+    class FunctionCompleter(Completer):
         """Completes the last word before the cursor."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
             last = (text[len(text.rstrip()) :] and "") or text.split(" ")[-1]
-            for word, meaning in words(text):
+            for word, meaning in complete(text):
                 if word.startswith(last):
                     yield Completion(word, start_position=-len(last), display_meta=meaning)
 
-    return Table()
+    return FunctionCompleter()
 
 
-def edit(text: str) -> str:
-    """Let the user change a text in $VISUAL or $EDITOR; DFlashError when that fails."""
+def edit_externally(text: str) -> str:
+    """Open a text in $VISUAL or $EDITOR and return the result; DFlashError when that fails."""
     from termios import ECHO, ICANON
 
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
@@ -189,7 +192,9 @@ def edit(text: str) -> str:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        with terminal_flags(lambda flags: flags | ECHO | ICANON):  # ed, for one, needs them
+        with terminal_flags(
+            lambda flags: flags | ECHO | ICANON
+        ):  # line editors such as ed need them
             code = subprocess.call([*shlex.split(editor), name])
         if code:
             raise DFlashError(
@@ -207,42 +212,42 @@ def edit(text: str) -> str:
 
 
 @contextmanager
-def muted() -> Iterator[None]:
-    """Keep what is typed during an answer off the screen; it is there for the next prompt.
+def echo_off() -> Iterator[None]:
+    """Hide keys typed during an answer; they go to the next prompt.
 
-    Enter is a new line then, so that a paste is not sent line by line. Also what `kill` sends ends
-    the program only after the terminal is as it was.
+    Enter inserts a newline meanwhile, so that a paste is not sent line by line. SIGTERM restores
+    the terminal before the program ends.
     """
     from termios import ECHO, ICANON
 
-    before = signal.signal(signal.SIGTERM, leave)
+    previous_handler = signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         with terminal_flags(lambda flags: flags & ~(ECHO | ICANON)):
             yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
-def leave(number: int, _: Any) -> None:
-    """End the program for a signal."""
+def exit_on_signal(number: int, _: Any) -> None:
+    """Exit with the code of a signal."""
     raise SystemExit(128 + number)
 
 
 @contextmanager
 def terminal_flags(change: Callable[[int], int]) -> Iterator[None]:
-    """Other local flags of the terminal on standard input, if there is one."""
+    """Change the local flags of the terminal on standard input, and restore them at the end."""
     import termios
 
     try:
-        before = termios.tcgetattr(sys.stdin)
+        original = termios.tcgetattr(sys.stdin)
     except (OSError, ValueError, termios.error):  # not a terminal
         yield
         return
-    now = [*before]
-    now[3] = change(now[3])
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, now)
+    changed = [*original]
+    changed[3] = change(changed[3])
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
     try:
         yield
     finally:
-        with suppress(termios.error):  # it was closed
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, original)

@@ -1,0 +1,47 @@
+"""The header of a chat: the pair, the machine, and the first commands to know."""
+
+import os
+from pathlib import Path
+
+from dflash_mlx import __version__
+
+from ..kernel_notes import kernel_warnings
+from ..terminal.output import format_bytes, stderr_columns
+from ..terminal.wrapping import wrap_parts
+from .dialogue import Dialogue
+
+
+def show_header(dialogue: Dialogue, load_seconds: float) -> None:
+    """Print the header and the kernel warnings."""
+    for line in header_lines(dialogue, load_seconds):
+        dialogue.out.note(wrap_parts(line, stderr_columns()))
+    for line in kernel_warnings(dialogue.pair.target.kernels):
+        dialogue.out.note(wrap_parts(line, stderr_columns()), "warning")
+
+
+def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
+    """The lines of the header."""
+    import mlx.core as mx
+
+    pair, drafting = dialogue.pair, dialogue.drafting_summary
+    device = "CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU"
+    target = "bundled pair (tiny: sums, lists, everyday facts)"
+    if pair.target_name != "bundled":
+        target = (
+            Path(pair.target_name).name if os.path.isdir(pair.target_name) else pair.target_name
+        )
+    drafter = ""
+    if not drafting:
+        drafter = " · draft off"
+    elif pair.draft_name != "bundled":
+        drafter = f" · drafter {pair.draft_name}"
+    block = f" · {drafting}" if drafting else ""
+    kernels = " · Metal kernels on" if pair.target.kernels.on else ""
+    kernels += " · exact" if pair.target.kernels.exact else ""
+    return [
+        f"dflash {__version__} · {target}{drafter}{block} · {device}{kernels}",
+        f"loaded in {load_seconds:.1f} s · {format_bytes(mx.get_active_memory())} · "
+        f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
+        "Ctrl-D leaves",
+        "",
+    ]

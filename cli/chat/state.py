@@ -1,0 +1,36 @@
+"""The state that slash commands act on: conversation, output and model options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..options import ModelOptions
+from ..terminal.line_editor import KEYS, edit_externally
+from ..terminal.output import Output, stderr_columns
+from ..terminal.wrapping import wrap_hanging
+from .dialogue import Dialogue
+
+
+@dataclass(slots=True)
+class ChatState:
+    """The conversation, the output and the options of the loaded pair."""
+
+    dialogue: Dialogue
+    out: Output
+    model_options: ModelOptions
+    edit: Callable[[str], str] = edit_externally
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print one line for the user."""
+        self.out.info(wrap_hanging(text, stderr_columns()), style)
+
+    def show_keys(self) -> None:
+        """Print the keys and what they do."""
+        width = max(len(keys) for keys, _ in KEYS) + 2
+        for keys, effect in KEYS:
+            self.print_line(f"  {keys:{width}}{effect}")
+
+
+def shorten(text: str, max_length: int = 50) -> str:
+    """The start of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"

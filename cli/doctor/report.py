@@ -1,0 +1,104 @@
+"""The lines that `dflash doctor` prints: one entry per check.
+
+Knows entries and the width of the terminal, not what was checked.
+"""
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+
+from ..terminal.output import ASCII_FALLBACKS, THEME, Output, is_utf8, strip_control
+
+NAME_COLUMNS = 9  # columns of the longest name
+DEFAULT_WIDTH, MAX_WIDTH, MIN_WIDTH, STACKED_BELOW = 80, 100, 20, 60
+STATUS_STYLES = {"ok": "accent", "warn": "warning", "off": "warning", "fail": "error"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReportEntry:
+    """One line of the report: a check's name and its result."""
+
+    name: str
+    status: str
+    found: str
+    hint: str
+
+
+def one_line(text: str) -> str:
+    """Text without newlines or control characters."""
+    return strip_control(" ".join(text.split()))
+
+
+class CheckReport:
+    """Prints entries on stdout: aligned, wrapped, and coloured on a terminal.
+
+    `name_columns` is the width of the name column; a narrow terminal has no name column.
+    """
+
+    def __init__(self, out: Output, name_columns: int = NAME_COLUMNS):
+        self._out, self._name_columns = out, name_columns
+        self.width = report_width() if out.stdout_is_tty else DEFAULT_WIDTH
+        self._ascii = out.stdout_is_tty and not is_utf8(sys.stdout)
+        self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
+
+    def show(self, entry: ReportEntry) -> None:
+        """Print one entry."""
+        text = "\n".join(self.lines(entry)) + "\n"
+        if not self._styled:
+            self._out.write(text)
+            return
+        from rich.console import Console
+        from rich.text import Text
+        from rich.theme import Theme
+
+        encoding = sys.stdout.encoding or "ascii"
+        shown = Text(text.encode(encoding, "replace").decode(encoding))
+        shown.stylize(STATUS_STYLES[entry.status], 0, len(entry.status))
+        console = Console(theme=Theme(THEME), force_terminal=True, highlight=False)
+        console.print(shown, end="", soft_wrap=True)
+
+    def lines(self, entry: ReportEntry) -> list[str]:
+        """The lines of one entry, none wider than the report unless a character is wide."""
+        found, hint = self._ascii_fallback(entry.found), self._ascii_fallback(f"→ {entry.hint}")
+        if self.width < STACKED_BELOW:
+            start, indent = f"{entry.status:<6}", 6
+            found = f"{entry.name}: {found}"
+        else:
+            start, indent = (
+                f"{entry.status:<6}{entry.name:<{self._name_columns}}  ",
+                8 + self._name_columns,
+            )
+        text_width = self.width - indent
+        lines = wrap_words(found, text_width) + (wrap_words(hint, text_width) if entry.hint else [])
+        return [(" " * indent if number else start) + line for number, line in enumerate(lines)]
+
+    def _ascii_fallback(self, text: str) -> str:
+        if self._ascii:
+            for symbol, stand_in in ASCII_FALLBACKS.items():
+                text = text.replace(symbol, stand_in)
+        return text
+
+
+def report_width() -> int:
+    """The width of the report on stdout."""
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):
+        columns = 0
+    return max(MIN_WIDTH, min(columns or DEFAULT_WIDTH, MAX_WIDTH))
+
+
+def wrap_words(text: str, width: int) -> list[str]:
+    """Wrap text at spaces, but not before a `·`; breaks a longer word after a `/` if it can."""
+    lines = [""]
+    for word in re.split(r" (?![·|] )", text):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        rest = f"{lines[-1]} {word}" if lines[-1] else word
+        while len(rest) > width:
+            cut = rest.rfind("/", 1, width) + 1 or width
+            lines[-1:] = [rest[:cut], ""]
+            rest = rest[cut:]
+        lines[-1] = rest
+    return lines

@@ -1,0 +1,165 @@
+"""Writes data to stdout and everything else to stderr, sanitised for a terminal or raw for a pipe.
+
+A pipe gets the answer's bytes unchanged; a terminal gets no control characters from a model. Knows
+terminals, not models.
+"""
+
+import os
+import re
+import sys
+import textwrap
+from functools import cached_property
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+THEME = {"dim": "dim", "bold": "bold", "accent": "cyan", "warning": "yellow", "error": "bold red"}
+ASCII_FALLBACKS = {
+    "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->"
+}  # fmt: skip
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def strip_control(text: str) -> str:
+    """Remove control characters except newline and tab: text cannot control the terminal."""
+    return CONTROL_CHARACTERS.sub("", text)
+
+
+def is_utf8(stream: IO[str]) -> bool:
+    """Whether a stream can encode every character."""
+    return (getattr(stream, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf8sig")
+
+
+class Output:
+    """The two output streams of one command.
+
+    `stdout_live` and `stderr_live` say whether lines on a terminal may be redrawn.
+    """
+
+    def __init__(self, *, quiet: bool = False, plain: bool = False):
+        self.quiet = quiet
+        self.stdout_is_tty, self.stderr_is_tty = sys.stdout.isatty(), sys.stderr.isatty()
+        capable = not plain and os.environ.get("TERM") not in ("dumb", "unknown")
+        self.styled = self.stderr_is_tty and capable
+        self.stderr_live = self.styled and not quiet and stderr_columns() > 0
+        self.stdout_live = self.stdout_is_tty and capable and not quiet and stdout_size() > (0, 0)
+        self.ascii = (
+            plain or not is_utf8(sys.stderr) or (self.stdout_is_tty and not is_utf8(sys.stdout))
+        )
+        self._at_line_start = True
+        self._has_status = False
+
+    @cached_property
+    def console(self) -> "Console":
+        """A Rich console on stderr with the theme; NO_COLOR keeps dim and bold."""
+        from rich.console import Console
+        from rich.theme import Theme
+
+        return Console(
+            stderr=True,
+            theme=Theme(THEME),
+            force_terminal=self.styled,
+            color_system="auto" if self.styled else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+        )
+
+    def ascii_fallback(self, text: str) -> str:
+        """Replace symbols by ASCII where the terminal may not show them."""
+        if self.ascii:
+            for symbol, stand_in in ASCII_FALLBACKS.items():
+                text = text.replace(symbol, stand_in)
+        return text
+
+    def write(self, text: str) -> None:
+        """Write data to stdout. BrokenPipeError when the reader has closed the pipe."""
+        if self.stdout_is_tty:
+            self.draw(strip_control(text))
+        else:
+            sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+            sys.stdout.flush()
+        self._at_line_start = text.endswith("\n") if text else self._at_line_start
+
+    def draw(self, text: str) -> None:
+        """Write text to the terminal on stdout unchanged, control characters included."""
+        encoding = sys.stdout.encoding or "ascii"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+
+    def end_line(self) -> None:
+        """Write a newline to stdout, unless the cursor is at the start of a line."""
+        if not self._at_line_start:
+            self.write("\n")
+
+    def info(self, text: str, style: str = "", end: str = "\n") -> None:
+        """Print on stderr, terminal or not; a terminal gets lines broken between words."""
+        wraps = self.stderr_live and end == "\n"
+        self.console.print(
+            self.ascii_fallback(strip_control(text)),
+            style=style or None,
+            end=end,
+            soft_wrap=not wraps,
+        )
+
+    def note(self, text: str, style: str = "dim") -> None:
+        """Print on stderr for a person: only on a terminal, and not with --quiet."""
+        if self.stderr_is_tty and not self.quiet:
+            self.info(text, style)
+
+    def warn(self, *texts: str) -> None:
+        """Print warnings on stderr, terminal or not; not with --quiet."""
+        for text in () if self.quiet else texts:
+            self.info(text, "warning")
+
+    def error(self, message: str, hint: str = "") -> None:
+        """Print an error and a hint."""
+        from rich.text import Text
+
+        lines = [("Error: ", "error", message)] + ([("Hint:  ", "dim", hint)] if hint else [])
+        for start, style, text in lines:
+            text = self.ascii_fallback(strip_control(text))
+            if self.stderr_live:
+                rows = textwrap.wrap(text, max(stderr_columns() - 8, 12), break_on_hyphens=False)
+                text = ("\n" + " " * len(start)).join(rows)
+            self.console.print(Text.assemble((start, style), text), soft_wrap=True)
+
+    def status(self, text: str) -> None:
+        """Show a status line that the next one replaces; nothing where lines cannot move."""
+        if self.stderr_live:
+            self.clear_status()
+            self.info(self.ascii_fallback(text)[: stderr_columns() - 1], "dim", end="")
+            self._has_status = True
+
+    def clear_status(self) -> None:
+        """Clear the status line, if there is one."""
+        if self._has_status:
+            self._has_status = False
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+
+
+def format_bytes(count: int) -> str:
+    """Bytes in a readable unit."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def stderr_columns() -> int:
+    """Columns of the terminal on stderr; 0 when unknown."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 0
+
+
+def stdout_size() -> tuple[int, int]:
+    """Columns and rows of the terminal on stdout; both 0 when unknown."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return 0, 0
+    return (columns, rows) if columns and rows else (0, 0)
