@@ -34,7 +34,7 @@ def answer_report(
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """The text, tokens and token counts of an answer."""
+    """The text, tokens and token counts of an answer; the seed is None where nothing is drawn."""
     stats = answer.stats
     return {
         "text": answer.text,
@@ -46,6 +46,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
             "cached": stats.cached_tokens,
             "generated": stats.generated,
         },
+        "seed": stats.seed,
     }
 
 
@@ -56,7 +57,7 @@ def speculation_json(
     drafter, mode = session.pair.drafter, session.mode
     if drafter is None or mode == "baseline":
         return None
-    from dflash_mlx.policy.plans import TREE_BUDGET
+    from dflash_mlx.request import TREE_BUDGET
 
     mode_fields: dict[str, Any] = {}
     if mode == "ddtree":

@@ -47,23 +47,23 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
     prepare_libraries(offline=model_options.offline)
     label = f"looking for {model_options.model or 'the bundled pair'}"
     with Spinner(out, label) as spinner:
-        import dflash_mlx.hub.resolve as hub
         from dflash_mlx.cpu.blas import use_openblas
+        from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
         from dflash_mlx.target.target import target_config
 
-        if model_options.model is not None and not hub.is_hub_id(model_options.model):
+        if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
-            target_config(hub.fetch(model_options.model))
-        names = hub.pair_names(
+            target_config(resolve.fetch(model_options.model))
+        names = resolve.pair_names(
             model_options.model, model_options.draft, no_draft=model_options.no_draft
         )
-        target = hub.fetch(names.target, download_progress(spinner, label))
+        target = resolve.fetch(names.target, download_progress(spinner, label))
         target_config(target)
         draft = None
         if names.draft is not None:
-            draft = hub.fetch(names.draft, download_progress(spinner, label))
+            draft = resolve.fetch(names.draft, download_progress(spinner, label))
     check_memory(target, draft, names.target_label, model_options, out)
 
 
@@ -72,9 +72,9 @@ def check_memory(
 ) -> None:
     """Refuse a pair that does not fit the memory, or warn about it; --force skips the check."""
     from dflash_mlx.cpu.modules import on_cpu
-    from dflash_mlx.hub.memory import check_fits, need, working_set
+    from dflash_mlx.hub.memory import check_fits, estimate_memory, working_set
 
-    needed = need(
+    needed = estimate_memory(
         target, draft, draft_bits=model_options.draft_bits, item_bytes=4 if on_cpu() else 2
     )
     if not model_options.force and (warning := check_fits(needed, working_set(), label)):
@@ -97,12 +97,12 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
     """
     label = f"loading {model_options.draft or 'the drafter'}"
     with Spinner(out, label) as spinner:
-        import dflash_mlx.hub.resolve as hub
+        from dflash_mlx.hub import resolve
         from dflash_mlx.pair import names_with, with_drafter
 
         names = names_with(pair, model_options.draft)
         assert names.draft is not None
-        folder = hub.fetch(names.draft, download_progress(spinner, label))
+        folder = resolve.fetch(names.draft, download_progress(spinner, label))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:
         return with_drafter(

@@ -88,7 +88,7 @@ def describe_drafting(
     """Block size and mode in a few words; empty for plain decoding."""
     if pair.drafter is None or mode == "baseline":
         return ""
-    from dflash_mlx.policy.plans import TREE_BUDGET
+    from dflash_mlx.request import TREE_BUDGET
 
     block = f"block {block_size or pair.drafter.config.block_size}"
     if mode == "auto":

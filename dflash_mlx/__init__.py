@@ -5,12 +5,14 @@
     for block in dflash_mlx.stream(pair, "What is 12 plus 7?", max_tokens=200):
         print(block.text, end="")
 
-Importing this package loads no model code; the names below load it when they are first used.
+Importing this package loads no model code; the names below load it when they are first used. On
+Linux it loads OpenBLAS, which has to come before `mlx.core`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .cpu.blas import use_openblas
 from .errors import DFlashError
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .session import Session
     from .stats import Stats
     from .types import Block, SamplingParams
+
+use_openblas()  # before anything imports mlx.core; only on Linux
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,10 +51,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name's module; on Linux OpenBLAS goes under MLX first."""
+    """Load a public name's module."""
     if name not in _HOMES:
         raise AttributeError(f"module 'dflash_mlx' has no attribute '{name}'")
-    from .cpu.blas import use_openblas
-
-    use_openblas()
     return getattr(import_module(f".{_HOMES[name]}", __name__), name)

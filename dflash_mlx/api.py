@@ -1,11 +1,12 @@
 """The functions most scripts need: `stream` and `generate`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .pair import Pair
-from .session import Mode, Prompt, Session
+from .request import Mode
+from .session import Progress, Prompt, Session, silent
 from .stats import Stats
 from .types import Block, SamplingParams
 
@@ -29,11 +30,31 @@ def stream(
     max_tokens: int = 512,
     mode: Mode = "dflash",
     block_size: int | None = None,
-    **options: Any,
+    accept: str = "match",
+    tree_budget: int | None = None,
+    chain_seed: bool = False,
+    stop: Sequence[str] = (),
+    think: bool | None = None,
+    reasoning_effort: str | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
+    raw: bool = False,
+    on_prefill: Progress = silent,
 ) -> Iterator[Block]:
-    """Answer one prompt block by block; `options` are those of `Session.stream`."""
+    """Answer one prompt block by block; the arguments are those of `Session.stream`."""
     return Session(pair, mode=mode).stream(
-        prompt, sampling=sampling, max_tokens=max_tokens, block_size=block_size, **options
+        prompt,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        block_size=block_size,
+        accept=accept,
+        tree_budget=tree_budget,
+        chain_seed=chain_seed,
+        stop=stop,
+        think=think,
+        reasoning_effort=reasoning_effort,
+        tools=tools,
+        raw=raw,
+        on_prefill=on_prefill,
     )
 
 
@@ -45,13 +66,33 @@ def generate(
     max_tokens: int = 512,
     mode: Mode = "dflash",
     block_size: int | None = None,
-    **options: Any,
+    accept: str = "match",
+    tree_budget: int | None = None,
+    chain_seed: bool = False,
+    stop: Sequence[str] = (),
+    think: bool | None = None,
+    reasoning_effort: str | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
+    raw: bool = False,
+    on_prefill: Progress = silent,
 ) -> Result:
-    """Answer one prompt and return when the answer is whole."""
+    """Answer one prompt and return when the answer is whole; arguments as `Session.stream`."""
     session = Session(pair, mode=mode)
     blocks = list(
         session.stream(
-            prompt, sampling=sampling, max_tokens=max_tokens, block_size=block_size, **options
+            prompt,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            block_size=block_size,
+            accept=accept,
+            tree_budget=tree_budget,
+            chain_seed=chain_seed,
+            stop=stop,
+            think=think,
+            reasoning_effort=reasoning_effort,
+            tools=tools,
+            raw=raw,
+            on_prefill=on_prefill,
         )
     )
     return Result(

@@ -4,7 +4,7 @@ Both configs and all tensor shapes are looked at before any weight is read.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,19 @@ import numpy as np
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from .cpu.modules import settle
+from .cpu.modules import use_cpu_modules
 from .drafter.config import DraftConfig, load_config, parse
 from .drafter.drafter import Drafter
 from .drafter.mask_embedding import read_mask_embedding
 from .drafter.model import OWN, DraftModel
+from .engine import Engine
 from .errors import DFlashError, UsageError, first_line
 from .files.checkpoint import check_weights, header
-from .hub import resolve as hub
+from .hub import resolve
+from .proof.results import proven
 from .proof.shapes import Shapes
-from .proof.verdicts import proven
 from .target.target import Target, target_config
+from .thread import mlx_thread
 
 # Tensors of some exports that drafting does not read: the map back, and copies of the target's.
 UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
@@ -31,12 +33,23 @@ UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loaded target with its drafter (None: plain decoding only), and the names they go by."""
+    """A loaded target with its drafter (None: plain decoding only), and the names they go by.
+
+    `engine` answers for it, from whatever thread it is asked.
+    """
 
     target: Target
     drafter: Drafter | None
     target_name: str
     draft_name: str | None
+    engine: Engine = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the engine; arrays that another thread has not computed yet cannot go to it."""
+        evaluate(self.target.model)
+        if self.drafter is not None:
+            evaluate(self.drafter.model)
+        object.__setattr__(self, "engine", Engine(self.target, self.drafter))
 
 
 def load(
@@ -47,7 +60,7 @@ def load(
     no_draft: bool = False,
     trust_remote_code: bool = False,
     exact: bool = False,
-    on_download: hub.Progress | None = None,
+    on_download: resolve.Progress | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
@@ -59,24 +72,32 @@ def load(
     """
     if draft_bits not in (None, 4, 8):
         raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
-    if target is not None and not hub.is_hub_id(target):
-        target_config(hub.fetch(target))  # a wrong folder is said before a missing drafter
-    names = hub.pair_names(target, draft, no_draft=no_draft)
-    target_path = hub.fetch(names.target, on_download)
+    if target is not None and not resolve.is_hub_id(target):
+        target_config(resolve.fetch(target))  # a wrong folder is said before a missing drafter
+    names = resolve.pair_names(target, draft, no_draft=no_draft)
+    target_path = resolve.fetch(names.target, on_download)
     config = target_config(target_path)
-    if names.draft is None:
-        alone = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
-        return with_proof(Pair(alone, None, names.target_label, None))
-    draft_path = hub.fetch(names.draft, on_download)
-    draft_config = checked(draft_path, config, names)
-    loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
-    drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
-    return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+    draft_path = None if names.draft is None else resolve.fetch(names.draft, on_download)
+    draft_config = None if draft_path is None else checked(draft_path, config, names)
+
+    def load_models() -> Pair:
+        loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
+        drafter = None
+        if draft_path is not None and draft_config is not None:
+            drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
+        return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+
+    return mlx_thread().call(load_models)
+
+
+def evaluate(model: nn.Module) -> None:
+    """Compute all arrays of a model's modules, those that are no parameters included."""
+    mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
 
 
 def with_proof(pair: Pair) -> Pair:
     """The pair, whose kernels are those that are right and fast at its shapes on this machine."""
-    pair.target.kernels = proven(pair.target.kernels, lambda: Shapes.of(pair))
+    pair.target.kernels = proven(pair.target.kernels, lambda: Shapes.of(pair.target, pair.drafter))
     return pair
 
 
@@ -85,7 +106,7 @@ def with_drafter(
     draft: str | Path | None = None,
     *,
     draft_bits: int | None = None,
-    on_download: hub.Progress | None = None,
+    on_download: resolve.Progress | None = None,
 ) -> Pair:
     """The same loaded target with another drafter, or with its known one; raises as `load`.
 
@@ -94,23 +115,27 @@ def with_drafter(
     """
     names = names_with(pair, draft)
     assert names.draft is not None
-    path = hub.fetch(names.draft, on_download)
+    path = resolve.fetch(names.draft, on_download)
     config = checked(path, pair.target.config, names)
-    drafter = load_drafter(path, config, pair.target, draft_bits)
-    try:
-        return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
-    except BaseException:  # Ctrl-C while kernels are tried
-        pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
-        raise
+
+    def load_other() -> Pair:
+        drafter = load_drafter(path, config, pair.target, draft_bits)
+        try:
+            return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+        except BaseException:
+            pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
+            raise
+
+    return mlx_thread().call(load_other)
 
 
-def names_with(pair: Pair, draft: str | Path | None) -> hub.Names:
+def names_with(pair: Pair, draft: str | Path | None) -> resolve.Names:
     """The names of a loaded target and of another drafter for it, or of its known one."""
-    bundled = pair.target_name == hub.BUNDLED
-    return hub.pair_names(None if bundled else pair.target_name, draft)
+    bundled = pair.target_name == resolve.BUNDLED
+    return resolve.pair_names(None if bundled else pair.target_name, draft)
 
 
-def checked(path: Path, target: dict[str, Any], names: hub.Names) -> DraftConfig:
+def checked(path: Path, target: dict[str, Any], names: resolve.Names) -> DraftConfig:
     """A drafter's config, after it and all tensor shapes were held against the target."""
     config = parse(load_config(path))
     check_fit(config, target, names.draft_label, names.target_label)
@@ -133,7 +158,7 @@ def load_drafter(
     model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
     if draft_bits:
         nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
-    settle(model)
+    use_cpu_modules(model)
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)

@@ -1,31 +1,26 @@
 """One conversation with a pair: prompts in, readable blocks out, nothing read twice.
 
-Knows templates, text and what was read before; does not know the terminal, and keeps no messages.
+A chat template and a `Sequence`. Knows templates and text; does not know the terminal, and keeps no
+messages.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
-from typing import Any, get_args
-from weakref import ref
+from typing import Any
 
-from mlx_lm.generate import wired_limit
-
-from .baseline import decode_plain
 from .chat.template import TemplateOptions
 from .chat.text import Reader
-from .context import Context, Progress
-from .decode import decode
 from .errors import UsageError
-from .kernels.dispatch import EXACT_ROWS
 from .pair import Pair
-from .policy.plans import MOST_ROWS, Mode, fixed_policy
-from .policy.policy import Policy, PolicyState
-from .speculation.acceptance import make_rule
+from .policy.policy import PolicyState
+from .request import Mode, Request, check_mode
+from .sequence import Sequence as TokenSequence
 from .stats import Stats
-from .timing.adaptive import Adaptive
+from .thread import mlx_thread
 from .types import Block, SamplingParams
 
 Prompt = str | list[dict[str, Any]] | list[int]
+Progress = Callable[[int, int], None]
 
 
 def silent(done: int, total: int) -> None:
@@ -35,29 +30,25 @@ def silent(done: int, total: int) -> None:
 class Session:
     """Answers prompts one after another; a prompt that goes on from the last is not read again.
 
-    `mode` may be set between answers, to another one with a drafter.
+    `mode` may be set between answers. May be used from any thread, by one at a time.
     """
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
-        if mode not in get_args(Mode):
-            names = ", ".join(get_args(Mode))
-            raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {names}")
+        check_mode(mode)
         if mode != "baseline" and pair.drafter is None:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
         self.pair = pair
         self.mode: Mode = mode
-        self.context = Context(pair.target, None if mode == "baseline" else pair.drafter)
+        self.sequence = TokenSequence(pair.target, pair.drafter)
         self.stats = Stats()
-        self._policies: dict[tuple[int, bool], Adaptive] = {}
-        self._deciding: Policy | None = None
-        self._asked = 0  # tokens of the newest prompt
 
     @property
     def policy(self) -> PolicyState | None:
-        """What was chosen for the rounds of the last answer, and why; None before one."""
-        return None if self._deciding is None else self._deciding.state
+        """What was chosen for the rounds so far, and why; None before an answer."""
+        answer = self.sequence.answer
+        return None if answer is None else answer.policy.state
 
     @property
     def snapshot_bytes(self) -> int:
@@ -65,7 +56,7 @@ class Session:
 
         They are kept where layers are recurrent or slide; registry.py has their limits.
         """
-        return self.context.target_cache.snapshot_bytes
+        return self.sequence.target_cache.snapshot_bytes
 
     def stream(
         self,
@@ -98,93 +89,73 @@ class Session:
         the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
         and whatever else the template reads. A call that the answer makes is text of the answer.
         """
-        sampling = sampling or SamplingParams()
         target = self.pair.target
-        width = self._width(block_size)
         options = TemplateOptions(think, reasoning_effort, tools or None)
-        ids = self._ids(prompt, options, raw)
-        room = target.context_length - len(ids)
-        if max_tokens < 1:
-            raise UsageError(f"max_tokens cannot be {max_tokens}.", hint="give 1 or more")
-        if not ids:
-            raise UsageError("the prompt is empty.", hint="say something")
-        if min(ids) < 0 or max(ids) >= target.vocab_size:
-            raise UsageError(
-                f"a prompt token is outside the vocabulary of {target.vocab_size}.",
-                hint="use ids of this target's tokenizer",
-            )
-        if room < 1:
-            raise UsageError(
-                f"the prompt has {len(ids):,} tokens, the context holds {target.context_length:,}.",
-                hint="shorten the prompt",
-            )
-        rule = make_rule(accept, sampling, target.vocab_size, target.kernels)
-        self._asked = len(ids)
-        policy = self._policy(width, tree_budget, chain_seed, accept)
-        limit, stops = min(max_tokens, room), target.eos_ids
-        cached, lost = self.context.reuse(ids)
-        turn, opening = self._turn(prompt, ids, options, raw)
-        if not cached:
-            policy.begin()
-        self._deciding = policy
-        self.stats = stats = Stats(prompt_tokens=len(ids), cached_tokens=cached, lost_tokens=lost)
+        request = Request(
+            prompt=tuple(self._ids(prompt, options, raw)),
+            sampling=sampling or SamplingParams(),
+            max_tokens=max_tokens,
+            stop_ids=target.eos_ids,
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            mode=self.mode,
+            block_size=block_size,
+            tree_budget=tree_budget,
+            chain_seed=chain_seed,
+            accept=accept,
+        )
+        snapshot_at, opening = self._turn(prompt, list(request.prompt), options, raw)
+        engine = self.pair.engine
+        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, snapshot_at)
+        reader = Reader(target.tokenizer, opening, request.stop)
+        self.stats = Stats(
+            prompt_tokens=len(request.prompt),
+            cached_tokens=cached,
+            lost_tokens=lost,
+            seed=None if request.sampling.greedy else self.sequence.now.rule.keys.seed,
+        )
+        return self._blocks(request, reader, self.stats, on_prefill)
 
-        def blocks() -> Generator[Block]:
-            if self.mode == "baseline" and not self._exact:
-                return decode_plain(
-                    self.context,
-                    ids,
-                    sampling,
-                    max_tokens=limit,
-                    stops=stops,
-                    progress=on_prefill,
-                    turn=turn,
-                )
-            # Exact plain steps read the prompt as drafted rounds do, and are rounds of one row.
-            logits = self.context.read(ids[cached:], on_prefill, turn=turn - cached)
-            return decode(
-                self.context,
-                logits,
-                rule,
-                block_size=width,
-                max_tokens=limit,
-                stops=stops,
-                policy=policy,
-            )
-
-        return self._readable(blocks, Reader(target.tokenizer, opening, stop), stats)
-
-    def _readable(
-        self, blocks: Callable[[], Generator[Block]], reader: Reader, stats: Stats
+    def _blocks(
+        self, request: Request, reader: Reader, stats: Stats, on_prefill: Progress
     ) -> Generator[Block]:
-        """Count the blocks and give them their text."""
+        """Read the prompt, then give out the blocks with their text."""
+        thread, engine, sequence = mlx_thread(), self.pair.engine, self.sequence
+        total = len(request.prompt) - stats.cached_tokens
+        try:
+            on_prefill(0, total)
+            while True:
+                if self.stats is not stats:
+                    raise UsageError(
+                        "this session has begun another answer.",
+                        hint="use one session for each conversation",
+                    )
+                block = thread.next_block(engine, sequence)
+                if not stats.generated:
+                    on_prefill(total - sequence.unread, total)
+                if not block.tokens:
+                    continue
+                stats.record(block)
+                block = self._readable(block, reader)
+                yield block
+                if block.finish_reason:
+                    return
+        finally:
+            if self.stats is stats:
+                shown = len(request.prompt) + stats.generated - 1
+                thread.call(engine.stop, sequence, shown if stats.generated else None)
+
+    def _readable(self, block: Block, reader: Reader) -> Block:
+        """A block with its text, which may end the answer."""
         eos = self.pair.target.eos_ids
-        with wired_limit(self.pair.target.model):
-            source = blocks()
-            try:
-                for block in source:
-                    stats.record(block)
-                    piece = reader.read([t for t in block.tokens if t not in eos])
-                    text, thinking, reason = piece.text, piece.thinking, block.finish_reason
-                    if piece.stopped:
-                        reason = "stop"
-                    elif reason:
-                        last = reader.finish()
-                        text, thinking = text + last.text, thinking + last.thinking
-                        reason = "stop" if last.stopped else reason
-                    yield replace(block, text=text, thinking=thinking, finish_reason=reason)
-                    if reason:
-                        return
-                    if self.stats is not stats:
-                        raise UsageError(
-                            "this session has begun another answer.",
-                            hint="use one session for each conversation",
-                        )
-            finally:
-                source.close()
-                ahead = self.context.target_cache.offset > len(self.context.tokens)
-                if ahead and self.stats is stats:
-                    self.context.reuse([*self.context.tokens, 0])
+        piece = reader.read([token for token in block.tokens if token not in eos])
+        text, thinking, reason = piece.text, piece.thinking, block.finish_reason
+        if piece.stopped:
+            reason = "stop"
+        elif reason:
+            last = reader.finish()
+            text, thinking = text + last.text, thinking + last.thinking
+            reason = "stop" if last.stopped else reason
+        return replace(block, text=text, thinking=thinking, finish_reason=reason)
 
     def _turn(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
@@ -200,54 +171,10 @@ class Session:
             return last, ids
         closed, text = (target.template.write(messages, options, opening=o) for o in (False, True))
         opening = target.encode(text[len(closed) :]) if text.startswith(closed) else ids
-        if not self.context.target_cache.needs_snapshots:
+        if not self.sequence.target_cache.needs_snapshots:
             return last, opening
         before = target.encode(closed)
         return next((n for n in range(last) if before[n : n + 1] != ids[n : n + 1]), last), opening
-
-    @property
-    def _exact(self) -> bool:
-        return self.pair.target.kernels.exact
-
-    @property
-    def _most_rows(self) -> int:
-        return EXACT_ROWS if self._exact else MOST_ROWS
-
-    def _width(self, block_size: int | None) -> int:
-        drafter = self.pair.drafter
-        if drafter is None or self.mode == "baseline":
-            return 1
-        if block_size is None:
-            return min(drafter.config.block_size, self._most_rows)
-        if not 2 <= block_size <= self._most_rows:
-            raise UsageError(
-                f"block_size cannot be {block_size}{' in exact mode' * self._exact}.",
-                hint=f"give 2 to {self._most_rows}, or use the mode baseline (--no-draft)",
-            )
-        return block_size
-
-    def _policy(self, width: int, budget: int | None, chain_seed: bool, accept: str) -> Policy:
-        """What decides about every round; in the mode auto it goes on from answer to answer."""
-        if budget is not None and self._exact and budget >= EXACT_ROWS:
-            raise UsageError(
-                f"tree_budget cannot be {budget} in exact mode.",
-                hint=f"give a value from 1 to {EXACT_ROWS - 1}",
-            )
-        fixed = fixed_policy(self.mode, width, budget, chain_seed, accept)
-        if fixed is not None:
-            return fixed
-        kind = (width, accept == "match")
-        if kind not in self._policies:
-            session = ref(self)  # or its caches would stay in memory longer than itself
-
-            def depth() -> int:
-                """Tokens read, or about to be: costs are measured before the prompt is read."""
-                asking = session()
-                assert asking is not None
-                return max(asking._asked, len(asking.context.tokens))
-
-            self._policies[kind] = Adaptive(self.pair, width, depth, trees=kind[1])
-        return self._policies[kind]
 
     def tokens(
         self,

@@ -17,12 +17,14 @@ class Stats:
     prompt_tokens, cached_tokens: prompt length, and how much of it was not read again.
     lost_tokens: what was read again only because a cache could not go back to it.
     generated: tokens of the answer, a stop token included.
+    seed: what the answer's random numbers came from; None where nothing is drawn.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     lost_tokens: int = 0
+    seed: int | None = None
     generated: int = 0
     committed: list[int] = field(default_factory=list)
     drafted: int = 0

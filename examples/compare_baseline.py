@@ -1,4 +1,4 @@
-"""The same prompt by DFlash and by stock mlx-lm: identical tokens, two rates."""
+"""The same prompt by DFlash and by plain decoding: identical tokens, two rates."""
 
 import sys
 

@@ -1,14 +1,14 @@
-// What the accepting kernels share: the best of some logits, and probabilities as integers.
+// Shared by the accept kernels: argmax of logits, and probabilities as fixed-point integers.
 
 constant constexpr uint THREADS = 256;         // of a threadgroup
 constant constexpr uint SIMDGROUPS = THREADS / LANES;
-constant constexpr uint CHUNK = 4096;          // tokens of the vocabulary to a threadgroup
+constant constexpr uint CHUNK = 4096;          // tokens of the vocabulary for one threadgroup
 constant constexpr uint MAX_ROWS = 256;        // of a block, the anchor's row included
 constant constexpr uint MAX_CHUNKS = 256;       // of the vocabulary: 1,048,576 tokens
 constant constexpr float ONE = 1073741824.0f;  // a probability of 1 as an integer, 2^30
 constant constexpr float TINY = 1.1754944e-38f;
 
-// A logit and its token; `place` is NOWHERE before any was seen.
+// A logit and its token; `place` is NOWHERE if there is no logit yet.
 struct Best {
   float value;
   uint place;
@@ -16,12 +16,12 @@ struct Best {
 
 constant constexpr uint NOWHERE = 0xffffffffu;
 
-// Whether a is to be taken before b: the larger, of equals the first.
+// Whether a wins over b: the larger logit; of equal logits the first token.
 inline bool beats(Best a, Best b) {
   return a.value > b.value || (a.value == b.value && a.place < b.place);
 }
 
-// The best of a simdgroup, in every lane.
+// The best of a simdgroup; every lane gets it.
 inline Best simd_best(Best mine) {
   for (ushort step = 1; step < LANES; step *= 2) {
     Best other;
@@ -34,20 +34,20 @@ inline Best simd_best(Best mine) {
   return mine;
 }
 
-// weight p to the nearest 1 / ONE; 0 for no number.
-inline int whole(float p, float weight) {
+// weight p in units of 1 / ONE, rounded to the nearest; 0 for NaN.
+inline int to_fixed_point(float p, float weight) {
   float units = rint((weight * ONE) * p);
   return units > 0.0f ? int(units) : 0;
 }
 
-// A word as one of 2^24 floats in [0, 1).
-inline float uniform_of(uint word) {
-  return float(word >> 8) * (1.0f / 16777216.0f);
+// Random bits as one of 2^24 floats in [0, 1).
+inline float uniform_of(uint bits) {
+  return float(bits >> 8) * (1.0f / 16777216.0f);
 }
 
-// q of a token in a slot: from rows of the whole vocabulary (K is 0), or from K candidates'.
+// q of a token in a slot: from a row of the vocabulary (K = 0), or from K candidates.
 template <int K, typename Chances, typename Tokens>
-inline float chance_of(Chances q, Tokens candidates, uint slot, uint token, uint vocab) {
+inline float draft_probability(Chances q, Tokens candidates, uint slot, uint token, uint vocab) {
   if (K == 0) {
     return q[ulong(slot) * vocab + token];
   }
@@ -59,19 +59,21 @@ inline float chance_of(Chances q, Tokens candidates, uint slot, uint token, uint
   return 0.0f;
 }
 
-// Token by token: how many drafts stay.
-template <typename Words>
-inline uint keep_each(
-    const threadgroup float *at_p, const threadgroup float *at_q, Words words, uint drafted) {
-  uint kept = 0;
-  while (kept < drafted && uniform_of(words[kept]) * at_q[kept] < at_p[kept]) {
-    kept++;
+// Token rejection: the number of accepted drafts.
+template <typename RandomBits>
+inline uint accept_tokens(
+    const threadgroup float *at_p, const threadgroup float *at_q, RandomBits random_bits,
+    uint drafted) {
+  uint accepted = 0;
+  while (accepted < drafted &&
+         uniform_of(random_bits[accepted]) * at_q[accepted] < at_p[accepted]) {
+    accepted++;
   }
-  return kept;
+  return accepted;
 }
 
-// The block as a whole: w of a row, the running min(1, w p / q) over the drafts before it.
-inline float joint_weight(const threadgroup float *at_p, const threadgroup float *at_q, uint row) {
+// Block verification: w of a row, the running min(1, w p / q) over the drafts before it.
+inline float block_weight(const threadgroup float *at_p, const threadgroup float *at_q, uint row) {
   float weight = 1.0f;
   for (uint slot = 0; slot < row; slot++) {
     weight = min(weight * (at_p[slot] / max(at_q[slot], TINY)), 1.0f);

@@ -2,7 +2,7 @@
 
 constant constexpr uint LANES = 32; // threads of a simdgroup
 
-// By its bits, so that no compiler option can take it away.
+// By the bits: fast-math options cannot remove the test.
 inline bool is_nan(float x) {
   return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u;
 }

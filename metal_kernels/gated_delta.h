@@ -14,7 +14,7 @@ inline void learn(thread float4 *state, const thread float4 *key, float delta) {
   }
 }
 
-// Gates are one a head [Hv], or one an element of the key [Hv, Dk].
+// One gate for each head [Hv], or one for each element of the key [Hv, Dk].
 template <int LANES, int N, bool VECTOR, typename P>
 inline void load_gate(thread float4 *gate, P g, uint head, uint lane) {
   if (VECTOR) {

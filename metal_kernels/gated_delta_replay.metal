@@ -1,7 +1,7 @@
 // state: float [L, Hv, Dv, Dk]; delta: float [L, T, Hv, Dv]; k: [L, T, Hk, Dk];
 // g: [L, T, Hv] or [L, T, Hv, Dk]; path: int [P], count: int [1]; inputs: [L, W + T, C]
 // after: float [L, Hv, Dv, Dk]; window: [L, W, C]
-// Grid: x = Hv * Dv * Dk / 4 fours of state, then W * C elements of the window; y = layer.
+// Grid: x = Hv * Dv * Dk / 4 float4s of the state, then W * C elements of the window; y = layer.
 uint i = thread_position_in_grid.x;
 uint layer = thread_position_in_grid.y;
 uint fours = Hv * Dv * Dk / 4;
@@ -31,7 +31,7 @@ if (i < fours) {
   uint C = inputs_shape[2];
   uint row = (i - fours) / C;
   uint column = (i - fours) % C;
-  // The row that stands `n` further on in [old window, accepted inputs].
+  // The row `n` later in [old window, accepted inputs].
   uint from = row + n;
   if (from >= W) {
     from = W + path[from - W];

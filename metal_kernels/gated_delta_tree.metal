@@ -1,6 +1,6 @@
-// As gated_delta_tape, but row t goes on from the state after row parents[t], or from `state` if
-// that is -1. A row that does not follow the row before it walks its path again, by the deltas that
-// its ancestors left in threadgroup memory. At most 64 rows. Writes no state.
+// As gated_delta_tape, but row t starts from the state after row parents[t], or from `state` if
+// parents[t] is -1. A row whose parent is not the row before it replays its path, by the deltas of
+// its ancestors in threadgroup memory. At most 64 rows. Writes no state.
 constexpr int LANES = 8;
 constexpr int N = Dk / (4 * LANES);
 threadgroup float deltas[Rows][64];

@@ -1,4 +1,4 @@
-// A row of numbers held by LANES neighbouring lanes of a simdgroup: part[i][j] of a lane is element
+// A row of numbers in LANES neighbouring lanes of a simdgroup: part[i][j] of a lane is element
 // 4 * (LANES * i + lane) + j, so that the lanes together read neighbours. Sums have one fixed order.
 
 template <typename P>
@@ -13,7 +13,7 @@ inline void load_part(thread float4 *part, P row, uint lane) {
   }
 }
 
-// The sum over the lanes of a row, which all get it.
+// The sum over the lanes of a row; every lane gets it.
 template <int LANES>
 inline float lanes_sum(float x) {
   for (ushort step = 1; step < LANES; step *= 2) {

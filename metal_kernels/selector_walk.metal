@@ -1,14 +1,14 @@
-// DFlash 2's greedy walk: of each slot's K candidates the best after the one taken before; one
-// threadgroup. A score is own + sum over r of (predecessor[before] hidden) successor[candidate],
-// the product in brackets rounded to P, as MLX would.
-// own, candidates: [S, K]. anchor: [] token id. hidden: [S, r]. predecessors, successors: [V, r].
+// DFlash 2's greedy walk: in each slot the best of K candidates after the one before; one
+// threadgroup. score = unary + sum over r of (predecessor[before] hidden) successor[candidate],
+// with the product in brackets rounded to P as in MLX.
+// unary, candidates: [S, K]. anchor: [] token id. hidden: [S, r]. predecessors, successors: [V, r].
 // drafts: [S] int.
 const uint slots = candidates_shape[0];
 const uint rank = hidden_shape[1];
 threadgroup float scores[2][K];
 uint before = uint(anchor);
 for (uint slot = 0; slot < slots; slot++) {
-  // Two sets of scores in turn: a simdgroup that is behind still reads the last slot's.
+  // Double buffer: a slow simdgroup may still read the scores of the last slot.
   threadgroup float *score = scores[slot % 2];
   for (uint i = simdgroup_index_in_threadgroup; i < K; i += simdgroups_per_threadgroup) {
     const ulong after = uint(candidates[slot * K + i]);
@@ -20,12 +20,12 @@ for (uint slot = 0; slot < slots; slot++) {
     }
     sum = simd_sum(sum);
     if (thread_index_in_simdgroup == 0) {
-      score[i] = own[slot * K + i] + sum;
+      score[i] = unary[slot * K + i] + sum;
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  // Every thread finds the same one, the first of equals.
+  // Every thread finds the same candidate; of equal scores the first wins.
   uint best = 0;
   for (uint i = 1; i < K; i++) {
     if (score[i] > score[best]) {

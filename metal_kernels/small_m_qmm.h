@@ -1,11 +1,11 @@
-// Weights as MLX packs them: a row is one stream of bits from the lowest on, BITS a weight. BITS 0
-// are weights that are not packed.
+// Weights as MLX packs them: a row is a stream of bits, lowest first, BITS for each weight. BITS 0:
+// not packed.
 
-// Loops over registers: an array stays in registers only where every index is a constant.
+// An array stays in registers only if every index is a constant: unroll the loops over it.
 #define UNROLL _Pragma("clang loop unroll(full)")
 
-// A lane has QUADS times 4 weights of a row in a tile. Packed they are neighbours; not packed, the
-// lanes take turns, so that together they read neighbours. Here: where in the tile a quad begins.
+// The start in the tile of a lane's quad (4 weights) `quad` of QUADS. A lane's packed weights are
+// neighbours; weights that are not packed are interleaved, so that the lanes read neighbours.
 template <int BITS, int LANES, int QUADS>
 inline int place(int quad, int lane) {
   return 4 * (BITS > 0 ? QUADS * lane + quad : LANES * quad + lane);
@@ -23,13 +23,13 @@ inline uint packed_at(const thread uint *words, int i) {
   return value & ((1u << BITS) - 1);
 }
 
-// A float of a sign, two bits of exponent and one of mantissa: 0 0.5 1 1.5 2 3 4 6, and negative.
+// FP4 (E2M1): 0 0.5 1 1.5 2 3 4 6, and negative.
 inline float e2m1(uint code) {
   float size = 0.5f * float((0xC8643210u >> (4 * (code & 7))) & 15);
   return code & 8 ? -size : size;
 }
 
-// A power of two, as its exponent.
+// A scale (E8M0): a power of two, stored as its exponent.
 inline float e8m0(uint code) {
   return as_type<float>(code == 0 ? 0x00400000u : code << 23);
 }

@@ -1,11 +1,11 @@
-// x: [M, K]; weight: [N, K], or packed [N, K * Bits / 32] of uint, with 5 bits twice as many ushort
-// scales, biases: [N, K / Group]; bias: [N], added where Biased; out: [M, N]. In place of what there
-// is none of stands any other buffer.
+// x: [M, K]; weight: [N, K], or packed uint [N, K * Bits / 32] (5 bits: ushort, twice as many);
+// scales, biases: [N, K / Group]; bias: [N], added if Biased; out: [M, N]. An input that the mode
+// does not have is any other buffer.
 //
-// A threadgroup takes up to Rows rows of x and 32 columns, 8 a simdgroup: every LANES lanes go along
-// K with COLUMNS of them, and bring each weight from device memory once, for all the rows. The rows
-// pass through threadgroup memory as floats, a tile of K at a time. A lane's share of K and the
-// order of its sums are the same for every row and any M.
+// A threadgroup computes up to Rows rows and 32 columns, 8 columns for each simdgroup: every LANES
+// lanes go along K for COLUMNS columns, and load each weight from device memory once for all rows.
+// The rows pass through threadgroup memory as floats, one tile of K at a time. A lane's part of K
+// and the order of its sums do not depend on the row or on M.
 // Grid: x = 128 threads for 32 columns; y = M / Rows, rounded up.
 constexpr int LANES = 8;
 constexpr int COLUMNS = 2;
@@ -34,7 +34,7 @@ UNROLL for (int c = 0; c < COLUMNS; ++c) {
 }
 
 for (int begin = 0; begin < K; begin += TILE) {
-  // The weights first: they come from far, and the rows can be staged while they do.
+  // Load the weights first, to hide their latency behind the staging of the rows.
   uint words[COLUMNS][WORDS];
   float scale[COLUMNS], shift[COLUMNS];
   float4 plain[COLUMNS][QUADS];

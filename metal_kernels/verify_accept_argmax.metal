@@ -1,4 +1,4 @@
-// The best logit of one chunk of one row; threadgroup (chunk, row) of THREADS threads.
+// The largest logit of one chunk of one row; threadgroup (chunk, row) of THREADS threads.
 // logits: [R, V]. values: [R, C] float, NaN where the chunk has one. places: [R, C] uint.
 const uint vocab = logits_shape[1];
 const uint row = threadgroup_position_in_grid.y;
@@ -7,7 +7,7 @@ const uint thread_id = thread_position_in_threadgroup.x;
 const uint first = chunk * CHUNK;
 const uint last = min(first + CHUNK, vocab);
 
-// Each thread reads four tokens after another, so that a simdgroup reads without gaps.
+// Each thread reads four neighbouring tokens; a simdgroup reads without gaps.
 Best best = {-INFINITY, NOWHERE};
 bool broken = false;
 for (uint four = first + 4 * thread_id; four < last; four += 4 * THREADS) {

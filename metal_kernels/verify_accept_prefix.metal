@@ -1,10 +1,10 @@
-// Puts the chunks of all rows together and counts the drafts that stay; one threadgroup.
+// Combines the chunks of all rows and counts the accepted drafts; one threadgroup.
 // values, places: [R, C]. drafts: [R - 1]. outcome: [R + 2] int, see kernels/outcome.py.
 const uint rows = values_shape[0];
 const uint chunks = values_shape[1];
 const uint thread_id = thread_position_in_threadgroup.x;
 
-// A simdgroup to a row.
+// One simdgroup for each row.
 threadgroup int chosen[MAX_ROWS];
 threadgroup bool bad[MAX_ROWS];
 for (uint row = simdgroup_index_in_threadgroup; row < rows; row += SIMDGROUPS) {
@@ -26,7 +26,7 @@ for (uint row = simdgroup_index_in_threadgroup; row < rows; row += SIMDGROUPS) {
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 
-// Thread j has draft j; the first that differs ends the prefix.
+// Thread j takes draft j; the first draft that differs ends the prefix.
 threadgroup uint ends[SIMDGROUPS];
 threadgroup bool breaks[SIMDGROUPS];
 uint end = rows - 1;

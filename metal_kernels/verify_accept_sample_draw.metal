@@ -1,9 +1,9 @@
-// How many drafts stay, and the bonus token: by sums, then within one chunk; one threadgroup.
-// Inputs as verify_accept_sample_sums, and its outputs. outcome: [R + 2] int, see
-// kernels/outcome.py.
+// The number of accepted drafts, and the bonus token: its chunk by the sums, then the token.
+// One threadgroup. Inputs: those of verify_accept_sample_sums, and its outputs.
+// outcome: [R + 2] int, see kernels/outcome.py.
 const uint vocab = p_shape[1];
 const uint drafted = p_shape[0] - 1;
-const uint chunks = rests_shape[1];
+const uint chunks = residual_sums_shape[1];
 const uint thread_id = thread_position_in_threadgroup.x;
 const uint group_id = simdgroup_index_in_threadgroup;
 threadgroup float at_p[MAX_ROWS];
@@ -12,61 +12,61 @@ if (thread_id < drafted) {
   const uint draft = uint(drafts[thread_id]);
   outcome[3 + thread_id] = int(draft);
   at_p[thread_id] = p[ulong(thread_id) * vocab + draft];
-  at_q[thread_id] = chance_of<K>(q, candidates, thread_id, draft, vocab);
+  at_q[thread_id] = draft_probability<K>(q, candidates, thread_id, draft, vocab);
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 
-uint kept = 0;
+uint accepted = 0;
 float weight = 1.0f;
 threadgroup bool passed[MAX_ROWS];
-if (JOINT) {
+if (BLOCK) {
   for (uint row = 1 + group_id; row < drafted; row += SIMDGROUPS) {
     int sum = 0;
     for (uint chunk = thread_index_in_simdgroup; chunk < chunks; chunk += LANES) {
-      sum += rests[row * chunks + chunk];
+      sum += residual_sums[row * chunks + chunk];
     }
     const float surplus = float(simd_sum(sum)) / ONE;
-    const float spread = surplus + (1.0f - joint_weight(at_p, at_q, row));
+    const float spread = surplus + (1.0f - block_weight(at_p, at_q, row));
     if (thread_index_in_simdgroup == 0) {
-      passed[row - 1] = spread == 0.0f || uniform_of(words[row - 1]) * spread < surplus;
+      passed[row - 1] = spread == 0.0f || uniform_of(random_bits[row - 1]) * spread < surplus;
     }
   }
   if (thread_id == 0) {
-    passed[drafted - 1] = uniform_of(words[drafted - 1]) < joint_weight(at_p, at_q, drafted);
+    passed[drafted - 1] = uniform_of(random_bits[drafted - 1]) < block_weight(at_p, at_q, drafted);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  kept = drafted;
-  while (kept > 0 && !passed[kept - 1]) {
-    kept--;
+  accepted = drafted;
+  while (accepted > 0 && !passed[accepted - 1]) {
+    accepted--;
   }
-  weight = kept < drafted ? joint_weight(at_p, at_q, kept) : 1.0f;
+  weight = accepted < drafted ? block_weight(at_p, at_q, accepted) : 1.0f;
 } else {
-  kept = keep_each(at_p, at_q, words, drafted);
+  accepted = accept_tokens(at_p, at_q, random_bits, drafted);
 }
 
-// The chunk in which the bonus token is.
-threadgroup int rests_of[MAX_CHUNKS];
-threadgroup int wholes_of[MAX_CHUNKS];
+// Find the chunk of the bonus token.
+threadgroup int residuals_of[MAX_CHUNKS];
+threadgroup int sums_of[MAX_CHUNKS];
 if (thread_id < chunks) {
-  rests_of[thread_id] = rests[(JOINT ? kept : 0) * chunks + thread_id];
-  wholes_of[thread_id] = wholes[(JOINT ? kept : 0) * chunks + thread_id];
+  residuals_of[thread_id] = residual_sums[(BLOCK ? accepted : 0) * chunks + thread_id];
+  sums_of[thread_id] = p_sums[(BLOCK ? accepted : 0) * chunks + thread_id];
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 int total = 0;
 for (uint chunk = 0; chunk < chunks; chunk++) {
-  total += rests_of[chunk];
+  total += residuals_of[chunk];
 }
-const bool plain = total == 0; // nothing is left: p and q are equal, the weight is 1
+const bool plain = total == 0; // the residual is 0: p and q are equal, the weight is 1
 if (plain) {
   for (uint chunk = 0; chunk < chunks; chunk++) {
-    total += wholes_of[chunk];
+    total += sums_of[chunk];
   }
 }
-const int place = int(mulhi(words[drafted], uint(total)));
+const int place = int(mulhi(random_bits[drafted], uint(total)));
 uint chunk = 0;
 int before = 0;
 while (chunk < chunks - 1) {
-  const int sum = plain ? wholes_of[chunk] : rests_of[chunk];
+  const int sum = plain ? sums_of[chunk] : residuals_of[chunk];
   if (place < before + sum) {
     break;
   }
@@ -74,7 +74,7 @@ while (chunk < chunks - 1) {
   chunk++;
 }
 
-// Each thread has as many tokens, one after another.
+// Each thread takes CHUNK / THREADS neighbouring tokens.
 int parts[CHUNK / THREADS];
 int own = 0;
 const uint first = chunk * CHUNK + thread_id * (CHUNK / THREADS);
@@ -82,10 +82,10 @@ for (uint i = 0; i < CHUNK / THREADS; i++) {
   const uint token = first + i;
   parts[i] = 0;
   if (token < vocab) {
-    parts[i] = whole(p[ulong(kept) * vocab + token], weight);
-    if (!plain && kept < drafted) {
-      const float chance = chance_of<K>(q, candidates, kept, token, vocab);
-      parts[i] = max(parts[i] - whole(chance, 1.0f), 0);
+    parts[i] = to_fixed_point(p[ulong(accepted) * vocab + token], weight);
+    if (!plain && accepted < drafted) {
+      const float chance = draft_probability<K>(q, candidates, accepted, token, vocab);
+      parts[i] = max(parts[i] - to_fixed_point(chance, 1.0f), 0);
     }
   }
   own += parts[i];
@@ -109,7 +109,7 @@ if (before <= place && place < before + own) {
   outcome[2] = int(first + i);
 }
 
-// A row without a number has none anywhere: softmax spreads it.
+// One NaN makes the whole row NaN: softmax spreads it.
 threadgroup bool broken[SIMDGROUPS];
 bool bad = thread_id <= drafted && is_nan(p[ulong(thread_id) * vocab]);
 bad = simd_any(bad);
@@ -122,7 +122,7 @@ if (thread_id == 0) {
     bad |= broken[group];
   }
   outcome[0] = int(bad);
-  outcome[1] = int(kept);
+  outcome[1] = int(accepted);
   if (total == 0) {
     outcome[2] = 0;
   }

@@ -1,13 +1,13 @@
 // q: [Hkv, R, D], R = heads of a group * T rows; keys, values: [Hkv, capacity, D], rows by position
 // sees: uint [T, words], bit j of row t: whether it sees the block's row j; depths: int [T]
 // edges: int [S + 1], positions where the splits begin, and the end of the last
-// sizes: int [3], rows of context, position of keys' row 0, window; factors: float [2], scale, cap
-// partial: float [S, Hkv, R, D], not divided yet; norms: float [S, Hkv, R, 2], maximum and sum
+// sizes: int [3], rows of context, position of row 0 of keys, window; factors: float [2], scale, cap
+// partial: float [S, Hkv, R, D], not normalised; norms: float [S, Hkv, R, 2], maximum and sum
 //
-// A threadgroup takes one split of the positions for one head of keys: it brings each key and value
-// to threadgroup memory once, and every LANES lanes hold one row of queries and go through them one
-// by one. Edges lie at fixed positions and a key that a row does not see changes nothing, so a row's
-// sums have one order whatever else is verified.
+// A threadgroup computes one split of the positions for one KV head: it loads each key and value
+// to threadgroup memory once; every LANES lanes hold one row of queries and go through the keys in
+// order. Edges are at fixed positions and masked keys change nothing, so the order of a row's sums
+// does not depend on the other rows.
 // Grid: x = rows of queries * LANES, whole threadgroups; y = S; z = Hkv.
 constexpr int LANES = D > 128 ? 8 : 4;
 constexpr int N = D / (4 * LANES);

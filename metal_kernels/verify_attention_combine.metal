@@ -1,6 +1,6 @@
-// partial: float [S, Hkv, R, D]; norms: float [S, Hkv, R, 2]: of each split, as verify_attention
-// leaves them; sinks: float [Hq], one more logit a head; out: [Hq * T, D]
-// Splits in which a row saw nothing are passed over. Grid: x = D; y = rows.
+// partial: float [S, Hkv, R, D]; norms: float [S, Hkv, R, 2]: outputs of verify_attention;
+// sinks: float [Hq], one more logit for each head; out: [Hq * T, D]
+// Splits without a visible key for the row are skipped. Grid: x = D; y = rows.
 uint column = thread_position_in_grid.x;
 uint row = thread_position_in_grid.y;
 uint rows = Hkv * norms_shape[2];

@@ -7,8 +7,8 @@ import mlx.core as mx
 import tiny
 from metal.ours import same_bits
 
-from dflash_mlx.context import Context
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target.target import Target
 
@@ -33,7 +33,7 @@ def target_of(
     return target
 
 
-def taps(context: Context, tokens: Sequence[int]) -> mx.array:
+def taps(context: TokenSequence, tokens: Sequence[int]) -> mx.array:
     """Taps [T, K * Ht] of plain steps."""
     context.target_cache.tape(False)
     found = [
@@ -44,11 +44,11 @@ def taps(context: Context, tokens: Sequence[int]) -> mx.array:
     return mx.concatenate(found)
 
 
-def context_of(target: Target, prompt: list[int]) -> Context:
+def context_of(target: Target, prompt: list[int]) -> TokenSequence:
     """A context that has read a prompt."""
-    context = Context(target, None)
+    context = TokenSequence(target, None)
     if prompt:
-        context.read(prompt, tiny.silent)
+        context.read(prompt)
     return context
 
 
@@ -68,24 +68,24 @@ def check(target: Target, length: int, rows: int, after: int = 2) -> None:
     following = tiny.prompt_of(after, 3)
     steps = taps(context_of(target, prompt), block)
     context = context_of(target, prompt)
-    _, found = context.verify(anchor, mx.array(block[1:], mx.int32))
+    found = context.verify(anchor, mx.array(block[1:], mx.int32)).taps
     for row in range(rows):
         assert same_bits(found[0, row], steps[row]), ("chain", length, rows, row)
 
     kept = min(KEPT, rows)
-    context.commit(anchor, (*block[1:kept], following[0]), found)
+    context.commit((anchor, *block[1:kept]), found)
     plain = context_of(target, prompt)
     taps(plain, block[:kept])
     assert same_bits(taps(context, following), taps(plain, following)), ("after", length, rows)
 
     context = context_of(target, prompt)
-    _, found = context.verify(anchor, mx.array(TREE.tokens), TREE)
+    found = context.verify(anchor, mx.array(TREE.tokens), TREE).taps
     for row in range(TREE.rows):
         path = path_to(row)
         steps = taps(context_of(target, prompt), [anchor, *(TREE.tokens[n - 1] for n in path)])
         assert same_bits(found[0, row], steps[-1]), ("tree", length, row)
     drafts = [TREE.tokens[n - 1] for n in PATH]
-    context.commit(anchor, (*drafts, following[0]), found, PATH)
+    context.commit((anchor, *drafts), found, (0, *PATH))
     plain = context_of(target, prompt)
     taps(plain, [anchor, *drafts])
     assert same_bits(taps(context, following), taps(plain, following)), ("picked", length)

@@ -2,8 +2,8 @@
 
 A machine is the seconds of its passes, with MLX's quantised products as they are: below a number of
 rows that depends on the chip and the matrix, the weights are read row by row (qmv), from there on
-once for 32 rows (qmm). A drafter is a random process that says how sure it is of each slot and
-whether the draft in it is right. What is best is found by trying every width on the same process.
+once for 32 rows (qmm). A drafter is a random process that says how sure it is of each position and
+whether the draft there is right. What is best is found by trying every width on the same process.
 """
 
 from collections import Counter
@@ -13,9 +13,9 @@ from functools import cache
 
 import numpy as np
 
-from dflash_mlx.policy.calibration import Confidence
+from dflash_mlx.policy.belief import Belief
 from dflash_mlx.policy.costs import PLAIN, Costs, Plan
-from dflash_mlx.policy.policy import Policy
+from dflash_mlx.policy.policy import Outcome, Policy, Text
 from dflash_mlx.timing.measure import Job, survey
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
@@ -54,17 +54,17 @@ class Machine:
 
     def seconds(self, job: Job) -> float:
         """Seconds of what is measured at load."""
-        kind, rows = job
-        return {"draft": self.draft, "tree": 1.05 * self.verify(rows)}.get(kind, self.verify(rows))
+        kind, rows, _ = job
+        return self.draft if kind == "draft" else self.verify(rows)
 
-    def costs(self, trees: Sequence[int] = ()) -> Costs:
+    def costs(self) -> Costs:
         """What a survey of this machine finds, on a clock that only the passes move."""
         now = [0.0]
 
         def run(job: Job) -> None:
             now[0] += self.seconds(job)
 
-        return survey(run, BLOCK, trees, clock=lambda: now[0])
+        return survey(run, BLOCK, clock=lambda: now[0])
 
     def true_costs(self) -> Costs:
         """All of it."""
@@ -96,7 +96,7 @@ class Cold:
 
     def __init__(self, costs: Costs, extra: float):
         self._costs, self._extra, self._warmth = costs, extra, 0.0
-        self.look, self.draft = costs.look, costs.draft
+        self.read, self.draft = costs.read, costs.draft
 
     def seconds(self, plan: Plan) -> float:
         """Of the next round."""
@@ -111,7 +111,7 @@ class Cold:
 
 @dataclass(frozen=True)
 class Block:
-    """One drafted block: what the drafter says of its slots, and how many it has right."""
+    """One drafted block: what the drafter says of its positions, and how many it has right."""
 
     confidence: tuple[float, ...]
     right: int
@@ -119,7 +119,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Drafter:
-    """Slot j is right with log-odds mean - fade * j + what the passage and the slot add.
+    """Position j is right with log-odds mean - fade * j + what the passage and the position add.
 
     The passage wanders (an autoregression). `scale` and `shift` make what is said from what is
     true, `noise` blurs it. `says`: it says that whatever is true.
@@ -190,31 +190,34 @@ def play(
     """
     played = Played()
     for number, drafter in enumerate(drafters):
-        policy.begin()
+        belief = policy.new_belief()
         left, blocks = TOKENS, iter(drafter.blocks(seed + number))
         while left:
-            left -= one_round(policy, costs, next(blocks), left, played, timing)
+            left -= one_round(policy, costs, belief, next(blocks), left, played, timing)
     return played
 
 
 def one_round(
     policy: Policy,
     costs: Costs | Cold,
+    belief: Belief,
     block: Block,
     room: int,
     played: Played,
     timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> int:
     """One round by the protocol; the tokens it committed."""
-    plan, seconds, drafted = PLAIN, 0.0, policy.drafts(room)
+    text = Text(belief, room)
+    plan, seconds, (drafted,) = PLAIN, 0.0, policy.drafts([text])
     if drafted:
-        looked = policy.looks()
-        plan = policy.plan(Confidence(block.confidence) if looked else None, room)
-        seconds = looked * costs.look + (plan.rows == 1) * costs.draft
+        read = policy.reads(1)
+        (plan,) = policy.choose([text], [block.confidence if read else None])
+        seconds = read * costs.read + (plan.rows == 1) * costs.draft
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
     seconds += costs.seconds(plan)
-    policy.learn(plan, min(accepted, committed), committed, timing(seconds))
+    done = Outcome(belief, plan, plan.rows - 1, min(accepted, committed), committed, drafted)
+    policy.learn([done], timing(seconds))
     played.tokens += committed
     played.seconds += seconds
     played.plans[plan] += committed

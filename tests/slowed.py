@@ -11,18 +11,21 @@ The file is read when an answer begins. All else is the program as it is.
 import json
 import os
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import dflash_mlx.session as session
 from dflash_mlx.chat.text import Piece, Reader
-from dflash_mlx.context import CHUNK, Context
+from dflash_mlx.engine import CHUNK
 from dflash_mlx.session import Session
 from dflash_mlx.stats import Stats
+from dflash_mlx.target.packed import SequenceRows
+from dflash_mlx.target.target import Target
 
 wanted: dict[str, Any] = {}
-record, one_pass, stream = Stats.record, Context._pass, Session.stream
+record, read, stream = Stats.record, Target.read, Session.stream
 
 
 class Scripted(Reader):
@@ -48,17 +51,18 @@ def slow_record(self: Stats, block: Any) -> None:
     time.sleep(wanted.get("sleep", 0))
 
 
-def slow_pass(self: Context, tokens: list[int]) -> Any:
-    """Read a chunk, slowly."""
-    time.sleep(wanted.get("read", 0))
-    return one_pass(self, tokens)
+def slow_read(self: Target, parts: Sequence[SequenceRows]) -> Any:
+    """Read a chunk of a prompt slowly, and what is verified as fast as it goes."""
+    if any(part.last for part in parts):
+        time.sleep(wanted.get("read", 0))
+    return read(self, parts)
 
 
 def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     """Answer as the file says by now."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
-    Context.read.__defaults__ = (wanted.get("chunk", CHUNK), None)
+    self.pair.engine.chunk = wanted.get("chunk", CHUNK)
     session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
     target = self.pair.target
     target.eos_ids = frozenset() if wanted.get("endless") or "says" in wanted else own_ends(target)
@@ -71,6 +75,6 @@ def own_ends(target: Any) -> frozenset[int]:
 
 
 if __name__ == "__main__":
-    Stats.record, Context._pass = slow_record, slow_pass
+    Stats.record, Target.read = slow_record, slow_read
     Session.stream = scripted_stream
     import_module("dflash_mlx.cli.app").main()

@@ -15,8 +15,8 @@ from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.kernels.dispatch import Kernels, Op, available
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation import acceptance
-from dflash_mlx.speculation.acceptance import make_rule
-from dflash_mlx.speculation.sampling import words
+from dflash_mlx.speculation.acceptance import make_rule, random_bits
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import SamplingParams
 
 
@@ -40,13 +40,13 @@ def test_numbers_that_are_none(dtype: mx.Dtype) -> None:
         broken = mx.array(logits)
         broken[row, 9] = mx.nan
         assert verify_accept.reference(broken, drafts)[0].item() == 1
-        sampled = (broken, drafts, mx.full((2, 50), 0.02), None, words(mx.random.key(1), 3))
-        for joint in (False, True):
-            assert op.reference(*sampled, joint)[0].item() == 1
+        sampled = (broken, drafts, mx.full((2, 50), 0.02), None, random_bits(mx.random.key(1), 3))
+        for block in (False, True):
+            assert op.reference(*sampled, block)[0].item() == 1
 
 
 def plain_decision(
-    p: np.ndarray, q: np.ndarray, drafts: list[int], u: np.ndarray, joint: bool
+    p: np.ndarray, q: np.ndarray, drafts: list[int], u: np.ndarray, block: bool
 ) -> tuple[int, int, float]:
     """Kept drafts and bonus token in float64, and how near a uniform number is to a border."""
     count, margins = len(drafts), [1.0]
@@ -55,7 +55,7 @@ def plain_decision(
     for value in ratio:
         weights.append(min(1.0, weights[-1] * value))
     kept = 0
-    if joint:
+    if block:
         for i in range(1, count + 1):
             chance = weights[i]
             if i < count:
@@ -68,7 +68,7 @@ def plain_decision(
             kept += 1
         margins += [abs(u[i] - ratio[i]) for i in range(count)]
     if kept < count:
-        rest = np.maximum((weights[kept] if joint else 1.0) * p[kept] - q[kept], 0)
+        rest = np.maximum((weights[kept] if block else 1.0) * p[kept] - q[kept], 0)
     else:
         rest = p[kept]
     ends = rest.cumsum() / rest.sum()
@@ -76,16 +76,16 @@ def plain_decision(
     return kept, int((ends <= u[count]).sum()), min(margins)
 
 
-@pytest.mark.parametrize("joint", [False, True], ids=["token", "block"])
+@pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 @pytest.mark.parametrize("k", [0, 4], ids=["dense", "sparse"])
-def test_decisions_are_the_papers(joint: bool, k: int) -> None:
+def test_decisions_are_the_papers(block: bool, k: int) -> None:
     """Equation 1 and algorithm 2 in float64 decide alike, unless a border is within rounding."""
     seen, compared = set(), 0
     for seed in range(120):
         keys = mx.random.split(mx.random.key(seed), 4)
         scores = 1.5 * mx.random.normal((5, 9), key=keys[0])
         own = scores[:4] + 0.5 * mx.random.normal((4, 9), key=keys[1])
-        chosen = words(keys[2], 5)
+        chosen = random_bits(keys[2], 5)
         candidates = None
         if k:
             candidates = mx.sort(mx.argpartition(-own, k, axis=-1)[:, :k], axis=-1)
@@ -95,12 +95,12 @@ def test_decisions_are_the_papers(joint: bool, k: int) -> None:
         if candidates is not None:
             drafts = mx.take_along_axis(candidates, drafts[:, None], axis=-1)[:, 0]
             dense = mx.put_along_axis(mx.zeros((4, 9)), candidates, q, axis=-1)
-        got: Any = op.reference(scores, drafts, q, candidates, chosen, joint).tolist()
+        got: Any = op.reference(scores, drafts, q, candidates, chosen, block).tolist()
         assert got[0] == 0
         assert got[3:] == drafts.tolist()
         u = np.append(np.array(chosen[:-1] >> 8) / 2**24, np.array(chosen)[-1] / 2**32)
         p = np.array(mx.softmax(scores, axis=-1), dtype=np.float64)
-        *wanted, margin = plain_decision(p, np.array(dense, dtype=np.float64), got[3:], u, joint)
+        *wanted, margin = plain_decision(p, np.array(dense, dtype=np.float64), got[3:], u, block)
         if margin > 1e-5:
             assert got[1:3] == wanted
             compared += 1
@@ -110,16 +110,16 @@ def test_decisions_are_the_papers(joint: bool, k: int) -> None:
 
 
 def test_draws_by_the_inverse_cdf() -> None:
-    """Evenly spread words draw each token as often as its part says, and never one without any."""
+    """Evenly spread random bits draw each token as often as its part says, else never."""
     p = mx.array([0.25, 0.125, 0.5, 0.0, 0.125])
     q = mx.array([0.5, 0.0, 0.25, 0.0, 0.125])
     spread = (mx.arange(4096, dtype=mx.uint32) << 20) + 3
     for word, wanted in ((1.0, [0, 1, 2, 0, 0]), (0.5, [0, 1, 0, 0, 0]), (2.0, [0, 4, 12, 0, 2])):
         weight = mx.array(word)
-        draw = mx.vmap(partial(op.draw, p, q, weight))
+        draw = mx.vmap(partial(op.sample_residual, p, q, weight))
         counts = np.bincount(np.array(draw(spread)), minlength=5) / 4096
         assert np.abs(counts - np.array(wanted) / sum(wanted)).max() <= 1 / 4096
-    nothing_left = mx.vmap(partial(op.draw, p, p, mx.array(1.0)))
+    nothing_left = mx.vmap(partial(op.sample_residual, p, p, mx.array(1.0)))
     counts = np.bincount(np.array(nothing_left(spread)), minlength=5) / 4096
     assert counts.tolist() == p.tolist()
 
@@ -185,8 +185,9 @@ def test_one_look_at_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = mx.random.normal((4, 9), key=mx.random.key(1))
     drafts = mx.argmax(logits[:-1], axis=-1)
     wanted: Any = drafts.tolist()
-    verdict = rule.judge(acceptance.Draft(drafts), logits, [])
-    assert verdict.accepted == tuple(wanted)
+    draft = Draft(drafts)
+    found = rule.accept(draft, rule.outcome(draft, logits, [], 0))
+    assert found.drafts == tuple(wanted)
     assert looks == [4 * (3 + 3)]
     assert outcome.fits(logits, drafts)
     assert verify_accept_sample.OP.name == "verify_accept_sample"

@@ -20,7 +20,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.policy.costs import Costs
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
-COSTS = Costs(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)), ((9, 1.3e-2), (17, 2e-2)))
+COSTS = Costs(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
 FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
@@ -207,10 +207,10 @@ def test_a_chat_that_may_outgrow_the_context_is_named(pair):
 
 
 def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
-    """The costs that the mode auto asks for are there, as often as it wants them, before."""
+    """The costs that the mode auto asks for are there before."""
     measured, answering = [], []
 
-    def costs(pair, depth, **options):
+    def costs(target, drafter, depth, block_size):
         measured.append((depth, bool(answering)))
         return replace(COSTS, depth=depth)
 
@@ -219,12 +219,12 @@ def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
         return honest(*args)
 
     honest = runner.ask
-    monkeypatch.setattr("dflash_mlx.timing.adaptive.measure", costs)
+    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
     monkeypatch.setattr(runner, "ask", ask)
     chat = asked("x" * 40, "and again")
     records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))
     assert len(records[0].turns) == 2
-    assert measured == [(64, False), (64, False), (256, False), (256, False)]
+    assert measured == [(64, False), (256, False)]
 
 
 def test_peak_memory_is_that_of_one_mode(pair):
@@ -234,7 +234,7 @@ def test_peak_memory_is_that_of_one_mode(pair):
         for mode in ("auto", "dflash", "ddtree", "baseline"):
             session = dflash_mlx.Session(pair, mode=mode)
             list(session.stream("hello", max_tokens=4))
-            caches = weakref.ref(session.context)
+            caches = weakref.ref(session.sequence)
             del session
             assert caches() is None
     finally:

@@ -137,7 +137,7 @@ def drawn_rows() -> list[summary.Row]:
 
 
 def test_pictures_are_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(plot, "DOTS", 40)
+    monkeypatch.setattr(plot, "DPI", 40)
     curve = Curve(32, ((1, 0.01), (2, 0.01), (4, 0.02)), (8, 0.005))
     rows = [replace(row, task=f"{row.task} for $x_$") for row in drawn_rows()]
     found = plot.draw(tmp_path / "x.png", rows, curve, "a machine of $1 or $_")
@@ -154,7 +154,7 @@ def test_pictures_have_axes_units_and_a_legend():
 
     rows = [row for row in drawn_rows() if row.mode != "baseline"]
     figure = Figure()
-    plot.speedups(figure, rows)
+    plot.speedup_bars(figure, rows)
     left, right = figure.axes
     assert (left.get_title("left"), right.get_title("left")) == ("temperature 0", "temperature 1")
     assert left.get_ylabel() == "speedup, × plain decoding"
@@ -163,7 +163,7 @@ def test_pictures_have_axes_units_and_a_legend():
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["dflash"]
 
     figure = Figure()
-    plot.positions(figure, rows)
+    plot.acceptance_by_position(figure, rows)
     assert figure.axes[0].get_ylabel() == "drafts kept, % of verifies"
     assert "position" in figure.axes[0].get_xlabel()
     assert list(figure.axes[0].lines[0].get_ydata()) == [50, 50, 0]  # type: ignore[arg-type]

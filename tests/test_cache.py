@@ -24,8 +24,8 @@ from dflash_mlx.hub import registry
 from dflash_mlx.target import recurrent
 from dflash_mlx.target.caches import rotating
 from dflash_mlx.target.caches import target_cache as cache_module
+from dflash_mlx.target.caches.recurrent import RecurrentCache, Tape
 from dflash_mlx.target.caches.target_cache import TargetCache, members
-from dflash_mlx.target.recurrent import RecurrentCache, Tape
 from dflash_mlx.target.target import Target
 
 STEPS, SOME_STEPS = 1000, 60
@@ -157,7 +157,7 @@ def test_some_steps(kind: str) -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_some_steps_run_again(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same where rows are run again, as on a GPU and with large states."""
-    monkeypatch.setattr(recurrent, "HELD", held)
+    monkeypatch.setattr(recurrent, "KEPT_STATES", held)
     walk(kind, ours, SOME_STEPS)
 
 
@@ -239,7 +239,7 @@ def test_faults_are_noticed(
     """The walk can fail: each planted fault gives other rows, states or logits."""
     fault(monkeypatch)
     for held in HELD:
-        monkeypatch.setattr(recurrent, "HELD", held)
+        monkeypatch.setattr(recurrent, "KEPT_STATES", held)
         with pytest.raises((AssertionError, ValueError)):
             walk(kind, ours, SOME_STEPS)
 
@@ -339,7 +339,7 @@ def test_a_recurrent_pass_is_taken_back_row_by_row(
     kind: str, held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a verify of 1 to 9 rows to every row of it, twice in turn; never to before the pass."""
-    monkeypatch.setattr(recurrent, "HELD", held)
+    monkeypatch.setattr(recurrent, "KEPT_STATES", held)
     target, tokens = target_of(kind), tiny.prompt_of(30)
     for count in (1, 2, 4, 5, 9):
         for first in range(count + 1):
@@ -373,7 +373,7 @@ def test_without_a_tape_only_the_whole_pass() -> None:
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_a_tape_changes_no_bit(kind: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verify's logits and states are bit by bit those of stock mlx-lm on the same instance."""
-    monkeypatch.setattr(recurrent, "HELD", held)
+    monkeypatch.setattr(recurrent, "KEPT_STATES", held)
     target, tokens = target_of(kind), tiny.prompt_of(30)
     ours, stock = TargetCache(layers_of(kind)), make_prompt_cache(target.model)
     for first, last in ((0, 7), (7, 8), (8, 24)):

@@ -140,7 +140,7 @@ def test_bundled_suite_needs_nothing(cli_app):
 
 
 def test_pictures(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("dflash_mlx.bench.plot.DOTS", 40)
+    monkeypatch.setattr("dflash_mlx.bench.plot.DPI", 40)
     result = run("--plot", str(tmp_path / "x.png"))
     assert result.exit_code == 0, result.output
     assert sorted(file.name for file in tmp_path.glob("*.png")) == [

@@ -36,6 +36,7 @@ def test_json_object(ask):
     assert found["finish_reason"] == "length"
     assert (found["reasoning"], found["model"], found["draft"]) == ("", PAIR[1], PAIR[3])
     assert found["usage"] == {"prompt": len(RAW[1]), "cached": 0, "generated": 96}
+    assert found["seed"] is None
     rounds = EXPECTED["acceptance_lengths"][0]
     speculation = found["speculation"]
     assert speculation["block_size"] == 8
@@ -45,6 +46,16 @@ def test_json_object(ask):
     assert set(found["timing"]) == {"load_s", "prefill_s", "first_token_s", "decode_s", "tok_s"}
     assert set(found["versions"]) == {"dflash", "mlx", "mlx_lm"}
     assert found["peak_memory_gb"] > 0
+
+
+def test_json_has_the_seed(ask):
+    """Also one that nobody gave: with it the answer can be had again."""
+    drawn = [*RAW, "--temp", "1", "--max-tokens", "30"]
+    assert ask(*drawn, "--seed", "7")["seed"] == 7
+    first, second = ask(*drawn), ask(*drawn)
+    assert first["seed"] != second["seed"]
+    again = ask(*drawn, "--seed", str(first["seed"]))
+    assert (again["seed"], again["tokens"]) == (first["seed"], first["tokens"])
 
 
 def test_json_without_a_drafter(cli_app):

@@ -53,16 +53,16 @@ def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
 
 
 def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
-    context = import_module("dflash_mlx.context").Context
-    read, passes = context._pass, []
+    monkeypatch.setattr("dflash_mlx.engine.CHUNK", 16)
+    target = import_module("dflash_mlx.target.target").Target
+    read, passes = target.read, []
 
-    def reading(self, tokens):
-        passes.append(len(tokens))
+    def reading(self, parts):
+        passes.extend(part.tokens.size for part in parts)
         os.kill(os.getpid(), signal.SIGINT)
-        return read(self, tokens)
+        return read(self, parts)
 
-    monkeypatch.setattr(context, "_pass", reading)
-    monkeypatch.setattr(context.read, "__defaults__", (16, None))  # tokens a chunk
+    monkeypatch.setattr(target, "read", reading)
     result = dflash("--raw", "x" * 40, "--stats")
     assert result.exit_code == 130
     assert (result.stdout, result.stderr) == ("", "  stopped while the prompt was read\n")

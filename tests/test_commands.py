@@ -40,7 +40,7 @@ def state(golden: Pair) -> Any:
     talk = dialogue.Dialogue(
         golden,
         output.Output(quiet=True),
-        settings=chat_settings.ChatSettings(max_tokens=12),
+        settings=chat_settings.ChatSettings(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
@@ -363,6 +363,18 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     page = use("/stats")
     assert f"{said.stats.accepted:,} of {said.stats.drafted:,} drafts" in page
     assert "1 answer " in page
+    assert "  seed" not in page  # nothing is drawn at temperature 0
+
+
+def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:
+    """An answer that nobody gave a seed can be had again."""
+    use("/temp 1")
+    said = state.dialogue.ask("hello")
+    assert said.stats.seed is not None
+    assert f"  seed          {said.stats.seed}" in use("/stats")
+    use("/undo")
+    use(f"/seed {said.stats.seed}")
+    assert state.dialogue.ask("hello").tokens == said.tokens
 
 
 def test_stats_of_a_hybrid() -> None:
@@ -370,7 +382,7 @@ def test_stats_of_a_hybrid() -> None:
     talk = dialogue.Dialogue(
         tiny.golden_pair("qwen35_hybrid"),
         output.Output(quiet=True),
-        settings=chat_settings.ChatSettings(max_tokens=12),
+        settings=chat_settings.ChatSettings(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
@@ -383,7 +395,7 @@ def test_stats_of_a_hybrid() -> None:
     talk.ask("hello")
     assert "1 place to go back to" in said()
     talk.ask("again")
-    cache = talk.session.context.target_cache
+    cache = talk.session.sequence.target_cache
     assert f"{cache.snapshots} places" in said()
     assert output.format_bytes(talk.session.snapshot_bytes) in said()
     assert talk.session.snapshot_bytes > 0

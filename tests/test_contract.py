@@ -32,7 +32,7 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
-from dflash_mlx.context import CHUNK
+from dflash_mlx.engine import CHUNK
 from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.target import attention
 from dflash_mlx.target.target import FAMILIES
@@ -280,8 +280,9 @@ def test_attention_is_called_by_name(family: str) -> None:
         assert call.__closure__ is None
         assert "softcap" not in " ".join(call.__code__.co_names)
         assert kind.__module__.startswith("mlx_lm.models.")
-        owned = type(layer.self_attn) is not kind
-        assert owned == (family not in LATENT)
+        ours: Any = type(layer.self_attn).__call__
+        leads_here = ours.__globals__[attention.NAME] is not scaled_dot_product_attention
+        assert leads_here == (family not in LATENT)
         assert bool(target.stock_attention) == (family in LATENT)
         assert hasattr(layer.self_attn, "kv_lora_rank") == (family in LATENT)
     names = list(inspect.signature(scaled_dot_product_attention).parameters)
@@ -318,7 +319,7 @@ def test_windows_are_those_of_rotating_caches(family: str) -> None:
 
 
 def test_penalties_look_at_twenty_tokens() -> None:
-    """sampling.HISTORY, context.history: the context of every penalty is 20 by default."""
+    """sampling.HISTORY, Sequence.history: the context of every penalty is 20 by default."""
     parameters = inspect.signature(sample_utils.make_logits_processors).parameters
     for kind in ("repetition", "presence", "frequency"):
         assert parameters[f"{kind}_context_size"].default == HISTORY
@@ -332,7 +333,7 @@ def test_penalties_look_at_twenty_tokens() -> None:
 
 
 def test_history_is_prompt_and_answer() -> None:
-    """sampling.Shaper.penalise, baseline: processors see every token so far and [1, V] logits."""
+    """sampling.Shaper.penalise: processors see every token so far and [1, V] logits."""
     seen: list[list[int]] = []
 
     def look(tokens: mx.array, logits: mx.array) -> mx.array:
@@ -349,7 +350,7 @@ def test_history_is_prompt_and_answer() -> None:
 
 
 def test_generate_step_is_one_step_ahead() -> None:
-    """baseline.decode_plain: a yielded token has been fed to the model, the last one too."""
+    """Engine.step runs ahead too: a yielded token has been fed to the model, also the last one."""
     target, prompt = tiny.make_target("qwen3"), tiny.prompt_of(9)
     cache = make_prompt_cache(target.model)
     steps = generate_step(mx.array(prompt), target.model, max_tokens=3, prompt_cache=cache)
@@ -359,7 +360,7 @@ def test_generate_step_is_one_step_ahead() -> None:
 
 
 def test_generate_step_reports_its_prefill() -> None:
-    """baseline.decode_plain: progress is what the cache holds; the total comes before token 1."""
+    """engine.CHUNK, Answer.last_alone: the prompt in chunks, its last token by itself."""
     calls: list[tuple[int, int, int]] = []
     target, prompt = tiny.make_target("qwen3"), tiny.prompt_of(9)
     cache = make_prompt_cache(target.model)
@@ -380,8 +381,8 @@ def test_generate_step_reports_its_prefill() -> None:
     assert default == CHUNK
 
 
-def test_baseline_draws_from_the_global_generator() -> None:
-    """baseline.decode_plain: mx.random.seed is what makes plain sampling repeatable."""
+def test_stock_draws_from_the_global_generator() -> None:
+    """sampling.Keys: mx.random.seed is what makes plain sampling repeatable."""
     target, prompt = tiny.make_target("qwen3"), tiny.prompt_of(9)
     sampler = sample_utils.make_sampler(1.0)
 
@@ -395,7 +396,7 @@ def test_baseline_draws_from_the_global_generator() -> None:
 
 @pytest.mark.parametrize("top_k", [0, 30, 31])
 def test_top_k_of_the_whole_vocabulary(top_k: int) -> None:
-    """sampling.Shaper, baseline: mlx-lm refuses a top_k that filters nothing; 0 is off."""
+    """sampling.Shaper: mlx-lm refuses a top_k that filters nothing; 0 is off."""
     sampler = sample_utils.make_sampler(1.0, top_k=top_k)
     if top_k:
         with pytest.raises(ValueError, match="top_k"):

@@ -14,8 +14,8 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, settle, unsettle
-from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, BlockMLP, is_swiglu, swiglu
+from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, restore_modules, use_cpu_modules
+from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, CpuSwiGLU, is_swiglu, swiglu
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 
@@ -75,12 +75,12 @@ def test_only_plain_rotations_of_our_own_model_are_replaced():
 
     ours, other = Layer(), Layer()
     ours.proj.weight = ours.proj.weight.astype(mx.bfloat16)
-    settle(ours)
+    use_cpu_modules(ours)
     assert type(ours.plain) is SharedRope
     assert type(ours.pairs) is nn.RoPE
     assert type(other.plain) is nn.RoPE
     assert ours.proj.weight.dtype == mx.float32
-    unsettle(ours)
+    restore_modules(ours)
     assert type(ours.plain) is nn.RoPE
 
 
@@ -139,7 +139,7 @@ def test_swiglu_layers_compute_that_and_nothing_else(name):
     tiny.randomise(plain, seed=1, scale=1.0)
     x = mx.random.normal((1, 7, 16), key=mx.random.key(1))
     assert is_swiglu(plain)
-    stand_in = BlockMLP(plain)
+    stand_in = CpuSwiGLU(plain)
     assert mx.allclose(stand_in(x), plain(x), rtol=1e-5, atol=1e-6)
     assert mx.array_equal(stand_in(x[:, :1]), plain(x[:, :1]))
     assert dict(tree_flatten(stand_in.parameters())).keys() == (

@@ -5,8 +5,7 @@ What trees do to caches is in test_tree_caches.py, to distributions in test_tree
 
 import random
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -16,25 +15,21 @@ import test_sampling as laws
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.context import Context
+from dflash_mlx.drafted import Drafted
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy.calibration import Confidence
-from dflash_mlx.policy.policy import Fixed
-from dflash_mlx.proposal import Branches, Chain, Step, propose
+from dflash_mlx.policy.policy import Confidence, Fixed, Text
+from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match, make_rule
+from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.target.target import Target
 from dflash_mlx.types import Plan, SamplingParams
 
 BUDGETS = (1, 4, 15, 16, 64)
 SHORT, LONG = lossless.SHORT, lossless.LONG
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
-
-
-def tree_policy(budget: int) -> Fixed:
-    """The same tree size every round."""
-    return Fixed(Plan(budget + 1, tree=True))
 
 
 def width_of(pair: Pair) -> int:
@@ -65,6 +60,13 @@ def test_golden_answers(case: str) -> None:
                 assert result.stats.acceptance_length >= expected["tau"][number]
 
 
+def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> Drafted:
+    """The block after an anchor."""
+    assert sequence.draft_cache is not None
+    block = sequence.draft_cache.block(anchor, width)
+    return Drafted(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
+
+
 @pytest.mark.parametrize("case", tiny.CASES)
 def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
     """Round by round from the same state: a tree as large as the chain, with the chain in it."""
@@ -72,23 +74,27 @@ def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
     width, rule = width_of(pair), Match(SamplingParams(), pair.target.vocab_size)
     more = 0
     for prompt in expected["prompts"][: None if tiny.ALL else 1]:
-        context = Context(pair.target, pair.drafter)
-        anchor = rule.first(context.read(prompt, tiny.silent), prompt)
+        sequence = TokenSequence(pair.target, pair.drafter)
+        anchor = tiny.chosen(rule, sequence.read(prompt), prompt)
         for _ in range(12):
             said = []
-            for plan in (Plan(width, tree=True, chain_seed=True), Plan(2 * width, True, True)):
-                offer = propose(context, rule, anchor, width, Fixed(plan), width)
-                logits, _ = offer.verify(context, anchor)
-                said.append(offer.judge(rule, logits, context.history(anchor)).tokens)
-                context.target_cache.rewind(len(context.tokens))
-            offer = propose(context, rule, anchor, width, Fixed(Plan(width)), width)
-            logits, taps = offer.verify(context, anchor)
-            verdict = offer.judge(rule, logits, context.history(anchor))
-            assert said[0] == verdict.tokens
-            assert said[1][: len(verdict.tokens)] == verdict.tokens
-            more += len(said[1]) > len(verdict.tokens)
-            context.commit(anchor, verdict.tokens, taps)
-            anchor = verdict.bonus
+            for plan in (
+                Plan(width, tree=True, chain_seed=True),
+                Plan(2 * width, True, True),
+                Plan(width),
+            ):
+                draft = drafted(sequence, rule, anchor, width).cut(plan, width)
+                found = sequence.verify(anchor, draft.tokens, draft.tree)
+                outcome = rule.outcome(draft, found.logits, [*sequence.tokens, anchor], 0)
+                said.append(rule.accept(draft, outcome).tokens)
+                if plan.tree:
+                    sequence.target_cache.rewind(len(sequence.tokens))
+            chain = said[2]
+            assert said[0] == chain
+            assert said[1][: len(chain)] == chain
+            more += len(said[1]) > len(chain)
+            sequence.commit((anchor, *chain[:-1]), found.taps)
+            anchor = chain[-1]
     assert more
 
 
@@ -110,11 +116,7 @@ class Hinted(tiny.ScriptedCache):
 
 def hinted_drafter(text: Sequence[int]) -> Drafter:
     """A drafter of that kind."""
-    fake = SimpleNamespace(
-        config=SimpleNamespace(block_size=8),
-        make_cache=lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True),
-    )
-    return cast(Drafter, fake)
+    return tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True))
 
 
 def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> Drafter:
@@ -132,7 +134,8 @@ def check(family: str, kind: str, prompt: list[int], budget: int, **options: Any
         lossless.target_of(family),
         drafter_of(kind, family, prompt, wanted),
         prompt,
-        policy=tree_policy(budget),
+        mode="ddtree",
+        tree_budget=budget,
         **options,
     )
     assert tiny.joined(blocks) == wanted
@@ -173,23 +176,20 @@ def test_plans_in_turn(family: str) -> None:
     class Dice(Fixed):
         """A plain step, a chain or a tree, by chance; some after a look."""
 
-        @property
-        def most_nodes(self) -> int:
-            return 30
+        def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
+            return [dice.random() < 0.35]
 
-        def drafts(self, room: int) -> bool:
-            return dice.random() < 0.7
-
-        def looks(self) -> bool:
+        def reads(self, count: int) -> bool:
             return dice.random() < 0.5
 
-        def plan(self, confidence: Confidence | None, room: int) -> Plan:
-            found = Plan(dice.randint(2, 30), True)
-            if confidence is not None and dice.random() < 0.5:
-                assert confidence.grow is not None
-                assert len(confidence.grow().logs) >= found.rows - 1
-                return found
-            return Plan(dice.randint(2, 8)) if confidence or dice.random() < 0.5 else found
+        def rests(self, texts: Sequence[Text]) -> bool:
+            return dice.random() < 0.3
+
+        def choose(
+            self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
+        ) -> list[Plan]:
+            tree = Plan(dice.randint(2, 30), True)
+            return [Plan(dice.randint(1, 8)) if dice.random() < 0.5 else tree]
 
     for kind in ("random2", "right", "hinted"):
         wanted = lossless.stock(family, tuple(LONG), 40)
@@ -204,56 +204,60 @@ def test_plans_in_turn(family: str) -> None:
         )
         assert tiny.joined(blocks) == wanted
         assert {block.drafted > 0 for block in blocks[1:]} == {True, False}
+        assert any(block.depth < block.drafted for block in blocks)
 
 
-@pytest.mark.parametrize(
-    ("plan", "kind"), [(Plan(1), Step), (Plan(8), Chain), (Plan(9, tree=True), Branches)]
-)
+@pytest.mark.parametrize("plan", [Plan(1), Plan(8), Plan(9, tree=True)])
 def test_no_draft_is_begun_before_the_first_token(
-    plan: Plan, kind: Any, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it would be left out of decode time; a plain step is begun, as stock mlx-lm does."""
-    begun: list[int] = []
-    honest = kind.begin
+    """Or it would make that token later; a plain step is begun, as stock mlx-lm does."""
+    begun, read = [], []
+    begin, honest = Drafted.begin, Target.read
 
-    def begin(self: Any) -> None:
-        begun.append(1)
-        honest(self)
+    def counted(self: Target, parts: Any) -> Any:
+        read.append(sum(part.tokens.size for part in parts))
+        return honest(self, parts)
 
-    monkeypatch.setattr(kind, "begin", begin)
+    monkeypatch.setattr(Drafted, "begin", lambda self: begun.append(1) or begin(self))
+    monkeypatch.setattr(Target, "read", counted)
     target = lossless.target_of("llama")
     blocks = tiny.start(
-        Context(target, tiny.random_drafter(target)),
+        TokenSequence(target, tiny.random_drafter(target)),
         SHORT,
         SamplingParams(),
-        "match",
         block_size=8,
         max_tokens=lossless.LENGTH,
-        stops=frozenset(),
         policy=Fixed(plan),
     )
+    plain = plan.rows == 1
     next(blocks)
-    assert len(begun) == (kind is Step)
+    assert not begun
+    assert read == [len(SHORT), *[1] * plain]
     next(blocks)
-    assert len(begun) > (kind is Step)
+    assert bool(begun) != plain
+    assert read == [len(SHORT), *([1, 1] if plain else [plan.rows])]
 
 
 def test_a_short_chain_is_the_start_of_the_long_one() -> None:
     """A chain of k rows is the block's first k, drafted as ever: with the whole block."""
     family, width = "llama", 8
     target = lossless.target_of(family)
-    context, rule = (
-        Context(target, tiny.random_drafter(target)),
-        Match(SamplingParams(), tiny.VOCAB),
-    )
-    anchor = rule.first(context.read(SHORT, tiny.silent), SHORT)
-    whole: Any = propose(context, rule, anchor, width, Fixed(Plan(width)), width)
+    sequence = TokenSequence(target, tiny.random_drafter(target))
+    rule = Match(SamplingParams(), tiny.VOCAB)
+    anchor = tiny.chosen(rule, sequence.read(SHORT), SHORT)
+
+    def chain(rule: Match, rows: int, room: int = width) -> Draft:
+        return drafted(sequence, rule, anchor, width).cut(Plan(rows), room)
+
+    whole: Any = chain(rule, width).tokens.tolist()
+    assert len(whole) == width - 1
     for rows in range(2, width):
-        part: Any = propose(context, rule, anchor, width, Fixed(Plan(rows)), width)
-        assert part.draft.tokens.tolist() == whole.draft.tokens.tolist()[: rows - 1]
-    sampled = make_rule("block", SamplingParams(1.0, seed=1), tiny.VOCAB)
-    part = propose(context, sampled, anchor, width, Fixed(Plan(4)), width)
-    assert part.draft.probabilities.shape == (3, tiny.VOCAB)
+        assert chain(rule, rows).tokens.tolist() == whole[: rows - 1]
+        assert chain(rule, width, rows - 1).tokens.tolist() == whole[: rows - 1]
+    part = chain(make_rule("block", SamplingParams(1.0, seed=1), tiny.VOCAB), 4)
+    assert part.probabilities is not None
+    assert part.probabilities.shape == (3, tiny.VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +313,7 @@ def test_a_conversation(family: str) -> None:
         stream.close()
         said = tiny.joined(blocks)
         assert said == wanted[: len(said)]
-        assert session.context.tokens == [*prompt, *said][:-1]
+        assert session.sequence.tokens == [*prompt, *said][:-1]
         if turn:
             assert session.stats.cached_tokens > 40
         prompt = [*prompt, *said, 7, 8]

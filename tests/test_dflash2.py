@@ -14,11 +14,11 @@ from mlx.utils import tree_flatten
 from test_pair import assert_lossless, edit_config, edit_weights, refused
 
 from dflash_mlx import api
-from dflash_mlx.context import Context
 from dflash_mlx.drafter.config import DFlash2, parse
 from dflash_mlx.drafter.convolution import DynamicConv, convolve
 from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.pair import load
+from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.drafts import Lattice
 from dflash_mlx.types import SamplingParams
 
@@ -226,32 +226,32 @@ def test_quantised(bits: int, least: float) -> None:
 
 
 def test_cut_back_and_read_again() -> None:
-    """After a rewind the same tokens give the same slots, in the window's reach and beyond it."""
+    """After a rewind the same tokens give the same block, in the window's reach and beyond it."""
     loaded = load(CASE / "target", CASE / "draft")
     prompt = tiny.expected("qwen3_dflash2")["prompts"][3]
-    context = Context(loaded.target, loaded.drafter)
-    context.read(prompt, tiny.silent)
-    first = lattice(context)
+    sequence = Sequence(loaded.target, loaded.drafter)
+    sequence.read(prompt)
+    first = lattice(sequence)
     for length in (100, 30, 1):
-        context.rewind(length)
-        context.read(prompt[length:], tiny.silent)
-        again = lattice(context)
+        sequence.rewind(length)
+        sequence.read(prompt[length:])
+        again = lattice(sequence)
         assert again.candidates.tolist() == first.candidates.tolist()
         assert tiny.apart(again.scores, first.scores) < 1e-4
 
 
-def lattice(context: Context) -> Lattice:
+def lattice(sequence: Sequence) -> Lattice:
     """What the drafter says of the next block."""
-    assert context.draft_cache is not None
-    slots = context.draft_cache.slots(5, 8)
-    assert isinstance(slots, Lattice)
-    return slots
+    assert sequence.draft_cache is not None
+    block = sequence.draft_cache.block(5, 8)
+    assert isinstance(block, Lattice)
+    return block
 
 
 def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block is drafted and judged with one copy to the host, at temperature 0 and above.
+    """A block is drafted and accepted with one copy to the host, at temperature 0 and above.
 
-    The first token, which no verify gave, and whether its logits are numbers are two scalars.
+    So is the first token, which no verify gave.
     """
     loaded = load(CASE / "target", CASE / "draft")
     prompt = tiny.expected("qwen3_dflash2")["prompts"][0]
@@ -274,10 +274,10 @@ def test_one_look_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(mx.array, "item", scalar)
             for name in ("tolist", "__bool__", "__int__", "__float__"):
                 patch.setattr(mx.array, name, forbidden, raising=False)
-            context = Context(loaded.target, loaded.drafter)
+            sequence = Sequence(loaded.target, loaded.drafter)
             sampling = SamplingParams(temperature=temperature, seed=3)
-            blocks = list(tiny.start(context, prompt, sampling, rule, **steps))
-            assert len(looks) == 2 + len(blocks[1:])
+            blocks = list(tiny.start(sequence, prompt, sampling, rule, **steps))
+            assert len(looks) == len(blocks)
             with pytest.raises(AssertionError, match="looked at"):
                 int(mx.array(1))
             with pytest.raises(AssertionError, match="looked at"):
@@ -295,11 +295,11 @@ def test_sixteen_bits_stay() -> None:
     drafter = tiny.random_drafter(target, **tiny.dflash2_settings(target))
     drafter.model.set_dtype(mx.bfloat16)
     target.model.set_dtype(mx.bfloat16)
-    context = Context(target, drafter)
-    context.read([1, 2, 3], tiny.silent)
-    assert context.draft_cache is not None
-    assert context.draft_cache.hidden(4, 8).dtype == mx.bfloat16
-    assert lattice(context).scores.dtype == mx.float32
+    sequence = Sequence(target, drafter)
+    sequence.read([1, 2, 3])
+    assert sequence.draft_cache is not None
+    assert drafter._hidden([sequence.draft_cache], [4], 8).dtype == mx.bfloat16
+    assert lattice(sequence).scores.dtype == mx.float32
 
 
 def test_a_new_convolution_changes_nothing() -> None:

@@ -76,22 +76,25 @@ def start(pair: Pair, **changes: Any) -> Any:
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Ctrl-C while the given block of the next answer is counted; 0: before the prompt is read."""
     stats, left = import_module("dflash_mlx.stats").Stats, [number]
-    context = import_module("dflash_mlx.context").Context
-    record, read = stats.record, context.read
+    engine = import_module("dflash_mlx.engine").Engine
+    record, step = stats.record, engine.step
 
     def counting(self: Any, block: Any) -> None:
         record(self, block)
         left[0] -= 1
         if left[0] == 0:
+            left[0] = -1
             os.kill(os.getpid(), signal.SIGINT)
 
-    def reading(self: Any, tokens: list[int], progress: Any, **options: Any) -> Any:
+    def reading(self: Any, sequences: Any) -> Any:
+        self.chunk = 16
         if left[0] == 0:
+            left[0] = -1
             os.kill(os.getpid(), signal.SIGINT)
-        return read(self, tokens, progress, chunk=16, **options)
+        return step(self, sequences)
 
     monkeypatch.setattr(stats, "record", counting)
-    monkeypatch.setattr(context, "read", reading)
+    monkeypatch.setattr(engine, "step", reading)
 
 
 def common(a: list[int], b: list[int]) -> int:
@@ -116,7 +119,7 @@ class Watched:
         sent = dialogue.chat_messages(chat, prompt)
         wanted = self.stranger(sent, talk.settings.max_tokens, talk.settings.think)
         ids = talk.session.tokens(sent, think=talk.settings.think)
-        return wanted, common(talk.session.context.tokens, ids[:-1])
+        return wanted, common(talk.session.sequence.tokens, ids[:-1])
 
     def check(self, said: Any, wanted: Any, shared: int) -> None:
         """The answer is the stranger's, or its beginning where it was stopped."""
@@ -189,14 +192,15 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
     talk.replace_chat(talk.split_last_turn()[1])
     prompt = "Reverse the list 1, 2, 3, 4, 5."
     tokens, shared = watched.expect(talk.chat, prompt)
-    context = talk.session.context
+    sequence = talk.session.sequence
 
-    def stale(ids: list[int]) -> tuple[int, int]:
-        context.rewind(common(context.tokens, ids[:-1]) + 9)
-        context.tokens[:] = ids[: len(context.tokens)]
-        return len(context.tokens), 0
+    def stale(prompt: tuple[int, ...], *, drafting: bool) -> tuple[int, int]:
+        ids = list(prompt)
+        sequence.rewind(common(sequence.tokens, ids[:-1]) + 9)
+        sequence.tokens[:] = ids[: len(sequence.tokens)]
+        return len(sequence.tokens), 0
 
-    context.reuse = stale
+    sequence.reuse = stale
     said = talk.ask(prompt)
     assert said.tokens != tokens[0]
     with pytest.raises(AssertionError):

@@ -471,13 +471,13 @@ def test_a_model_that_no_kernel_is_proven_for(cli_app):
 
 def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
-    from dflash_mlx.proof.prove import Verdict
+    from dflash_mlx.proof.prove import KernelResult
 
     verdict_json = import_module("dflash_mlx.cli.doctor.kernels").verdict_json
-    wrong = verdict_json(Verdict("a", False, float("inf"), reason="gives what is no number"))
+    wrong = verdict_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
     assert (wrong["error"], wrong["on"]) == (None, False)
     assert json.dumps(wrong, allow_nan=False)
-    assert verdict_json(Verdict("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
+    assert verdict_json(KernelResult("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
 
 
 @pytest.mark.parametrize("flag", ["--model", "--draft"])
@@ -490,27 +490,31 @@ def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
 
 def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
-    from dflash_mlx.proof import verdicts
-    from dflash_mlx.proof.prove import UNUSED, Verdict
+    from dflash_mlx.proof import results
+    from dflash_mlx.proof.prove import UNUSED, KernelResult
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     assert look()["kernels"]["found"].startswith("1")
-    key, file = f"{verdicts.machine()}-1", verdicts.verdict_file()
-    slow = Verdict("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
-    known = [slow, Verdict("b", True, 0.0, 1e-3, 0.5), Verdict("c", True, 0.0, reason=UNUSED)]
-    verdicts.write_verdicts(file, key, known)
+    key, file = f"{results.machine_key()}-1", results.results_file()
+    slow = KernelResult("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
+    known = [
+        slow,
+        KernelResult("b", True, 0.0, 1e-3, 0.5),
+        KernelResult("c", True, 0.0, reason=UNUSED),
+    ]
+    results.write_results(file, key, known)
     check = look()["kernels"]
     assert check["status"] == "ok"
     assert check["found"].endswith(
         " · 1 on at the last check · a off: 1.4x as slow as MLX's own"
     )  # fmt: skip
-    wrong = Verdict("b", False, 0.5, reason="differs from its reference by 0.5")
-    verdicts.write_verdicts(file, key, [wrong])
+    wrong = KernelResult("b", False, 0.5, reason="differs from its reference by 0.5")
+    results.write_results(file, key, [wrong])
     check = look()["kernels"]
     assert check["status"] == "warn"
     assert check["found"].endswith(" · b off: differs from its reference by 0.5")
     assert "dflash doctor --kernels" in check["hint"]
-    verdicts.write_verdicts(file, "another machine", [slow])
+    results.write_results(file, "another machine", [slow])
     assert "b off" in look()["kernels"]["found"]
     monkeypatch.setenv("DFLASH_KERNELS", "stock")
     assert "not used: DFLASH_KERNELS is stock" in look()["kernels"]["found"]
@@ -551,12 +555,12 @@ def test_self_test_sees_drafts_that_are_worth_nothing(monkeypatch, look):
 def test_self_test_without_the_bundled_pair(monkeypatch, look):
     """A DFlashError keeps its message and its hint."""
     from dflash_mlx.errors import DFlashError
-    from dflash_mlx.hub import resolve as hub
+    from dflash_mlx.hub import resolve
 
     def missing(_part):
         raise DFlashError("the bundled pair is missing.", hint="install it")
 
-    monkeypatch.setattr(hub, "bundled", missing)
+    monkeypatch.setattr(resolve, "bundled", missing)
     check = look()["self-test"]
     assert (check["status"], check["found"], check["hint"]) == (
         "fail",

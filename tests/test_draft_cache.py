@@ -5,16 +5,16 @@ import pytest
 import tiny
 from tiny import prompt_of
 
-from dflash_mlx.context import Context
 from dflash_mlx.drafter.drafter import WAITING, DraftCache
+from dflash_mlx.sequence import Sequence
 
 
 @pytest.fixture(scope="module")
-def read() -> tuple[Context, mx.array]:
-    """A context of a random pair, and the taps of some tokens that it did not read."""
+def read() -> tuple[Sequence, mx.array]:
+    """A sequence of a random pair, and the taps of some tokens that it did not read."""
     target = tiny.make_target("qwen3")
     drafter = tiny.random_drafter(target)
-    return Context(target, drafter), target.taps(mx.array([prompt_of(40)]))
+    return Sequence(target, drafter), target.taps(mx.array([prompt_of(40)]))
 
 
 def drafted(cache: DraftCache) -> mx.array:
@@ -22,9 +22,9 @@ def drafted(cache: DraftCache) -> mx.array:
     return cache.draft_logits(5, 8)
 
 
-def fresh(context: Context, taps: mx.array) -> DraftCache:
+def fresh(sequence: Sequence, taps: mx.array) -> DraftCache:
     """A cache that computes its rows at once."""
-    cache = context._drafter.make_cache() if context._drafter else None
+    cache = sequence.drafter.make_cache() if sequence.drafter else None
     assert isinstance(cache, DraftCache)
     cache.absorb(taps)
     mx.eval(cache.state)
@@ -32,24 +32,24 @@ def fresh(context: Context, taps: mx.array) -> DraftCache:
 
 
 @pytest.mark.parametrize("length", [30, 29, 26, 24, 21, 20, 12])
-def test_a_cut_among_rows_that_wait(read: tuple[Context, mx.array], length: int) -> None:
+def test_a_cut_among_rows_that_wait(read: tuple[Sequence, mx.array], length: int) -> None:
     """Rows behind the cut are forgotten, those before it and those that come after count."""
-    context, taps = read
-    cache = fresh(context, taps[:, :20])
+    sequence, taps = read
+    cache = fresh(sequence, taps[:, :20])
     for first, end in ((20, 21), (21, 25), (25, 30)):
         cache.absorb(taps[:, first:end])
     assert (cache.offset, cache.rows.offset) == (30, 20)
     cache.rewind(length)
     assert (cache.offset, cache.rows.offset) == (length, min(20, length))
-    assert mx.allclose(drafted(cache), drafted(fresh(context, taps[:, :length])), atol=1e-5)
+    assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps[:, :length])), atol=1e-5)
     cache.absorb(taps[:, length:40])
-    assert mx.allclose(drafted(cache), drafted(fresh(context, taps)), atol=1e-5)
+    assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps)), atol=1e-5)
 
 
-def test_rows_do_not_wait_for_ever(read: tuple[Context, mx.array]) -> None:
+def test_rows_do_not_wait_for_ever(read: tuple[Sequence, mx.array]) -> None:
     """Taps are large: after so many tokens without a draft they become rows."""
-    context, taps = read
-    cache = fresh(context, taps)
+    sequence, taps = read
+    cache = fresh(sequence, taps)
     for number in range(1, WAITING + 1):
         assert cache.rows.offset == 40
         cache.absorb(taps[:, :1])

@@ -17,7 +17,7 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 from dflash_mlx import Pair, Session, load
-from dflash_mlx.cpu.swiglu import BlockMLP
+from dflash_mlx.cpu.swiglu import CpuSwiGLU
 from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
@@ -54,7 +54,7 @@ def answer(
     """The tokens of a greedy answer, what it left in the caches, and τ."""
     session = Session(pair, mode=mode)
     blocks = list(session.stream(prompt, max_tokens=most, **options))
-    held, count = session.context.target_cache.layers, len(session.context.tokens)
+    held, count = session.sequence.target_cache.layers, len(session.sequence.tokens)
     arrays = [part[..., :count, :] for layer in held for part in (layer.keys, layer.values)]
     return tiny.joined(blocks), arrays, session.stats.acceptance_length
 
@@ -122,7 +122,7 @@ def test_loading_exactly() -> None:
     pair = load(exact=True)
     assert pair.target.kernels.exact
     modules = pair.target.model.modules()
-    assert not any(isinstance(module, BlockMLP) for module in modules)
+    assert not any(isinstance(module, CpuSwiGLU) for module in modules)
     assert any(isinstance(module, StandIn) for module in modules)
     assert not any(isinstance(m, StandIn) for m in load().target.model.modules())
     prompt = held_out(1)[0].prompt

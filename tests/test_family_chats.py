@@ -92,7 +92,7 @@ def test_a_switch_reaches_the_prompt() -> None:
         session = Session(pair)
         ids = session.tokens("why?", reasoning_effort=effort)
         list(session.stream("why?", max_tokens=1, reasoning_effort=effort))
-        assert session.context.tokens == ids
+        assert session.sequence.tokens == ids
         assert (effort or "medium") in pair.target.tokenizer.decode(ids)
         seen.add(tuple(ids))
     assert len(seen) == 3
@@ -112,7 +112,7 @@ def test_tools_reach_the_prompt() -> None:
     ]
     session = Session(pair)
     list(session.stream(messages, max_tokens=1, tools=[TOOL]))
-    text = pair.target.tokenizer.decode(session.context.tokens)
+    text = pair.target.tokenizer.decode(session.sequence.tokens)
     for part in (
         'developer<|message|>{"name": "add"',
         "to=functions.add",
@@ -139,4 +139,4 @@ def test_what_is_not_known_is_refused(wrong: Callable[[Session], Any]) -> None:
     with pytest.raises(UsageError) as caught:
         wrong(session)
     assert caught.value.hint
-    assert session.context.tokens == []
+    assert session.sequence.tokens == []

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download, memory, registry
 
 chat = import_module("dflash_mlx.cli.chat.command")
@@ -35,7 +35,7 @@ class Mac:
         patch.setattr(first_run, "has_metal", lambda: True)
         patch.setattr(first_run, "free_disk", lambda: int(self.disk))
         patch.setattr(memory, "working_set", lambda: int(self.limit))
-        patch.setattr(snapshots, "cached_state", lambda r: "yes" if r in self.cached else "no")
+        patch.setattr(hub_cache, "cached_state", lambda r: "yes" if r in self.cached else "no")
         patch.setattr(download, "plan", self.plan)
         patch.setattr(typer, "confirm", self.confirm)
 
@@ -72,7 +72,7 @@ def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_asks_before_it_downloads(mac: Mac, says: bool) -> None:
     """The size is in the question; no means the bundled pair."""
     mac.says = says
-    entry = registry.suits(int(mac.limit), int(mac.disk))
+    entry = registry.best_pair(int(mac.limit), int(mac.disk))
     assert entry is not None
     assert mac.choice() == (entry.target if says else None)
     assert "6.0 GB" in mac.asked[0]

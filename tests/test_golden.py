@@ -8,12 +8,12 @@ import pytest
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.context import Context
 from dflash_mlx.drafter import model
 from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.convolution import DynamicConv
 from dflash_mlx.drafter.selector import CandidateSelector
 from dflash_mlx.pair import Pair
+from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Lattice
 
@@ -48,37 +48,36 @@ def test_baseline_answers(case: Any) -> None:
 def test_first_two_blocks(case: Any) -> None:
     """Taps, drafter logits and verify logits of two blocks; the second goes through the cache."""
     pair, _, vectors = case
-    context = Context(pair.target, pair.drafter)
+    sequence = Sequence(pair.target, pair.drafter)
     prompt = vectors["prompt_ids"].tolist()
     near(pair.target.taps(mx.array([prompt]))[0], vectors["prompt_taps"])
-    near(context.read(prompt, tiny.silent)[0], vectors["target_last_logits"])
+    near(sequence.read(prompt)[0], vectors["target_last_logits"])
     for block in ("block1", "block2"):
-        assert context.draft_cache is not None
+        assert sequence.draft_cache is not None
         ids = vectors[f"{block}_ids"]
-        assert context.draft_cache.offset == vectors[f"{block}_start"]
+        assert sequence.draft_cache.offset == vectors[f"{block}_start"]
         assert set(ids[1:].tolist()) == {pair.drafter.config.mask_token_id}
-        logits = context.draft_cache.draft_logits(int(ids[0]), len(ids))
+        logits = sequence.draft_cache.draft_logits(int(ids[0]), len(ids))
         near(logits, vectors[f"{block}_logits"])
-        slots = context.draft_cache.slots(int(ids[0]), len(ids))
-        drafts = np.array(slots.likeliest().tokens).tolist()
+        said = sequence.draft_cache.block(int(ids[0]), len(ids))
+        drafts = np.array(said.greedy().tokens).tolist()
         assert drafts == vectors[f"{block}_draft_tokens"].tolist()
-        verified, taps = context.verify(int(ids[0]), mx.array(drafts))
-        near(verified, vectors[f"{block}_verify_logits"])
-        near(taps[0], vectors[f"{block}_verify_taps"])
+        found = sequence.verify(int(ids[0]), mx.array(drafts))
+        near(found.logits, vectors[f"{block}_verify_logits"])
+        near(found.taps[0], vectors[f"{block}_verify_taps"])
         accepted = int(vectors[f"{block}_accepted"])
-        bonus = int(np.array(verified[accepted]).argmax())
-        context.commit(int(ids[0]), (*drafts[:accepted], bonus), taps)
+        sequence.commit((int(ids[0]), *drafts[:accepted]), found.taps)
 
 
-def read_to_block(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Context:
-    """A context that has read what stands before a block of the vectors, in one pass."""
-    context = Context(pair.target, pair.drafter)
+def read_to_block(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Sequence:
+    """A sequence that has read what stands before a block of the vectors, in one pass."""
+    sequence = Sequence(pair.target, pair.drafter)
     prompt = vectors["prompt_ids"].tolist()
     if block == "block2":
         accepted = int(vectors["block1_accepted"])
         prompt += [vectors["block1_ids"][0], *vectors["block1_draft_tokens"][:accepted]]
-    context.read([int(token) for token in prompt], tiny.silent)
-    return context
+    sequence.read([int(token) for token in prompt])
+    return sequence
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +89,18 @@ def second() -> tuple[Pair, dict[str, np.ndarray]]:
 
 def lattice(pair: Pair, vectors: dict[str, np.ndarray], block: str) -> Lattice:
     """What the DFlash 2 drafter says of a block's slots."""
-    context = read_to_block(pair, vectors, block)
-    assert context.draft_cache is not None
+    sequence = read_to_block(pair, vectors, block)
+    assert sequence.draft_cache is not None
     ids = vectors[f"{block}_ids"]
-    slots = context.draft_cache.slots(int(ids[0]), len(ids))
-    assert isinstance(slots, Lattice)
-    return slots
+    said = sequence.draft_cache.block(int(ids[0]), len(ids))
+    assert isinstance(said, Lattice)
+    return said
 
 
-def walked(slots: Lattice) -> tuple[mx.array, mx.array]:
+def walked(said: Lattice) -> tuple[mx.array, mx.array]:
     """The drafts, and the scores that the walk to them has passed."""
-    drafts = slots.likeliest().tokens
-    return drafts, slots.passed(mx.argmax(slots.candidates == drafts[:, None], axis=-1))
+    drafts = said.greedy().tokens
+    return drafts, said.passed(mx.argmax(said.candidates == drafts[:, None], axis=-1))
 
 
 @pytest.mark.parametrize("block", ["block1", "block2"])
@@ -168,11 +167,11 @@ def test_taps_in_chunks(case: Any) -> None:
     pair, _, vectors = case
     prompt = vectors["prompt_ids"].tolist()
     for chunk in (1, 7, 50):
-        context = Context(pair.target, pair.drafter)
-        context.read(prompt, tiny.silent, chunk)
-        assert context.draft_cache is not None
+        sequence = Sequence(pair.target, pair.drafter)
+        sequence.read(prompt, chunk)
+        assert sequence.draft_cache is not None
         ids = vectors["block1_ids"]
-        near(context.draft_cache.draft_logits(int(ids[0]), len(ids)), vectors["block1_logits"])
+        near(sequence.draft_cache.draft_logits(int(ids[0]), len(ids)), vectors["block1_logits"])
 
 
 def test_wrong_taps_are_noticed(case: Any) -> None:
@@ -180,11 +179,11 @@ def test_wrong_taps_are_noticed(case: Any) -> None:
     pair, _, vectors = case
     ids = pair.drafter.config.target_layer_ids
     shifted = tiny.golden_pair_of(pair, tuple(number + 1 for number in ids))
-    context = Context(shifted.target, shifted.drafter)
-    context.read(vectors["prompt_ids"].tolist(), tiny.silent)
-    assert context.draft_cache is not None
+    sequence = Sequence(shifted.target, shifted.drafter)
+    sequence.read(vectors["prompt_ids"].tolist())
+    assert sequence.draft_cache is not None
     block = vectors["block1_ids"]
-    logits = context.draft_cache.draft_logits(int(block[0]), len(block))
+    logits = sequence.draft_cache.draft_logits(int(block[0]), len(block))
     assert np.abs(np.array(logits) - vectors["block1_logits"]).max() > 0.1
 
 

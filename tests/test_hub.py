@@ -28,9 +28,9 @@ from hub_server import (
 
 import dflash_mlx
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download, transfer
-from dflash_mlx.hub import resolve as hub
+from dflash_mlx.hub.resolve import fetch
 
 REPO = "owner/model"
 WEIGHTS = "model.safetensors"
@@ -62,7 +62,7 @@ def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def refused(match, call=lambda: hub.fetch(REPO)):
+def refused(match, call=lambda: fetch(REPO)):
     """The call fails in one sentence with one hint."""
     with pytest.raises(DFlashError, match=match) as caught:
         call()
@@ -75,7 +75,7 @@ def refused(match, call=lambda: hub.fetch(REPO)):
 
 def parts(cache):
     """Files that are not complete."""
-    return list(cache.rglob(f"*{snapshots.PART}"))
+    return list(cache.rglob(f"*{hub_cache.INCOMPLETE}"))
 
 
 def sizes(cache):
@@ -89,10 +89,10 @@ def sizes(cache):
 
 def test_fetch_brings_what_loading_needs(server):
     """And nothing else: no README, no second copy of the weights in a sub-folder."""
-    folder = hub.fetch(REPO)
+    folder = fetch(REPO)
     assert content(folder) == wanted(server)
-    assert snapshots.cached_state(REPO) == "yes"
-    assert snapshots.cached_repos() == [REPO]
+    assert hub_cache.cached_state(REPO) == "yes"
+    assert hub_cache.cached_repos() == [REPO]
 
 
 def test_fetch_brings_a_tokenizers_code(server):
@@ -104,24 +104,24 @@ def test_fetch_brings_a_tokenizers_code(server):
     own["tokenization_kimi.py"] = b"raise SystemExit  # fetched, never run"
     own["tool_declaration_ts.py"] = b"raise SystemExit"
     own["kimi/other.py"] = b"not wanted"
-    folder = hub.fetch(REPO)
+    folder = fetch(REPO)
     assert content(folder) == wanted(server)
     (folder / "tokenization_kimi.py").unlink()
-    assert snapshots.cached_state(REPO) == "partly"
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert hub_cache.cached_state(REPO) == "partly"
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_a_whole_model_is_used_without_asking(server):
-    folder = hub.fetch(REPO)
+    folder = fetch(REPO)
     before = server.requests
-    assert hub.fetch(REPO) == folder
+    assert fetch(REPO) == folder
     assert server.requests == before
 
 
 def test_progress_counts_every_byte_once(server):
     seen = []
     server.piece = 1000
-    hub.fetch(REPO, lambda done, total: seen.append((done, total)))
+    fetch(REPO, lambda done, total: seen.append((done, total)))
     total = sum(map(len, wanted(server).values()))
     assert seen[0] == (0, total)
     assert seen[-1] == (total, total)
@@ -135,7 +135,7 @@ def test_plan_says_the_size_and_fetches_nothing(server, cache):
     assert (found.total_bytes, found.missing_bytes, found.cached) == (total, total, False)
     assert not cache.exists()
     assert not server.asked
-    hub.fetch(REPO)
+    fetch(REPO)
     found = download.plan(REPO)
     assert (found.missing_bytes, found.cached) == (0, True)
 
@@ -144,22 +144,22 @@ def test_a_cut_connection_goes_on_by_itself(server):
     """The bytes that came are not asked for again."""
     server.piece = 1000
     server.cuts = [(WEIGHTS, 5000), (WEIGHTS, 6000)]
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
     assert server.starts(WEIGHTS) == [0, 5000, 11000]
 
 
 def test_a_second_download_goes_on(server, cache):
     """Also when the first gave up, and progress begins at what is there."""
     server.piece = 1000
-    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.WAITS)
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.RETRY_DELAYS)
     error = refused("connection was cut")
     assert "goes on" in error.hint
     assert sizes(cache)[-1] == 7000
-    assert snapshots.cached_state(REPO) == "partly"
+    assert hub_cache.cached_state(REPO) == "partly"
     assert len(wanted(server)[WEIGHTS]) - 7000 <= download.plan(REPO).missing_bytes < 20_000
     server.asked.clear()
     seen = []
-    assert content(hub.fetch(REPO, lambda done, _: seen.append(done))) == wanted(server)
+    assert content(fetch(REPO, lambda done, _: seen.append(done))) == wanted(server)
     assert seen[0] >= 7000
     assert server.starts(WEIGHTS) == [7000]
     assert [asked.has_range for asked in server.asked if asked.name == WEIGHTS] == [True]
@@ -172,7 +172,7 @@ def test_a_server_without_ranges_sends_all_again(server):
     server.piece = 1000
     server.cuts = [(WEIGHTS, 5000)]
     seen = []
-    folder = hub.fetch(REPO, lambda done, total: seen.append((done, total)))
+    folder = fetch(REPO, lambda done, total: seen.append((done, total)))
     assert content(folder) == wanted(server)
     assert seen[-1][0] == seen[-1][1]
 
@@ -184,59 +184,59 @@ def test_damage_on_the_way_is_found(server, cache):
     blob = blob_of(WEIGHTS, wanted(server)[WEIGHTS])
     assert not [path for path in cache.rglob("*") if path.name.startswith(blob)]
     server.damage = set()
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_damaged_bytes_from_before_are_found(server, cache):
     """An unfinished file that somebody wrote into."""
-    name = blob_of(WEIGHTS, wanted(server)[WEIGHTS]) + snapshots.PART
-    part = snapshots.repo_folder(REPO) / "blobs" / name
+    name = blob_of(WEIGHTS, wanted(server)[WEIGHTS]) + hub_cache.INCOMPLETE
+    part = hub_cache.repo_folder(REPO) / "blobs" / name
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * 5000)
     refused("arrived damaged")
     part.write_bytes(b"x" * 50_000)  # longer than the file
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_one_download_of_a_file_at_a_time(server, monkeypatch):
     """Two that append to one file would damage it."""
     import fcntl
 
-    monkeypatch.setattr(transfer, "LOCK_WAIT", 0.0)
+    monkeypatch.setattr(transfer, "LOCK_TIMEOUT", 0.0)
     data = wanted(server)[WEIGHTS]
-    part = snapshots.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + snapshots.PART)
+    part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
     part.parent.mkdir(parents=True)
     with part.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         refused("being downloaded by another program")
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_a_new_version_is_fetched_only_when_asked_for(server):
     """`pull` asks; files that did not change are not fetched again."""
-    old = hub.fetch(REPO)
+    old = fetch(REPO)
     server.repos[REPO] = {
         **server.repos[REPO],
         "config.json": server.repos[REPO]["config.json"] + b" ",
     }
-    assert hub.fetch(REPO) == old
+    assert fetch(REPO) == old
     server.asked.clear()
     new = download.download(REPO)
     assert new != old
     assert content(new) == wanted(server)
     assert [asked.name for asked in server.asked] == ["config.json"]
-    assert hub.fetch(REPO) == new
+    assert fetch(REPO) == new
 
 
 def test_asking_for_the_size_does_not_hide_what_is_there(server):
     """The Hub's own dry run would move `main` to a version that is not here."""
-    old = hub.fetch(REPO)
+    old = fetch(REPO)
     server.repos[REPO] = {
         **server.repos[REPO],
         "config.json": server.repos[REPO]["config.json"] + b" ",
     }
     assert download.plan(REPO).missing_bytes > 0
-    assert snapshots.local(REPO) == old
+    assert hub_cache.cached_folder(REPO) == old
 
 
 def test_gated(server):
@@ -247,9 +247,9 @@ def test_gated(server):
 
 
 def test_not_there(server):
-    error = refused("there is no model 'owner/other' on the Hub", lambda: hub.fetch("owner/other"))
+    error = refused("there is no model 'owner/other' on the Hub", lambda: fetch("owner/other"))
     assert "spelling" in error.hint
-    refused("there is no model", lambda: hub.fetch("owner/with space"))
+    refused("there is no model", lambda: fetch("owner/with space"))
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_not_there(server):
 def test_an_overloaded_hub(server, status, match):
     """A passing refusal is waited out, a lasting one is said."""
     server.statuses = [(status, {})]
-    assert content(hub.fetch(REPO)) == wanted(server)
-    snapshots.remove(REPO)
+    assert content(fetch(REPO)) == wanted(server)
+    hub_cache.remove(REPO)
     server.statuses = [(status, {})] * 99
     assert "goes on" in refused(match).hint
     server.statuses = []
@@ -283,7 +283,7 @@ def test_not_whole_on_the_hub(server):
     server.repos[REPO] = tiny_repo(parts=2)
     server.repos[REPO].pop("model-00002-of-00002.safetensors")
     refused("model-00002-of-00002.safetensors is missing")
-    assert snapshots.cached_state(REPO) == "partly"
+    assert hub_cache.cached_state(REPO) == "partly"
 
 
 def test_a_hub_that_does_not_answer(server, monkeypatch):
@@ -302,7 +302,7 @@ def test_nobody_answers(cache, monkeypatch):
 
 def test_the_disk_is_too_small(server, cache, monkeypatch):
     """Said before anything is fetched."""
-    small = SimpleNamespace(free=download.ROOM)
+    small = SimpleNamespace(free=download.RESERVED_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
     assert "HF_HOME" in refused("there is no room for 'owner/model'").hint
     assert not server.asked
@@ -311,7 +311,7 @@ def test_the_disk_is_too_small(server, cache, monkeypatch):
 
 def test_the_disk_gets_full(server, cache, monkeypatch):
     """While writing; what is there by then stays, and the next try goes on."""
-    write = transfer.write
+    write = transfer.write_all
     server.piece = 1000
 
     def full(out, data):
@@ -320,12 +320,12 @@ def test_the_disk_gets_full(server, cache, monkeypatch):
         if len(data) > room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(transfer, "write", full)
+    monkeypatch.setattr(transfer, "write_all", full)
     assert "goes on" in refused("the disk is full").hint
-    assert snapshots.local(REPO) is None
-    monkeypatch.setattr(transfer, "write", write)
+    assert hub_cache.cached_folder(REPO) is None
+    monkeypatch.setattr(transfer, "write_all", write)
     server.asked.clear()
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
     assert server.starts(WEIGHTS)[0] >= 9000
 
 
@@ -351,7 +351,7 @@ def test_the_system_refuses_to_write(server, cache):
     out, err = process.communicate(timeout=60)
     assert "the disk is full" in out, err
     assert sizes(cache)[-1] == 100_000
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
     assert server.starts(WEIGHTS) == [0, 100_000]
 
 
@@ -368,9 +368,9 @@ def test_offline(server, cache, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert "--offline" in refused("is not on this machine and the Hub may not be asked").hint
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    folder = hub.fetch(REPO)
+    folder = fetch(REPO)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert hub.fetch(REPO) == folder
+    assert fetch(REPO) == folder
     refused("may not be asked for a newer version", lambda: download.download(REPO))
     (folder / WEIGHTS).unlink()
     assert "pull owner/model" in refused("is downloaded only in part").hint
@@ -378,8 +378,8 @@ def test_offline(server, cache, monkeypatch):
 
 def test_offline_by_variable(server, cache):
     """HF_HUB_OFFLINE is read when the client is imported; nothing is asked."""
-    program = "import sys; from dflash_mlx.hub import resolve as hub; print(hub.fetch(sys.argv[1]))"
-    hub.fetch(REPO)
+    program = "import sys; from dflash_mlx.hub.resolve import fetch; print(fetch(sys.argv[1]))"
+    fetch(REPO)
     before = server.requests
     for repo, answer in ((REPO, "snapshots"), ("owner/other", "not on this machine")):
         env = environment(server.endpoint, cache, HF_HUB_OFFLINE="1")
@@ -413,9 +413,9 @@ def test_what_is_not_whole_is_never_handed_out(server, monkeypatch, harm):
     from huggingface_hub import constants
 
     server.repos[REPO] = tiny_repo(parts=2)
-    HARMS[harm](hub.fetch(REPO))
-    assert snapshots.local(REPO) is None
-    assert snapshots.cached_state(REPO) == "partly"
+    HARMS[harm](fetch(REPO))
+    assert hub_cache.cached_folder(REPO) is None
+    assert hub_cache.cached_state(REPO) == "partly"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     refused("only in part")
 
@@ -424,15 +424,15 @@ def test_what_is_not_whole_is_never_handed_out(server, monkeypatch, harm):
 def test_what_is_not_whole_is_mended(server, harm):
     """Online what is missing or too short is downloaded."""
     server.repos[REPO] = tiny_repo(parts=2)
-    HARMS[harm](hub.fetch(REPO))
-    assert content(hub.fetch(REPO)) == wanted(server)
+    HARMS[harm](fetch(REPO))
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_a_drafter_needs_no_tokenizer(server):
     server.repos[REPO]["config.json"] = b'{"architectures": ["DFlashDraftModel"]}'
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         server.repos[REPO].pop(name)
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
     server.repos[REPO]["config.json"] = b"{}"
     refused(r"tokenizer\.json is missing", lambda: download.download(REPO))
 
@@ -442,16 +442,16 @@ def test_remove(server, cache):
     kept = [f"owner/kept{number}" for number in range(4)]
     for name in (REPO, *kept):
         server.repos[name] = tiny_repo()  # the same content, so the same version id
-        hub.fetch(name)
-    assert snapshots.remove(REPO) == sum(map(len, wanted(server).values()))
-    assert snapshots.cached_state(REPO) == "no"
-    assert snapshots.cached_repos() == kept
-    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.WAITS)
+        fetch(name)
+    assert hub_cache.remove(REPO) == sum(map(len, wanted(server).values()))
+    assert hub_cache.cached_state(REPO) == "no"
+    assert hub_cache.cached_repos() == kept
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.RETRY_DELAYS)
     refused("connection was cut")
-    assert snapshots.cached_repos() == [*kept, REPO]
-    assert snapshots.remove(REPO) > 7000
+    assert hub_cache.cached_repos() == [*kept, REPO]
+    assert hub_cache.remove(REPO) > 7000
     assert parts(cache) == []
-    refused("is not in the cache", lambda: snapshots.remove(REPO))
+    refused("is not in the cache", lambda: hub_cache.remove(REPO))
 
 
 def test_a_pair_from_the_hub_answers(server, monkeypatch):
@@ -468,7 +468,7 @@ def test_a_pair_from_the_hub_answers(server, monkeypatch):
     assert said == EXPECTED["greedy_tokens"][1][:16]
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert dflash_mlx.load(*names).target.path == pair.target.path
-    cut(snapshots.repo_folder(names[1]) / "snapshots" / server.commit(names[1]) / WEIGHTS)
+    cut(hub_cache.repo_folder(names[1]) / "snapshots" / server.commit(names[1]) / WEIGHTS)
     refused("'owner/draft' is downloaded only in part", lambda: dflash_mlx.load(*names))
 
 
@@ -512,10 +512,10 @@ def kill_after(forker, server, events, pause):
 
 def assert_sound(server):
     """Offline the model is refused, or is right to the last byte; whether it was there."""
-    if snapshots.local(REPO) is None:
+    if hub_cache.cached_folder(REPO) is None:
         refused("may not be asked")
         return False
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
     return True
 
 
@@ -533,7 +533,7 @@ def test_killed_downloads_leave_nothing_damaged(server, cache, monkeypatch):
         kill_after(forker, server, 10**9, 0)  # not killed: how much happens in one
         every = server.events
         assert assert_sound(server)
-        snapshots.remove(REPO)
+        hub_cache.remove(REPO)
         for _ in range(50):
             with monkeypatch.context() as patch:
                 patch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -542,23 +542,23 @@ def test_killed_downloads_leave_nothing_damaged(server, cache, monkeypatch):
                 resumed += any(asked.start for asked in server.asked)
                 if assert_sound(server):
                     whole += 1
-                    snapshots.remove(REPO)
+                    hub_cache.remove(REPO)
     finally:
         forker.kill()
         forker.communicate()
     assert whole
     assert resumed > 5
-    assert content(hub.fetch(REPO)) == wanted(server)
+    assert content(fetch(REPO)) == wanted(server)
 
 
 def test_the_check_after_a_kill_would_see_damage(server, monkeypatch):
     """The planted fault: without the look at what is missing, a short shard is handed out."""
     from huggingface_hub import constants
 
-    cut(hub.fetch(REPO) / WEIGHTS)
+    cut(fetch(REPO) / WEIGHTS)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert not assert_sound(server)
-    monkeypatch.setattr(snapshots, "missing", lambda _: "")
+    monkeypatch.setattr(hub_cache, "first_missing_file", lambda _: "")
     with pytest.raises(AssertionError):
         assert_sound(server)
 

@@ -20,14 +20,13 @@ from mlx_lm.models.cache import QuantizedKVCache, RotatingKVCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.policy.policy import Fixed
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target import attention, recurrent
 from dflash_mlx.target import gated_delta_kernels as deltas
+from dflash_mlx.target.caches import recurrent as recurrent_cache
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.target import Target
-from dflash_mlx.target.tree_pass import Branch
-from dflash_mlx.types import Plan
+from dflash_mlx.target.tree_pass import TreePass
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
 LENGTH = 16
@@ -86,7 +85,7 @@ def answer(
         prompt,
         block_size=8 if tree else rows,
         max_tokens=LENGTH,
-        policy=Fixed(Plan(rows, tree=True)) if tree else None,
+        **({"mode": "ddtree", "tree_budget": rows - 1} if tree else {}),
     )
     target.kernels = Kernels()
     assert tiny.joined(blocks) == wanted
@@ -168,46 +167,46 @@ def no_sinks(patch: pytest.MonkeyPatch) -> None:
 
 def parents_of_a_chain(patch: pytest.MonkeyPatch) -> None:
     """A fault: a tree's rows are taken for a chain."""
-    honest = Branch.__init__
+    honest = TreePass.__init__
 
-    def init(self: Branch, tree: Tree) -> None:
+    def init(self: TreePass, tree: Tree) -> None:
         honest(self, tree)
         self.parents = tuple(range(-1, tree.rows - 1))
 
-    patch.setattr(Branch, "__init__", init)
+    patch.setattr(TreePass, "__init__", init)
 
 
 def context_one_short(patch: pytest.MonkeyPatch) -> None:
     """A fault: the newest committed row counts as the block's first."""
-    honest = attention.Held
+    honest = attention.CachedRows
 
     def held(keys: Any, values: Any, start: int, context: int, *rest: Any) -> Any:
         return honest(keys, values, start, max(0, context - 1), *rest)
 
-    patch.setattr(attention, "Held", held)
+    patch.setattr(attention, "CachedRows", held)
 
 
 def replay_of_one_row_fewer(patch: pytest.MonkeyPatch) -> None:
     """A fault: the last row that stays is not learned."""
     honest = deltas.replay
-    patch.setattr(recurrent, "replay", lambda tapes, rows: honest(tapes, [*rows][:-1]))
+    patch.setattr(recurrent_cache, "replay", lambda tapes, rows: honest(tapes, [*rows][:-1]))
 
 
 def replay_of_other_layers(patch: pytest.MonkeyPatch) -> None:
     """A fault: the layers get each other's states."""
     honest = deltas.replay
-    patch.setattr(recurrent, "replay", lambda tapes, rows: honest(tapes, rows)[::-1])
+    patch.setattr(recurrent_cache, "replay", lambda tapes, rows: honest(tapes, rows)[::-1])
 
 
 def a_stale_pass(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a layer reads what another layer was lent."""
-    honest = attention.Pass.held
+    """A fault: a layer reads what another layer shares."""
+    honest = attention.MaskedRows.cached
     first: dict[int, Any] = {}
 
     def held(self: Any, keys: Any, cache: Any, mask: Any) -> Any:
         return first.setdefault(id(self), honest(self, keys, cache, mask))
 
-    patch.setattr(attention.Pass, "held", held)
+    patch.setattr(attention.MaskedRows, "cached", held)
 
 
 @pytest.mark.parametrize(
@@ -345,11 +344,11 @@ def test_exact_passes_refuse_what_they_do_not_know() -> None:
     with pytest.raises(DFlashError, match="QuantizedKVCache"):
         target.forward(mx.array([SHORT]), held)
     held = target.make_cache()
-    now = attention.Pass(attention.Rows.of(0, range(-1, 4)))
+    now = attention.MaskedRows(attention.Rows.of(0, range(-1, 4)))
     keys = mx.zeros((1, 1, 5, 32))
     held.members[0].update_and_fetch(keys, keys)
-    assert now.held(keys, held.members[0], mx.ones((5, 5), mx.bool_)) is None
-    assert now.held(keys, held.members[0], "causal") is not None
+    assert now.cached(keys, held.members[0], mx.ones((5, 5), mx.bool_)) is None
+    assert now.cached(keys, held.members[0], "causal") is not None
 
     target.kernels = Kernels(MetalLauncher(), exact=True)
     tree = Tree((5,) * 64, (0,) * 64, (1,) * 64, (0.0,) * 64)
@@ -369,11 +368,11 @@ def test_a_pass_leaves_nothing_behind() -> None:
         before = [vars(cache)["make_mask"] for cache in held.members]
         target.forward(mx.array([[1, *tree.tokens]]), held)
         assert [vars(cache)["make_mask"] for cache in held.members] == before
-    assert target._attention._pass is None
+    assert target._attention._passes == [None]
     assert not any("make_mask" in vars(cache) for cache in held.members)
-    with pytest.raises(IndexError), target._attention.over(3, held.members, None):
+    with pytest.raises(IndexError), target._attention.over([(3, held.members, None)]):
         raise IndexError
-    assert target._attention._pass is None
+    assert target._attention._passes == [None]
     target.kernels = Kernels()
 
 

@@ -13,9 +13,9 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.context import Context
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.kernels import outcome
+from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
@@ -126,8 +126,8 @@ def test_two_families_in_turn() -> None:
     families = ("qwen3_5", "gemma4", "gpt_oss")
     streams = []
     for family in families:
-        context = Context(target_of(family), drafter_of("random", family, LONG))
-        options: dict[str, Any] = {"block_size": 6, "max_tokens": LENGTH, "stops": frozenset()}
+        context = TokenSequence(target_of(family), drafter_of("random", family, LONG))
+        options: dict[str, Any] = {"block_size": 6, "max_tokens": LENGTH}
         streams.append(tiny.start(context, LONG, SamplingParams(), "match", **options))
     said: list[list[int]] = [[] for _ in families]
     while any(len(tokens) < LENGTH for tokens in said):
@@ -227,17 +227,17 @@ def keep_one_rejected_row(patch: pytest.MonkeyPatch) -> None:
 
 def keep_one_tap_too_many(patch: pytest.MonkeyPatch) -> None:
     """A fault: the drafter's cache keeps a row of a draft that was rejected."""
-    honest = Context.commit
+    honest = TokenSequence.commit
 
     def commit(
-        self: Context, anchor: int, kept: tuple[int, ...], taps: mx.array, *path: Any
+        self: TokenSequence, kept: tuple[int, ...], taps: mx.array, *path: Any, **rest: Any
     ) -> None:
-        honest(self, anchor, kept, taps, *path)
+        honest(self, kept, taps, *path, **rest)
         assert self.draft_cache is not None
         if len(kept) < taps.shape[1]:
             self.draft_cache.absorb(taps[:, len(kept) : len(kept) + 1])
 
-    patch.setattr(Context, "commit", commit)
+    patch.setattr(TokenSequence, "commit", commit)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a machine costs: the survey on simulated clocks, scratch contexts of every family, the file.
+"""What a machine costs: the survey on simulated clocks, scratch sequences, the file.
 
 No wall-clock time is asserted: clocks are made up, and real passes are only held to leaving
 everything as it was.
@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -20,24 +19,26 @@ import tiny
 from simulated import BLOCK, MACHINES, Machine
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
-from dflash_mlx.context import Context
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.costs import Costs
+from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.target.caches.target_cache import members
-from dflash_mlx.timing.adaptive import usual_tree
-from dflash_mlx.timing.measure import BUDGET, Job, Scratch, measure, survey
-from dflash_mlx.timing.ruler import (
-    Ruler,
-    cost_file,
-    depth_for,
-    fingerprint,
-    read_costs,
-    write_costs,
-)
+from dflash_mlx.target.target import Target
+from dflash_mlx.timing.cost_file import cost_file, fingerprint, read_costs, write_costs
+from dflash_mlx.timing.cost_table import CostTable, depth_for
+from dflash_mlx.timing.measure import BUDGET, Job, survey
+from dflash_mlx.timing.scratch import Scratch, measure
 from dflash_mlx.types import SamplingParams
 
-JOBS: list[Job] = [("plain", 1), ("draft", 8), ("chain", 2), ("chain", 8)]
+JOBS = [
+    Job("plain", 1),
+    Job("draft", 8),
+    Job("chain", 2),
+    Job("chain", 8),
+    Job("draft", 8, 2),
+    Job("chain", 8, 2),
+]
 
 
 def clocked(seconds: Callable[[Job], float]) -> tuple[Callable[[Job], None], Callable[[], float]]:
@@ -53,7 +54,7 @@ def clocked(seconds: Callable[[Job], float]) -> tuple[Callable[[Job], None], Cal
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 def test_survey_finds_what_there_is(machine: Machine) -> None:
     """All it says is true, and the useful widths are there."""
-    found = machine.costs(trees=(16, 32))
+    found = machine.costs()
     assert found.plain == pytest.approx(machine.verify(1))
     assert found.draft == pytest.approx(machine.draft)
     for rows, seconds in found.chain:
@@ -61,26 +62,31 @@ def test_survey_finds_what_there_is(machine: Machine) -> None:
     assert {1, 2, 4, 8, BLOCK} <= {rows for rows, _ in found.chain}
 
 
-def test_survey_looks_where_costs_step_up() -> None:
-    """With time to spare it closes in on a step between measured widths."""
-    run, clock = clocked(lambda job: 1e-3 if job[1] < 6 else 2e-3)
-    found = survey(run, BLOCK, clock=clock)
-    assert {5, 6} <= {rows for rows, _ in found.chain}
-    assert found.verify(5) == pytest.approx(1e-3)
-    assert found.verify(6) == pytest.approx(2e-3)
-
-
 def test_survey_keeps_to_its_budget() -> None:
     """A slow target is not measured for long; the widths that are left out cost as wider ones."""
-    run, clock = clocked(lambda job: 0.02 + 0.01 * job[1])
-    found = survey(run, BLOCK, (16, 24, 32, 64), clock=clock)
-    assert clock() < max(BUDGET, 24 * 0.03) + 0.7
-    assert not found.tree
+    run, clock = clocked(lambda job: 0.02 + 0.01 * job.rows)
+    found = survey(run, BLOCK, batch=True, clock=clock)
+    assert clock() < max(BUDGET[0], BUDGET[1] * 0.03) + 0.7
     run, clock = clocked(lambda job: 10.0)
-    found = survey(run, BLOCK, budget=0.0, clock=clock)
+    found = survey(run, BLOCK, budget=(0.0, 0), clock=clock)
     assert found.chain[-1] == (BLOCK, 10.0)
-    run, clock = clocked(lambda job: 1e-4 * job[1])
-    assert [rows for rows, _ in survey(run, BLOCK, (16, 64), clock=clock).tree] == [16, 64]
+
+
+def test_survey_times_a_second_sequence() -> None:
+    """What a second sequence adds to a pass of as many rows, and a second block to a draft."""
+
+    def seconds(job: Job) -> float:
+        more = (3e-4 if job.kind == "draft" else 2e-4) * (job.sequences - 1)
+        return 1e-3 + 1e-4 * job.rows + more
+
+    run, clock = clocked(seconds)
+    found = survey(run, BLOCK, batch=True, clock=clock)
+    assert found.sequence == pytest.approx(2e-4)
+    assert found.block == pytest.approx(3e-4)
+    assert found.chain[-1][0] == 64
+    run, clock = clocked(seconds)
+    alone = survey(run, BLOCK, clock=clock)
+    assert (alone.sequence, alone.block, alone.chain[-1][0]) == (0.0, 0.0, BLOCK)
 
 
 def test_survey_bears_noise() -> None:
@@ -103,7 +109,7 @@ def test_first_runs_do_not_count() -> None:
     def seconds(job: Job) -> float:
         first = job not in seen
         seen.add(job)
-        return 1e-3 * job[1] + 0.02 * first
+        return 1e-3 * job.rows + 0.02 * first
 
     run, clock = clocked(seconds)
     found = survey(run, BLOCK, clock=clock)
@@ -111,13 +117,13 @@ def test_first_runs_do_not_count() -> None:
     assert found.verify(4) == pytest.approx(4e-3)
 
 
-def test_what_a_look_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_reading_confidence_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time to build a verify, which no longer happens while the drafter runs; no more."""
     pair = pair_of("qwen3")
-    for build, ponder in ((1e-9, 0.0), (1e-9, 0.5), (1e9, 0.0)):
+    for build in (1e-9, 1e9):
         monkeypatch.setattr(Scratch, "building", lambda *_, build=build: build)
-        found = measure(pair, 33, budget=0.0, ponder=ponder)
-        assert found.look == min(build, found.draft) + ponder
+        found = measured(pair, 33)
+        assert found.read == min(build, found.draft)
 
 
 def pair_of(family: str) -> Pair:
@@ -126,21 +132,39 @@ def pair_of(family: str) -> Pair:
     return Pair(target, random_drafter(target), f"tiny-{family}", "tiny")
 
 
+def scratch_of(pair: Pair, depth: int) -> Scratch:
+    """Sequences to time the pair's passes on."""
+    assert pair.drafter is not None
+    return Scratch(pair.target, pair.drafter, depth)
+
+
+def measured(pair: Pair, depth: int) -> Costs:
+    """The costs of the pair, in no more time than it takes."""
+    assert pair.drafter is not None
+    return measure(pair.target, pair.drafter, depth, 8, budget=(0.0, 0))
+
+
+def table_of(pair: Pair, costs: Callable[[int], Costs], block_size: int = 8) -> CostTable:
+    """The cost table of the pair."""
+    assert pair.drafter is not None
+    return CostTable(pair.target, pair.drafter, block_size, costs)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 @pytest.mark.parametrize("depth", [WINDOW - 1, 300])
-def test_scratch_contexts(family: str, depth: int) -> None:
+def test_scratch_sequences(family: str, depth: int) -> None:
     """Every kind of cache can pretend a depth, and every job leaves it there with sound numbers."""
-    pair = pair_of(family)
-    scratch = Scratch(pair, depth)
-    context = scratch._context
+    scratch = scratch_of(pair_of(family), depth)
     for job in JOBS:
-        assert scratch.building(job[1]) > 0
+        assert scratch.building(job.rows) > 0
         scratch.run(job)
-        assert context.target_cache.offset == context.draft_cache.offset == depth, job
-        assert len(context.tokens) == depth
-    logits, _ = context.verify(5, mx.array([6, 7, 8]))
-    assert mx.isfinite(logits).all().item()
-    for cache in members(context.target_cache.layers):
+        for sequence in scratch._sequences:
+            assert sequence.draft_cache is not None
+            assert sequence.target_cache.offset == sequence.draft_cache.offset == depth, job
+            assert len(sequence.tokens) == depth
+    sequence = scratch._sequences[0]
+    assert mx.isfinite(sequence.verify(5, mx.array([6, 7, 8])).logits).all().item()
+    for cache in members(sequence.target_cache.layers):
         assert cache.offset == depth + 4
 
 
@@ -148,17 +172,17 @@ def test_scratch_contexts(family: str, depth: int) -> None:
 def test_scratch_rows_are_as_many_as_real_ones(family: str) -> None:
     """A pass reads as much as it would after a real prefill: the shapes say what it costs."""
     pair, depth = pair_of(family), 70
-    real = Context(pair.target, pair.drafter)
-    real.read(prompt_of(depth), tiny.silent)
-    scratch = Scratch(pair, depth)._context
+    real = Sequence(pair.target, pair.drafter)
+    real.read(prompt_of(depth))
+    scratch = scratch_of(pair, depth)._sequences[0]
     shapes = []
-    for context in (real, scratch):
-        context.verify(5, mx.array([6, 7, 8]))
-        caches = members(context.target_cache.layers)
-        shapes.append([held(cache) for cache in caches])
-        context.target_cache.rewind(depth)
+    for sequence in (real, scratch):
+        sequence.verify(5, mx.array([6, 7, 8]))
+        shapes.append([held(cache) for cache in members(sequence.target_cache.layers)])
+        sequence.target_cache.rewind(depth)
     assert shapes[0] == shapes[1]
     assert real.draft_cache is not None
+    assert scratch.draft_cache is not None
     assert held(real.draft_cache.rows) == held(scratch.draft_cache.rows)
 
 
@@ -174,40 +198,38 @@ def test_measuring_does_not_disturb_a_conversation(family: str) -> None:
     """An answer goes on as if nothing had been measured in its middle."""
     pair = pair_of(family)
 
-    def answer(between: Callable[[], None]) -> list[int]:
+    def answer(meanwhile: Callable[[], None]) -> list[int]:
         """The tokens of an answer, with something done after each block."""
         tokens: list[int] = []
-        options: dict[str, Any] = {"block_size": 6, "max_tokens": 24, "stops": frozenset()}
-        context = Context(pair.target, pair.drafter)
-        for block in tiny.start(context, prompt_of(20), SamplingParams(), "match", **options):
+        sequence = Sequence(pair.target, pair.drafter)
+        options: dict[str, Any] = {"block_size": 6, "max_tokens": 24}
+        for block in tiny.start(sequence, prompt_of(20), SamplingParams(), **options):
             tokens += block.tokens
-            between()
+            meanwhile()
         return tokens
 
-    def measured() -> None:
-        """Every job, on a scratch context that is as deep as the conversation's."""
-        scratch = Scratch(pair, 20 + WINDOW)
+    def all_jobs() -> None:
+        """Every job, on scratch sequences that are as deep as the conversation."""
+        scratch = scratch_of(pair, 20 + WINDOW)
         for job in JOBS:
             scratch.run(job)
 
-    assert answer(measured) == answer(lambda: None)
+    assert answer(all_jobs) == answer(lambda: None)
 
 
 def test_measure_gives_costs() -> None:
     """All that a policy needs is there, above 0, and the depth that it holds for."""
-    found = measure(pair_of("qwen3"), 33, budget=0.0)
+    found = measured(pair_of("qwen3"), 33)
     assert found.depth == 33
     assert min(found.plain, found.draft, *(s for _, s in found.chain)) > 0
-    assert [rows for rows, _ in found.chain][-1] == 8
-    assert 0 <= found.look <= found.draft
+    assert 8 in [rows for rows, _ in found.chain]
+    assert 0 <= found.read <= found.draft
 
 
 # The file.
 
 
-COSTS = Costs(
-    plain=0.01, draft=0.004, chain=((1, 0.01), (8, 0.014)), tree=((16, 0.02),), look=1e-4, depth=256
-)
+COSTS = Costs(plain=0.01, draft=0.004, chain=((1, 0.01), (8, 0.014)), read=1e-4, depth=256)
 
 
 class Counted:
@@ -221,11 +243,11 @@ class Counted:
         return replace(COSTS, depth=depth)
 
 
-def test_depths_are_powers_of_four() -> None:
+def test_depths_grow_by_proportion() -> None:
     """A context is measured again when it is about four times as long, never beyond its length."""
     depths = [0, 1, 64, 127, 129, 511, 513, 2047, 2049, 6000, 100_000]
     assert [depth_for(d) for d in depths] == [
-        *[64] * 4, *[256] * 2, *[1024] * 2, *[4096] * 2, 8192
+        *[64] * 4, *[256] * 2, *[1024] * 2, 4096, *[8192] * 2
     ]  # fmt: skip
     assert depth_for(5000, 4000) == 4000
     assert depth_for(3, 50) == 50
@@ -234,114 +256,76 @@ def test_depths_are_powers_of_four() -> None:
 def test_costs_are_measured_once() -> None:
     """A second process finds them in the user's cache folder; so does the first, in memory."""
     pair, count = pair_of("qwen3"), Counted()
-    ruler = Ruler(pair, count)
-    assert ruler.at(10) == ruler.at(120) == replace(COSTS, depth=64)
-    assert ruler.at(600).depth == 1024
-    assert Ruler(pair, count).at(100) == ruler.at(100)
-    assert count.depths == ruler.measured == [64, 1024]
+    table = table_of(pair, count)
+    assert table.at(10) == table.at(120) == replace(COSTS, depth=64)
+    assert table.at(600).depth == 1024
+    assert table_of(pair, count).at(100) == table.at(100)
+    assert count.depths == [64, 1024]
     assert cost_file().is_relative_to(Path.home())
 
 
-def test_the_next_conversation_measures_once_more() -> None:
-    """A machine that was busy at first is not thought slow for ever; twice is enough."""
-    busy = replace(COSTS, plain=0.011, chain=((1, 0.011), (4, 0.012), (8, 0.03)), look=2e-4)
-    quiet = [busy, replace(COSTS, chain=((1, 0.01), (6, 0.013), (8, 0.014)))]
-    pair = pair_of("qwen3")
-    for times in (1, 2, 2):
-        ruler = Ruler(pair, lambda depth: replace(quiet.pop(0), depth=depth))
-        ruler.begin(100)
-        assert ruler.at(100).runs == times
-        ruler.at(90)
-    best = ((1, 0.01), (4, 0.012), (6, 0.013), (8, 0.014))
-    assert ruler.at(100) == replace(COSTS, chain=best, depth=64, runs=2)
-    assert quiet == []
+@pytest.mark.parametrize("format", [1, 2, 3])
+def test_costs_of_an_older_format_are_measured_again(
+    format: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever was in them; the log says so."""
+    pair, count = pair_of("qwen3"), Counted()
+    table_of(pair, count).at(1)
+    old = {"plain": 1, "tree": [[9, 1.0]], "build": 0.1, "runs": 2}
+    cost_file().write_text(json.dumps({"format": format, "costs": {"a-64": old}}))
+    with caplog.at_level(logging.WARNING):
+        assert table_of(pair, count).at(1).depth == 64
+    assert "are of another version and are measured again" in caplog.text
+    assert count.depths == [64, 64]
 
 
-def test_a_width_that_met_a_busy_moment_is_measured_again() -> None:
-    """A chain that took longer than a wider tree: other work was counted, for three runs on end."""
-    late = [("chain", 16)] * 3
-
-    def seconds(job: Job) -> float:
-        busy = job in late
-        if busy:
-            late.remove(job)
-        return 0.01 + 0.0002 * job[1] + 0.006 * busy
-
-    run, clock = clocked(seconds)
-    found = survey(run, BLOCK, (9, 17, 33, 65), clock=clock)
-    assert found.verify(16) == pytest.approx(0.01 + 0.0002 * 16)
-
-
-def test_between_two_depths_costs_grow_by_proportion() -> None:
-    """Where both neighbours are known; a depth that is not is not measured for that."""
-
-    depths: list[int] = []
-
-    def growing(depth: int) -> Costs:
-        depths.append(depth)
-        some = 4 if depth == 64 else 8
-        return Costs(
-            plain=1 + depth / 64,
-            draft=depth / 640,
-            chain=((1, 1 + depth / 64), (some, 2 + depth / 32), (16, 3 + depth / 32)),
-            tree=((32, depth / 16),) if depth < 300 else (),
-            depth=depth,
-        )
-
-    pair = pair_of("qwen3")
-    ruler = Ruler(pair, growing)
-    assert [ruler.at(depth).depth for depth in (125, 256)] == [64, 256]
-    for other in (ruler, Ruler(pair, growing)):
-        found = other.at(175)
-        assert found.depth == 181  # 64 * 2 ** 1.5
-        assert found.plain == pytest.approx(1 + 181 / 64, rel=0.01)
-        assert found.draft == pytest.approx(181 / 640, rel=0.01)
-        assert [rows for rows, _ in found.chain] == [1, 4, 8, 16]
-        assert found.verify(16) == pytest.approx(3 + 181 / 32, rel=0.01)
-        assert found.verify(32, tree=True) == pytest.approx(181 / 16, rel=0.01)
-    assert ruler.at(1000).tree == ()
-    half = ruler.at(512)  # a tree that is measured at one end costs as a chain at the other
-    assert half.verify(32, tree=True) == pytest.approx(16 + (2 * 35 - 16) / 3)
-    assert ruler.at(10).depth == 64
-    assert depths == [64, 256, 1024]
+def test_the_depths_between_two_contexts() -> None:
+    """What is measured for contexts that grow from one length to another."""
+    table = table_of(pair_of("qwen3"), Counted())
+    assert table.between(3, 9) == [64]
+    assert table.between(100, 700) == [64, 256, 1024]
+    assert table.between(1000, 10**6)[-1] == depth_for(10**6, make_target("qwen3").context_length)
 
 
 def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is read, at its own depth: not at depth 0 too, nor before the first token comes."""
-    target = make_target("qwen3")
-    pair = Pair(target, random_drafter(target), "t", "d")
-    depths: list[int] = []
+    pair, depths = pair_of("qwen3"), list[int]()
 
-    def costs(pair: Pair, depth: int, **_: Any) -> Costs:
+    def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
         depths.append(depth)
         return Costs(1.0, 0.1, ((1, 1.0), (8, 1.5)))
 
-    monkeypatch.setattr("dflash_mlx.timing.adaptive.measure", costs)
+    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
     session = Session(pair, mode="auto")
     answer = session.stream(prompt_of(200), max_tokens=9)
     assert depths == [256]
     list(answer)
     list(session.stream(prompt_of(20, 1), max_tokens=9))
     assert depths == [256, 64]
+    list(Session(pair, mode="auto").stream(prompt_of(20, 1), max_tokens=9))
+    list(Session(pair_of("qwen3"), mode="auto").stream(prompt_of(200), max_tokens=9))
+    assert depths == [256, 64]
 
 
-def test_other_pairs_and_kinds_have_their_own_costs() -> None:
+def test_other_pairs_and_block_sizes_have_their_own_costs() -> None:
     """Costs of one pair never serve another, nor another block size."""
     count = Counted()
     pair, other = pair_of("qwen3"), pair_of("llama")
-    for ruler in (Ruler(pair, count), Ruler(other, count), Ruler(pair, count, kind="4")):
-        ruler.at(1)
+    for table in (table_of(pair, count), table_of(other, count), table_of(pair, count, 4)):
+        table.at(1)
     assert len(count.depths) == 3
-    assert fingerprint(pair) == fingerprint(pair_of("qwen3"))
-    assert fingerprint(pair) != fingerprint(other)
+    table_of(pair_of("qwen3"), count).at(1)
+    assert len(count.depths) == 3
+    parts = [(p.target, random_drafter(p.target)) for p in (pair, other)]
+    assert fingerprint(*parts[0]) != fingerprint(*parts[1])
 
 
 def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new MLX may have faster kernels."""
     pair, count = pair_of("qwen3"), Counted()
-    Ruler(pair, count).at(1)
-    monkeypatch.setattr("dflash_mlx.timing.ruler.version", lambda name: "9.9")
-    Ruler(pair, count).at(1)
+    table_of(pair, count).at(1)
+    monkeypatch.setattr("dflash_mlx.timing.cost_file.version", lambda name: "9.9")
+    table_of(pair, count).at(1)
     assert len(count.depths) == 2
 
 
@@ -352,13 +336,13 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
         "{",
         "[]",
         '{"format": 0, "costs": {}}',
-        '{"format": 2, "costs": 3}',
-        '{"format": 2, "costs": {"KEY": {"plain": 1}}}',
+        '{"format": 4, "costs": 3}',
+        '{"format": 4, "costs": {"KEY": {"plain": 1}}}',
         "plain",
         "chain",
         "rows",
-        "look",
-        "host",
+        "read",
+        "block",
         "depth",
         "infinite",
     ],
@@ -366,7 +350,7 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_damaged_files_are_measured_again(damage: str) -> None:
     """Whatever is in the file: costs are measured, and the file is sound afterwards."""
     pair, count = pair_of("qwen3"), Counted()
-    Ruler(pair, count).at(1)
+    table_of(pair, count).at(1)
     file = cost_file()
     data = json.loads(file.read_text())
     (entry,) = data["costs"].values()
@@ -382,18 +366,18 @@ def test_damaged_files_are_measured_again(damage: str) -> None:
         entry["draft"] = math.nan
     named = damage in entry or damage in ("rows", "infinite")
     file.write_text(json.dumps(data) if named else damage)
-    assert Ruler(pair, count).at(1) == replace(COSTS, depth=64)
+    assert table_of(pair, count).at(1) == replace(COSTS, depth=64)
     assert len(count.depths) == 2
     assert list(read_costs(file).values()) == [replace(COSTS, depth=64)]
 
 
 def test_a_damaged_entry_takes_no_other_along(caplog: pytest.LogCaptureFixture) -> None:
     """What can be read stays, and the log names what cannot."""
-    Ruler(pair_of("qwen3"), Counted()).at(64)
+    table_of(pair_of("qwen3"), Counted()).at(64)
     file = cost_file()
     data = json.loads(file.read_text())
     ((key, entry),) = data["costs"].items()
-    data["costs"] = {"broken": {**entry, "grow": "x"}, key: entry}
+    data["costs"] = {"broken": {**entry, "block": "x"}, key: entry}
     file.write_text(json.dumps(data))
     with caplog.at_level(logging.WARNING):
         assert list(read_costs(file)) == [key]
@@ -405,7 +389,7 @@ def test_a_folder_that_cannot_be_written(caplog: pytest.LogCaptureFixture) -> No
     cost_file().parent.parent.mkdir(parents=True, exist_ok=True)
     cost_file().parent.write_text("a file, not a folder")
     with caplog.at_level(logging.WARNING):
-        assert Ruler(pair_of("qwen3"), Counted()).at(1).depth == 64
+        assert table_of(pair_of("qwen3"), Counted()).at(1).depth == 64
     assert "cannot be kept" in caplog.text
 
 
@@ -418,7 +402,7 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.timing.ruler.os.replace", fails)
+        patch.setattr("dflash_mlx.files.user_cache.os.replace", fails)
         write_costs(file, "b", COSTS)
     assert read_costs(file) == {"a": COSTS}
     for number in range(70):
@@ -427,28 +411,3 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert "69" in read_costs(file)
     assert "a" not in read_costs(file)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
-
-
-@pytest.mark.parametrize("block_size", [2, 3, 4, 16])
-def test_usual_trees_have_as_many_nodes_as_they_should(block_size: int) -> None:
-    """The smallest blocks have room for few tokens a path; vocabularies have many."""
-    for nodes in (8, 16, 32, 64):
-        tree = usual_tree(nodes, block_size - 1)
-        assert len(tree.tokens) == nodes
-        assert max(tree.depths) <= block_size - 1
-
-
-def test_a_tree_is_measured_where_one_is_given() -> None:
-    """The verify of a tree gets it; nothing is measured for trees without."""
-    pair, asked = pair_of("qwen3"), []
-
-    def verify(anchor: int, drafts: mx.array, *tree: object) -> tuple[mx.array, mx.array]:
-        asked.extend(tree)
-        return Context.verify(scratch._context, anchor, drafts)
-
-    scratch = Scratch(pair, 40, lambda nodes: SimpleNamespace(nodes=nodes))
-    scratch._context.verify = verify
-    scratch.run(("tree", 5))
-    scratch.run(("chain", 5))
-    assert [cast(Any, tree).nodes for tree in asked] == [4]
-    assert scratch._context.target_cache.offset == 40

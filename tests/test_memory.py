@@ -10,8 +10,16 @@ import tiny
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import memory, registry
-from dflash_mlx.hub.memory import Need, cache_bytes, check_fits, judge, need, snapshot_bytes
+from dflash_mlx.hub.memory import (
+    MemoryEstimate,
+    cache_bytes,
+    check_fits,
+    estimate_memory,
+    memory_fit,
+    snapshot_bytes,
+)
 from dflash_mlx.hub.registry import find
+from dflash_mlx.thread import MLXThread
 
 GB = 10**9
 CONFIG = {
@@ -110,31 +118,31 @@ def folders(tmp_path):
 def test_need_of_folders(folders):
     target, draft = folders
     grown = cache_bytes(CONFIG, 100)
-    assert need(target, None, 100) == Need(1000, grown, 0)
-    assert need(target, draft, 100) == Need(1000, 2 * grown, 320)
-    assert need(target, draft, 100, draft_bits=4).draft == 90
-    assert need(target, draft, 100, draft_bits=8).draft == 170
-    assert need(target, draft, 100).total == 1000 + 2 * grown + 320
+    assert estimate_memory(target, None, 100) == MemoryEstimate(1000, grown, 0)
+    assert estimate_memory(target, draft, 100) == MemoryEstimate(1000, 2 * grown, 320)
+    assert estimate_memory(target, draft, 100, draft_bits=4).draft == 90
+    assert estimate_memory(target, draft, 100, draft_bits=8).draft == 170
+    assert estimate_memory(target, draft, 100).total == 1000 + 2 * grown + 320
 
 
 def test_the_cpu_holds_16_bits_as_32(folders):
     """Weights that are quantised stay as they are."""
     target, draft = folders
-    wide = need(target, draft, 100, item_bytes=4)
-    assert wide == Need(2000, 4 * cache_bytes(CONFIG, 100), 640)
+    wide = estimate_memory(target, draft, 100, item_bytes=4)
+    assert wide == MemoryEstimate(2000, 4 * cache_bytes(CONFIG, 100), 640)
     (target / "config.json").write_text(json.dumps({**CONFIG, "quantization": {"bits": 4}}))
-    assert need(target, draft, 100, item_bytes=4).weights == 1000
+    assert estimate_memory(target, draft, 100, item_bytes=4).weights == 1000
 
 
 def test_need_of_an_entry():
     entry = find("mlx-community/Qwen3-8B-4bit")
     assert entry
-    found = need(entry, context_tokens=4096)
+    found = estimate_memory(entry, context_tokens=4096)
     assert found.total == entry.memory_bytes
     assert found.weights == entry.target_bytes
-    more = need(entry, context_tokens=8192)
+    more = estimate_memory(entry, context_tokens=8192)
     assert more.total - found.total == 4096 * entry.kv_bytes
-    assert need(entry, draft_bits=4).draft < 0.3 * found.draft
+    assert estimate_memory(entry, draft_bits=4).draft < 0.3 * found.draft
 
 
 def hybrid(layers: int, heads: int) -> dict[str, int]:
@@ -185,35 +193,41 @@ def test_an_entry_counts_what_does_not_grow(name, config):
     assert entry
     grown = cache_bytes(config, 8192) - cache_bytes(config, 4096)
     assert entry.state_bytes == cache_bytes(config, 4096) - grown
-    assert need(entry, context_tokens=0).caches == entry.state_bytes + snapshot_bytes(config)
-    assert need(entry, context_tokens=4096).total == entry.memory_bytes
+    assert estimate_memory(entry, context_tokens=0).caches == entry.state_bytes + snapshot_bytes(
+        config
+    )
+    assert estimate_memory(entry, context_tokens=4096).total == entry.memory_bytes
 
 
 def test_need_of_the_bundled_pair():
     """The real one: its weights are its files."""
     folder = memory.Path(bundled).parent
-    found = need(folder / "target", folder / "draft", 1000)
+    found = estimate_memory(folder / "target", folder / "draft", 1000)
     assert found.weights == (folder / "target" / "model.safetensors").stat().st_size
     assert 0 < found.total < GB
 
 
 @pytest.mark.parametrize(
-    ("total", "verdict"),
+    ("total", "fit"),
     [(0, "ok"), (75, "ok"), (76, "warn"), (100, "warn"), (101, "refuse")],
 )
-def test_judge(total, verdict):
-    assert judge(total, 100) == verdict
-    assert judge(Need(total, 0, 0), 100) == judge(Need(0, total, 0), 100) == verdict
+def test_memory_fit(total, fit):
+    assert memory_fit(total, 100) == fit
+    assert (
+        memory_fit(MemoryEstimate(total, 0, 0), 100)
+        == memory_fit(MemoryEstimate(0, total, 0), 100)
+        == fit
+    )
 
 
 def test_check_fits():
     """Silent, then a warning with both numbers, then a refusal that names what fits."""
-    assert check_fits(Need(7 * GB, 0, 0), 10 * GB, "a/b") is None
-    warning = check_fits(Need(8 * GB, GB, 0), 10 * GB, "a/b")
+    assert check_fits(MemoryEstimate(7 * GB, 0, 0), 10 * GB, "a/b") is None
+    warning = check_fits(MemoryEstimate(8 * GB, GB, 0), 10 * GB, "a/b")
     assert warning
     assert "'a/b' needs 9.0 GB of the 10.0 GB" in warning
     with pytest.raises(DFlashError, match=r"'a/b' needs 40\.0 GB of the 10\.0 GB") as caught:
-        check_fits(Need(30 * GB, 9 * GB, GB), 10 * GB, "a/b")
+        check_fits(MemoryEstimate(30 * GB, 9 * GB, GB), 10 * GB, "a/b")
     assert "-m mlx-community/Qwen3-8B-4bit" in caught.value.hint
     assert "--force" in caught.value.hint
 
@@ -221,7 +235,7 @@ def test_check_fits():
 def test_nothing_smaller_to_name():
     """On a small machine, or where a long context is what is too much."""
     with pytest.raises(DFlashError) as caught:
-        check_fits(Need(2 * GB, 0, 0), GB, "a/b")
+        check_fits(MemoryEstimate(2 * GB, 0, 0), GB, "a/b")
     assert "bundled pair" in caught.value.hint
 
 
@@ -236,3 +250,13 @@ def test_working_set(monkeypatch):
     sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
     monkeypatch.setattr(memory, "os", SimpleNamespace(sysconf=sizes.get))
     assert memory.working_set() == 3_072_000
+
+
+def test_weights_stay_wired(monkeypatch):
+    """On a GPU that recommends a size, as with stock mlx-lm; or a large model is paged out."""
+    limits = []
+    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
+    for info, wanted in (({}, []), ({"max_recommended_working_set_size": 5 * GB}, [5 * GB])):
+        monkeypatch.setattr(mx, "device_info", lambda info=info: info)
+        assert MLXThread().call(lambda: 7) == 7
+        assert limits == wanted

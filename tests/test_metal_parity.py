@@ -10,7 +10,14 @@ import pytest
 
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.proof.prove import prove
-from dflash_mlx.proof.shapes import GENERIC, Attention, Delta, Linear, Selector, Shapes
+from dflash_mlx.proof.shapes import (
+    GENERIC,
+    AttentionShape,
+    GatedDeltaShape,
+    LinearShape,
+    SelectorShape,
+    Shapes,
+)
 from dflash_mlx.proof.trials import TRIALS, Trial
 
 pytestmark = [
@@ -33,10 +40,10 @@ def with_dtype(dtype: str) -> Shapes:
 HEADS = replace(
     GENERIC,
     attention=tuple(
-        Attention(4, 2, dim, window, sinks=bool(window))
+        AttentionShape(4, 2, dim, window, sinks=bool(window))
         for dim, window in ((64, 0), (80, 7), (96, 0), (128, 40), (192, 0), (256, 100))
     ),
-    delta=Delta(1, 3, 128, 2, layers=3, window=3, channels=130),
+    delta=GatedDeltaShape(1, 3, 128, 2, layers=3, window=3, channels=130),
     selector=None,
     rows=33,
 )
@@ -45,10 +52,10 @@ LARGE = Shapes(
     vocab=248_320,
     rows=16,
     dtype="bfloat16",
-    attention=(Attention(16, 4, 256),),
-    delta=Delta(16, 32, 128, 128, layers=24, window=3, channels=8192),
-    selector=Selector(16, 256, "bfloat16"),
-    linears=(Linear(12_288, 4096, 4, 64, "affine", "bfloat16"),),
+    attention=(AttentionShape(16, 4, 256),),
+    delta=GatedDeltaShape(16, 32, 128, 128, layers=24, window=3, channels=8192),
+    selector=SelectorShape(16, 256, "bfloat16"),
+    linears=(LinearShape(12_288, 4096, 4, 64, "affine", "bfloat16"),),
 )
 CASES = {
     **{dtype: with_dtype(dtype) for dtype in ("float32", "float16", "bfloat16")},
@@ -61,5 +68,5 @@ CASES = {
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
 def test_a_kernel_gives_what_its_reference_gives(trial: Trial, shapes: Shapes) -> None:
     """The cases of the proof that every user's machine does, at more shapes."""
-    (verdict,) = prove(MetalLauncher(), shapes, trials=(trial,), budget=0.0, everything=True)
-    assert verdict.right, verdict.reason
+    (result,) = prove(MetalLauncher(), shapes, trials=(trial,), budget=0.0, everything=True)
+    assert result.right, result.reason

@@ -15,7 +15,7 @@ import pytest
 from hub_server import GATED, environment, point_client, serve, tiny_repo
 from typer.testing import CliRunner
 
-from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import registry
 
 REPO, DRAFT = "owner/model", "owner/draft"
@@ -120,14 +120,14 @@ def test_list_says_what_is_cached(run, server, pull):
     assert rows(run)[KNOWN]["cached"] == "target only"
     pull(KNOWN)
     assert rows(run)[KNOWN]["cached"] == "yes"
-    folder = snapshots.local(KNOWN_DRAFT)
+    folder = hub_cache.cached_folder(KNOWN_DRAFT)
     assert folder
     (folder / "model.safetensors").unlink()
     assert rows(run)[KNOWN]["cached"] == "partly"
     pull(REPO, "--no-draft")
     other = rows(run)[REPO]
     assert (other["cached"], other["draft"], other["fits"]) == ("yes", None, "yes")
-    assert other["target_bytes"] == snapshots.cached_bytes(REPO)
+    assert other["target_bytes"] == hub_cache.cached_bytes(REPO)
     assert KNOWN_DRAFT not in rows(run)
 
 
@@ -157,7 +157,7 @@ def test_pull_brings_target_and_drafter(run, server, pull):
         f"{KNOWN} · 20.7 kB to download",
         f"{KNOWN_DRAFT} · 8.6 kB to download",
     ]
-    assert snapshots.cached_state(KNOWN) == snapshots.cached_state(KNOWN_DRAFT) == "yes"
+    assert hub_cache.cached_state(KNOWN) == hub_cache.cached_state(KNOWN_DRAFT) == "yes"
     before = len(server.asked)
     assert pull(KNOWN).stderr.count("nothing to download") == 2
     assert len(server.asked) == before
@@ -167,9 +167,9 @@ def test_pull_of_any_id(run, server, pull):
     """With a drafter, without one, and without knowing of one."""
     result = pull(REPO)
     assert f"no drafter is known for '{REPO}'" in result.stderr
-    assert snapshots.cached_state(DRAFT) == "no"
+    assert hub_cache.cached_state(DRAFT) == "no"
     pull(REPO, "--draft", DRAFT)
-    assert snapshots.cached_state(DRAFT) == "yes"
+    assert hub_cache.cached_state(DRAFT) == "yes"
 
 
 def test_pull_of_a_pair_that_does_not_run(run, server, pull):
@@ -185,14 +185,14 @@ def test_pull_asks(run, server, terminal):
     assert result.exit_code == 1
     assert "Download 29.3 kB?" in result.stderr
     assert "nothing was downloaded" in result.stderr
-    assert snapshots.cached_bytes(KNOWN) == 0
+    assert hub_cache.cached_bytes(KNOWN) == 0
     assert run("pull", KNOWN, input="\n").exit_code == 0
-    assert snapshots.cached_state(KNOWN) == "yes"
+    assert hub_cache.cached_state(KNOWN) == "yes"
 
 
 def test_pull_goes_on(run, server, pull, monkeypatch):
     """What is there already is not counted as to be fetched."""
-    monkeypatch.setattr("dflash_mlx.hub.transfer.WAITS", ())
+    monkeypatch.setattr("dflash_mlx.hub.transfer.RETRY_DELAYS", ())
     server.piece, server.cuts = 1000, [("model.safetensors", 9000)]
     result = run("pull", "--yes", REPO, "--no-draft")
     assert result.exit_code == 1
@@ -208,7 +208,7 @@ def test_room_is_looked_at_for_both(run, server, monkeypatch):
 
     from dflash_mlx.hub import download
 
-    small = SimpleNamespace(free=download.ROOM + 25_000)
+    small = SimpleNamespace(free=download.RESERVED_BYTES + 25_000)
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: small)
     result = run("pull", "--yes", KNOWN)
     assert result.exit_code == 1
@@ -258,11 +258,11 @@ def test_rm(run, server, pull, terminal):
     result = run("rm", KNOWN, input="n\n")
     assert result.exit_code == 1
     assert "Delete 20.7 kB?" in result.stderr
-    assert snapshots.cached_state(KNOWN) == "yes"
+    assert hub_cache.cached_state(KNOWN) == "yes"
     assert run("rm", KNOWN, input="\n").exit_code == 1  # no is what Enter says
     assert run("rm", KNOWN, input="y\n").exit_code == 0
-    assert snapshots.cached_state(KNOWN) == "no"
-    assert snapshots.cached_state(KNOWN_DRAFT) == "yes"
+    assert hub_cache.cached_state(KNOWN) == "no"
+    assert hub_cache.cached_state(KNOWN_DRAFT) == "yes"
 
 
 def test_rm_with_the_drafter(run, server, pull):
@@ -270,7 +270,7 @@ def test_rm_with_the_drafter(run, server, pull):
     pull(KNOWN)
     assert run("rm", KNOWN, "--draft").exit_code == 2
     assert run("rm", KNOWN, "--draft", "--yes").exit_code == 0
-    assert snapshots.cached_repos() == []
+    assert hub_cache.cached_repos() == []
     pull(KNOWN, "--no-draft")
     assert run("rm", KNOWN, "--draft", "--yes").exit_code == 0
     pull(REPO, "--no-draft")
@@ -354,13 +354,13 @@ def test_pull_in_a_terminal(server, cache):
     assert shown.code() == 130
     assert f"a second `dflash models pull {REPO}` goes on from here" in shown.text
     assert "Traceback" not in shown.text
-    assert snapshots.cached_state(REPO) == "partly"
-    have = max(path.stat().st_size for path in cache.rglob(f"*{snapshots.PART}"))
+    assert hub_cache.cached_state(REPO) == "partly"
+    have = max(path.stat().st_size for path in cache.rglob(f"*{hub_cache.INCOMPLETE}"))
     assert have > 100_000
     server.delay = 0.0
     again = Terminal(["models", "pull", REPO, "--no-draft", "--yes"], env)
     assert again.code() == 0
-    assert snapshots.cached_state(REPO) == "yes"
+    assert hub_cache.cached_state(REPO) == "yes"
     assert server.starts("model.safetensors") == [0, have]
 
 

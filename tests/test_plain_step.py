@@ -2,9 +2,10 @@
 
 import mlx.core as mx
 import pytest
+import tiny
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.speculation.acceptance import chosen, make_rule
+from dflash_mlx.speculation.acceptance import make_rule
 from dflash_mlx.types import SamplingParams
 
 
@@ -16,8 +17,8 @@ def test_numbers_that_are_none_are_seen_wherever_they_are(
     """The largest value carries NaN, which MLX's reduction must go on doing."""
     rule = make_rule("match", SamplingParams(temperature=temperature, seed=1), 41)
     row = mx.where(mx.arange(41) == 7, 60.0, -60.0).astype(dtype)[None]
-    assert chosen(*rule.step(row, [1])) == 7
+    assert tiny.chosen(rule, row, [1]) == 7
     for place in range(41):
         broken = mx.where(mx.arange(41) == place, mx.nan, row).astype(dtype)
         with pytest.raises(DFlashError, match="not numbers"):
-            chosen(*rule.step(broken, [1]))
+            tiny.chosen(rule, broken, [1], place)

@@ -10,11 +10,19 @@ import pytest
 
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.source import signature
-from dflash_mlx.proof import verdicts
-from dflash_mlx.proof.prove import STARTED, UNTIMED, UNUSED, Verdict, distance, outputs, prove
+from dflash_mlx.proof import results
+from dflash_mlx.proof.prove import (
+    STARTED,
+    UNTIMED,
+    UNUSED,
+    KernelResult,
+    error_and_tolerance,
+    outputs,
+    prove,
+)
+from dflash_mlx.proof.results import latest_results, proven, read_results, result_key, results_file
 from dflash_mlx.proof.shapes import GENERIC, Shapes
 from dflash_mlx.proof.trials import TRIALS, Trial
-from dflash_mlx.proof.verdicts import key_of, latest, proven, read_verdicts, verdict_file
 
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
 X = mx.array([1.0, 2.0, -3.0])
@@ -49,19 +57,19 @@ class Device:
         op: Any = Op(name, lambda x: 2 * x, lambda device, x: device.run(name, x))
         return Trial(op, lambda shapes: [(X,), (X * shapes.rows,)], self.stock, lambda _: needs)
 
-    def prove(self, *names: str, **options: Any) -> dict[str, Verdict]:
+    def prove(self, *names: str, **options: Any) -> dict[str, KernelResult]:
         """The verdicts on some operations."""
         trials = tuple(self.trial(name) for name in names)
         given: Any = {"clock": self.clock, "budget": 1000.0, "trials": trials, **options}
         device: Any = self
-        return {verdict.name: verdict for verdict in prove(device, SHAPES, **given)}
+        return {result.name: result for result in prove(device, SHAPES, **given)}
 
 
 def test_what_is_right_and_fast_is_used() -> None:
     """Half of stock's time, by medians of alternating series."""
     device = Device()
-    verdict = device.prove("double")["double"]
-    assert verdict == Verdict("double", True, 0.0, 0.5, 0.5, "")
+    result = device.prove("double")["double"]
+    assert result == KernelResult("double", True, 0.0, 0.5, 0.5, "")
     assert device.ran[:2] == ["double"] * 2
 
 
@@ -79,8 +87,8 @@ def test_what_is_right_and_fast_is_used() -> None:
 def test_what_is_wrong_is_not(kernel: Callable[[mx.array], Any], reason: str) -> None:
     """Other numbers, NaN, other shapes and dtypes, exceptions; and it is not timed either."""
     device = Device({"double": kernel})
-    verdict = device.prove("double")["double"]
-    assert (verdict.right, verdict.reason, verdict.ratio) == (False, reason, None)
+    result = device.prove("double")["double"]
+    assert (result.right, result.reason, result.ratio) == (False, reason, None)
     assert len(device.ran) == 1
 
 
@@ -96,15 +104,15 @@ def test_whole_numbers_are_equal_or_wrong() -> None:
         lambda _: [(X,)],
         lambda x: x,
     )
-    (verdict,) = prove(Device(), SHAPES, trials=(trial,))  # pyright: ignore[reportArgumentType]
-    assert (verdict.right, verdict.reason) == (False, "decides otherwise than its reference")
+    (result,) = prove(Device(), SHAPES, trials=(trial,))  # pyright: ignore[reportArgumentType]
+    assert (result.right, result.reason) == (False, "decides otherwise than its reference")
 
 
 def test_what_is_slow_is_not_used() -> None:
     """Right, but a loss; a twentieth is noise."""
-    verdict = Device(cost={"double": 1.4}).prove("double")["double"]
-    assert verdict.right
-    assert verdict.reason == "1.4x as slow as MLX's own"
+    result = Device(cost={"double": 1.4}).prove("double")["double"]
+    assert result.right
+    assert result.reason == "1.4x as slow as MLX's own"
     assert Device(cost={"double": 1.04}).prove("double")["double"].reason == ""
 
 
@@ -114,7 +122,7 @@ def test_results_come_before_times_and_times_end_with_the_budget() -> None:
     found = device.prove("a", "b", "c", budget=20.0)
     assert device.ran[:6] == ["a", "a", "b", "b", "c", "c"]
     assert [found[name].reason for name in "abc"] == ["", UNTIMED, UNTIMED]
-    assert all(verdict.right for verdict in found.values())
+    assert all(result.right for result in found.values())
     device.ran.clear()
     again = device.prove("a", "b", "c", budget=20.0, known=found)
     assert [again[name].reason for name in "abc"] == ["", "", UNTIMED]
@@ -129,7 +137,7 @@ def test_only_what_the_model_uses_is_timed() -> None:
     assert list(device.prove(**options)) == ["used"]
     every: Any = [replace(trials[1], needs=lambda shapes: shapes is GENERIC)]
     found = device.prove(**{**options, "trials": every}, everything=True)
-    assert found["unused"] == Verdict("unused", True, 0.0, reason=UNUSED)
+    assert found["unused"] == KernelResult("unused", True, 0.0, reason=UNUSED)
 
 
 @pytest.fixture
@@ -160,14 +168,14 @@ def test_the_second_start_launches_nothing(
         assert kernels.wrong == {"wrong"}
         assert kernels.off["slow"] == "1.3x as slow as MLX's own"
         assert kernels.off["wrong"] == "differs from its reference by 0.5"
-    assert {name: verdict.right for name, verdict in latest().items()} == {
+    assert {name: result.right for name, result in latest_results().items()} == {
         "good": True, "slow": True, "wrong": False
     }  # fmt: skip
     exact = start(device, "good", "slow", "wrong", exact=True)
     assert exact.on == {"good", "slow"}
-    for name, other in (("version", lambda name: "9.9"), ("texts", lambda: "other")):
+    for name, other in (("version", lambda name: "9.9"), ("source_hash", lambda: "other")):
         with monkeypatch.context() as patch:
-            patch.setattr(verdicts, name, other)
+            patch.setattr(results, name, other)
             start(device, "good")
             assert device.ran
             start(device, "good")
@@ -188,16 +196,16 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     """Nothing can be written after it; a user who breaks off is no such case."""
 
     def crash(x: mx.array) -> None:
-        seen.append(read_verdicts(verdict_file())[key_of(SHAPES)]["crash"])
+        seen.append(read_results(results_file())[result_key(SHAPES)]["crash"])
         raise KeyboardInterrupt
 
-    seen: list[Verdict] = []
+    seen: list[KernelResult] = []
     device = Device({"crash": crash})
     with pytest.raises(KeyboardInterrupt):
         start(device, "crash")
-    assert seen == [Verdict("crash", False, reason=STARTED)]
-    assert not read_verdicts(verdict_file())[key_of(SHAPES)]
-    verdicts.write_verdicts(verdict_file(), key_of(SHAPES), seen)
+    assert seen == [KernelResult("crash", False, reason=STARTED)]
+    assert not read_results(results_file())[result_key(SHAPES)]
+    results.write_results(results_file(), result_key(SHAPES), seen)
     kernels = start(device, "crash")
     assert not device.ran
     assert kernels.off == {"crash": STARTED}
@@ -213,8 +221,8 @@ def test_a_damaged_file_is_said_and_proven_anew(
     start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     """Whatever is in it."""
-    verdict_file().parent.mkdir(parents=True)
-    verdict_file().write_text(text.replace("KEY", key_of(SHAPES)))
+    results_file().parent.mkdir(parents=True)
+    results_file().write_text(text.replace("KEY", result_key(SHAPES)))
     device = Device({}, {"a": 0.01})
     assert start(device, "a").on == {"a"}
     assert device.ran
@@ -226,17 +234,17 @@ def test_a_damaged_file_is_said_and_proven_anew(
 def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
     """Sixteen entries; a folder that cannot be written to is said and no more."""
     for number in range(20):
-        verdicts.write_verdicts(verdict_file(), str(number), [Verdict("a", True)])
-    assert list(read_verdicts(verdict_file())) == [str(number) for number in range(4, 20)]
-    assert json.loads(verdict_file().read_text())["format"] == 1
+        results.write_results(results_file(), str(number), [KernelResult("a", True)])
+    assert list(read_results(results_file())) == [str(number) for number in range(4, 20)]
+    assert json.loads(results_file().read_text())["format"] == 1
 
 
 def test_a_folder_that_cannot_be_written_to(
     start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, and the kernels are used all the same."""
-    verdict_file().parent.parent.mkdir(parents=True, exist_ok=True)
-    verdict_file().parent.write_text("a file where the folder should be")
+    results_file().parent.parent.mkdir(parents=True, exist_ok=True)
+    results_file().parent.write_text("a file where the folder should be")
     assert start(Device({}, {"a": 0.01}), "a").on == {"a"}
     assert caplog.text.count("cannot be kept") == 1
 
@@ -244,7 +252,7 @@ def test_a_folder_that_cannot_be_written_to(
 def test_nothing_happens_without_a_launcher() -> None:
     """On Linux the shapes are not even asked for."""
     assert proven(Kernels(own=True), lambda: 1 / 0) == Kernels(own=True)  # type: ignore
-    assert not verdict_file().exists()
+    assert not results_file().exists()
 
 
 def test_every_operation_is_tried() -> None:
@@ -273,7 +281,7 @@ def test_what_a_kernel_is_timed_against_is_the_like(trial: Trial) -> None:
         return
     (got,) = stock
     assert got.size == want[0].size
-    error, allowed = distance(got.reshape(want[0].shape), want[0])
+    error, allowed = error_and_tolerance(got.reshape(want[0].shape), want[0])
     assert error <= max(allowed, 1e-6)
 
 
@@ -282,7 +290,7 @@ def test_a_windows_mask_is_that_of_the_reference() -> None:
     (trial,) = (trial for trial in TRIALS if trial.name == "verify_attention")
     case = trial.fitting(replace(GENERIC, attention=GENERIC.attention[:1]))[-1]
     want = trial.op.reference(*case)
-    error, _ = distance(trial.stock(*case).reshape(want.shape), want)
+    error, _ = error_and_tolerance(trial.stock(*case).reshape(want.shape), want)
     assert error < 2e-2
 
 

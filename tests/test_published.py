@@ -141,7 +141,7 @@ def config_of(row: Row) -> dict[str, Any]:
 
 
 def tensors_of(row: Row) -> dict[str, list[int]]:
-    """The names and shapes in its weight file (spec 1.3, and 3 for DFlash 2)."""
+    """The names and shapes in its weight file, as in Z Lab's checkpoints (v1 and DFlash 2)."""
     width, queries, keys = row.hidden, row.heads * row.dim, row.kv_heads * row.dim
     found = {
         "fc.weight": [width, len(row.taps) * width],

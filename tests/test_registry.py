@@ -9,8 +9,8 @@ import pytest
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import registry
-from dflash_mlx.hub import resolve as hub
 from dflash_mlx.hub.registry import Entry, entries, find
+from dflash_mlx.hub.resolve import pair_names
 from dflash_mlx.target.target import FAMILIES
 
 ROOT = Path(__file__).parents[1]
@@ -34,16 +34,16 @@ def test_the_data_file_is_installed():
 
 def test_what_runs_is_what_the_engine_runs():
     """A family that the engine learns is to be named in the registry too."""
-    assert set(FAMILIES) == registry.FAMILIES
+    assert set(FAMILIES) == registry.SUPPORTED_FAMILIES
 
 
 def test_what_drafts_is_what_the_loader_takes():
     """Of all kinds that are listed, config.parse takes those that the registry says run."""
-    kinds = {entry.drafter for entry in entries()} | registry.DRAFTERS
-    assert kinds > registry.DRAFTERS
+    kinds = {entry.drafter for entry in entries()} | registry.SUPPORTED_DRAFTERS
+    assert kinds > registry.SUPPORTED_DRAFTERS
     for kind in kinds:
         raw = {**DRAFTER, "architectures": [kind]}
-        if kind in registry.DRAFTERS:
+        if kind in registry.SUPPORTED_DRAFTERS:
             assert parse(raw).mask_token_id == 1
             continue
         with pytest.raises(DFlashError, match=f"'{kind}'"):
@@ -124,15 +124,15 @@ def test_a_listed_pair_that_does_not_run_says_why():
     """Not "no drafter is known": the pair and the reason are named."""
     entry = next(entry for entry in entries() if not entry.supported)
     with pytest.raises(DFlashError, match=f"'{entry.target}' and '{entry.draft}'.*not supported"):
-        hub.pair_names(entry.target, None)
-    assert hub.pair_names(entry.target, None, no_draft=True).draft is None
-    assert hub.pair_names(entry.target, entry.draft).draft == entry.draft
+        pair_names(entry.target, None)
+    assert pair_names(entry.target, None, no_draft=True).draft is None
+    assert pair_names(entry.target, entry.draft).draft == entry.draft
 
 
 def test_an_unknown_target_is_told_where_to_look(tmp_path):
     for name, listed in (("owner/other", True), (str(tmp_path), False)):
         with pytest.raises(DFlashError, match="no DFlash drafter is known") as caught:
-            hub.pair_names(name, None)
+            pair_names(name, None)
         assert ("`dflash models list`" in caught.value.hint) is listed
 
 
@@ -155,14 +155,14 @@ def fits(entry: Entry, memory: int, disk: int) -> bool:
 @pytest.mark.parametrize("memory", [5, 6, 11, 16, 22, 26, 36, 48, 72, 96, 144, 384])
 def test_what_suits_a_machine(memory):
     """It fits, and no larger target would; a larger machine is never offered less."""
-    found = registry.suits(memory * GB, EVER)
+    found = registry.best_pair(memory * GB, EVER)
     candidates = [e for e in entries() if e.download_bytes and fits(e, memory * GB, EVER)]
     if found is None:
         assert not candidates
         return
     assert found in candidates
     assert found.params == max(entry.params or 0 for entry in candidates)
-    more = registry.suits(2 * memory * GB, EVER)
+    more = registry.best_pair(2 * memory * GB, EVER)
     assert more
     assert (more.params, more.target_bytes) >= (found.params, found.target_bytes)
 
@@ -179,17 +179,17 @@ def test_what_suits_a_machine(memory):
 )
 def test_what_suits_is_the_finest_form_that_fits(memory, target):
     """Quantised where 16 bits do not fit, as published where they do."""
-    found = registry.suits(memory * GB, EVER)
+    found = registry.best_pair(memory * GB, EVER)
     assert found
     assert found.target == target
 
 
 def test_the_disk_counts_too():
     """With room to spare; the same memory with a small disk gets a smaller pair or none."""
-    whole = registry.suits(400 * GB, EVER)
+    whole = registry.best_pair(400 * GB, EVER)
     assert whole
-    less = registry.suits(400 * GB, (whole.download_bytes or 0) + registry.DISK_MARGIN - 1)
+    less = registry.best_pair(400 * GB, (whole.download_bytes or 0) + registry.DISK_MARGIN - 1)
     assert less
     assert (less.download_bytes or 0) < (whole.download_bytes or 0)
-    assert registry.suits(400 * GB, 3 * GB) is None
-    assert registry.suits(GB, EVER) is None
+    assert registry.best_pair(400 * GB, 3 * GB) is None
+    assert registry.best_pair(GB, EVER) is None

@@ -6,10 +6,9 @@ once, on tables of logits; whole answers a few hundred times. Every seed is fixe
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -17,16 +16,18 @@ import numpy as np
 import pytest
 import tiny
 from mlx_lm import sample_utils
+from mlx_lm.generate import generate_step
 
 from dflash_mlx import api
-from dflash_mlx.context import Context
+from dflash_mlx.drafted import Drafted
+from dflash_mlx.engine import Engine
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.policy.calibration import Confidence
 from dflash_mlx.policy.policy import Policy
-from dflash_mlx.proposal import Undecided
-from dflash_mlx.speculation import acceptance
+from dflash_mlx.request import Mode, Request
+from dflash_mlx.sequence import Sequence as TokenSequence
+from dflash_mlx.speculation import acceptance, sampling
 from dflash_mlx.speculation.acceptance import (
     RULES,
     BlockVerification,
@@ -34,10 +35,11 @@ from dflash_mlx.speculation.acceptance import (
     TokenRejection,
     make_rule,
 )
-from dflash_mlx.speculation.drafts import Draft, Independent, Lattice, Slots
-from dflash_mlx.speculation.sampling import Shaper
-from dflash_mlx.target.recurrent import RecurrentCache
-from dflash_mlx.types import Plan, SamplingParams
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
+from dflash_mlx.speculation.sampling import KEYS, Keys, Shaper
+from dflash_mlx.target.caches.recurrent import RecurrentCache
+from dflash_mlx.target.target import Target
+from dflash_mlx.types import Block, Plan, SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)
 SETTINGS = {
@@ -60,10 +62,10 @@ every_drafter = pytest.mark.parametrize("drafter", ["dflash", "dflash2"])
 
 
 class Tables:
-    """A made-up target and drafter: logits of row j for every way to fill the j slots before it."""
+    """A made-up target and drafter: logits of row j for every way to fill the places before."""
 
-    def __init__(self, slots: Slots, rows: list[mx.array], history: list[int]):
-        self.slots, self.rows, self.history = slots, rows, history
+    def __init__(self, block: DraftBlock, rows: list[mx.array], history: list[int]):
+        self.block, self.rows, self.history = block, rows, history
         self.width, self.vocab = len(rows), rows[0].shape[-1]
 
 
@@ -79,7 +81,7 @@ def random_tables(seed: int = 3, vocab: int = 5, width: int = 4) -> Tables:
 
 @cache
 def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) -> Tables:
-    """The same target with a DFlash 2 drafter: k candidates a slot, scored near its own logits."""
+    """The same target with a DFlash 2 drafter: k candidates a position, scored near its logits."""
     rows = random_tables(seed, vocab, width).rows
     keys = iter(mx.random.split(mx.random.key(seed + 1), 2 * width))
     candidates, scores = [], []
@@ -95,7 +97,7 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
 
 
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
-    """P(token at slot j | tokens before), as mlx-lm's generate_step would sample it."""
+    """P(token at place j | tokens before), as mlx-lm's generate_step would sample it."""
     processors = sample_utils.make_logits_processors(
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
@@ -134,15 +136,18 @@ def joint(laws: list[np.ndarray]) -> np.ndarray:
 
 
 class OneKey:
-    """Stands in for Draws: keys split from one that may be one of many under vmap."""
+    """Stands in for Keys: keys split from one that may be one of many under vmap."""
 
     def __init__(self, key: mx.array):
         self.key = key
 
-    def next(self) -> mx.array:
-        """A fresh key."""
-        self.key, key = mx.random.split(self.key)
-        return key
+    def __getitem__(self, place: int) -> mx.array:
+        """The key of a place, one of the first few."""
+        return mx.random.split(self.key, 8)[place]
+
+    def uniforms(self, places: Sequence[int]) -> mx.array:
+        """A number for each of some places."""
+        return mx.stack([mx.random.uniform(shape=(), key=self[place]) for place in places])
 
 
 def gumbel_categorical(logits: mx.array, axis: int = -1, *, key: mx.array) -> mx.array:
@@ -156,24 +161,23 @@ def outputs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run one block many times: the outputs [count, width], and how many drafts were kept.
 
-    Slots after the bonus token are filled from the target's own law: if what was committed has the
+    Places after the bonus token are filled from the target's own law: if what was committed has the
     right law, and only then, the whole has.
     """
 
     def run(key: mx.array) -> mx.array:
         judge = rule(params, tables.vocab)
-        judge.draws = OneKey(key)  # type: ignore[assignment]
-        draft = judge.propose(tables.slots, tables.history)
-        slots = [draft.tokens[j] for j in range(tables.width - 1)]
-        rows = [row[tuple(slots[:j])] if j else row for j, row in enumerate(tables.rows)]
-        verdict: Any = judge.judge(draft, mx.stack(rows), tables.history)
-        return mx.stack([verdict.kept, verdict.bonus, *[s.astype(mx.int32) for s in slots]])
+        judge.keys = OneKey(key)  # type: ignore[assignment]
+        draft = judge.draft(tables.block, tables.history)
+        tokens = [draft.tokens[j] for j in range(tables.width - 1)]
+        rows = [row[tuple(tokens[:j])] if j else row for j, row in enumerate(tables.rows)]
+        return judge.outcome(draft, mx.stack(rows), tables.history, 0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.random, "categorical", gumbel_categorical)
-        patch.setattr(acceptance, "to_host", on_device)
         many = np.array(mx.vmap(run)(mx.random.split(mx.random.key(11), count)))
-    kept, bonus, drafts = many[:, 0], many[:, 1], many[:, 2:]
+    assert not many[:, 0].any()
+    kept, bonus, drafts = many[:, 1], many[:, 2], many[:, 3:]
     tokens = np.concatenate([drafts, np.zeros((count, 1), dtype=drafts.dtype)], axis=1)
     tokens[np.arange(count), kept] = bonus
     fill(tokens, kept, tables, params)
@@ -181,17 +185,13 @@ def outputs(
 
 
 def fill(tokens: np.ndarray, kept: np.ndarray, tables: Tables, params: SamplingParams) -> None:
-    """Fill what comes after each bonus token, in slot `kept`, from the target's own law."""
+    """Fill what comes after each bonus token, at place `kept`, from the target's own law."""
     dice, count = np.random.default_rng(12), len(tokens)
-    for slot, law in enumerate(stock_law(tables, params)):
-        steps = law[tuple(tokens[:, :slot].T)] if slot else np.tile(law, (count, 1))
+    for place, law in enumerate(stock_law(tables, params)):
+        steps = law[tuple(tokens[:, :place].T)] if place else np.tile(law, (count, 1))
         drawn = (steps.cumsum(axis=1) < dice.random((count, 1))).sum(axis=1)
-        tokens[:, slot] = np.where(slot > kept, drawn.clip(max=tables.vocab - 1), tokens[:, slot])
-
-
-def on_device(outcome: mx.array) -> Any:
-    """Stands in for to_host under vmap, where nothing can be looked at."""
-    return SimpleNamespace(kept=outcome[1], bonus=outcome[2])
+        said = tokens[:, place]
+        tokens[:, place] = np.where(place > kept, drawn.clip(max=tables.vocab - 1), said)
 
 
 def surprise(counts: np.ndarray, law: np.ndarray) -> float:
@@ -241,11 +241,11 @@ def test_block_law(rule: str, setting: str, drafter: str) -> None:
 def test_law_with_a_bad_drafter(rule: str) -> None:
     """A drafter that knows nothing costs speed, never the law."""
     for tables in (random_tables(), lattice_tables()):
-        slots: Any = tables.slots
-        if isinstance(slots, Lattice):
-            worse: Slots = replace(slots, scores=-3 * slots.scores)
+        block: Any = tables.block
+        if isinstance(block, Lattice):
+            worse: DraftBlock = replace(block, scores=-3 * block.scores)
         else:
-            worse = Independent(-3 * slots.logits)
+            worse = Independent(-3 * block.logits)
         bad = Tables(worse, tables.rows, tables.history)
         assert block_surprise(RULES[rule], PLAIN, bad) < LIMIT
 
@@ -262,45 +262,60 @@ def test_block_verification_keeps_more(drafter: str, gain: float) -> None:
 class KeepsOneTooMany(Match):
     """A fault: the first draft that the target did not choose stays."""
 
-    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Any:
-        """As the honest one, and one more."""
-        chosen = self.choose(self.shaper.penalise(logits, history, draft.tokens))
+    def _chain_outcome(self, draft: Draft, rows: mx.array, place: int) -> mx.array:
+        chosen = self.choose(rows, range(place, place + len(rows)))
         kept = outcome.count_prefix(chosen[:-1] == draft.tokens)
         kept = mx.minimum(kept + 1, draft.tokens.shape[0])
-        return acceptance.to_host(outcome.pack(mx.array(0), kept, chosen[kept], draft.tokens))
+        return outcome.pack(mx.array(0), kept, chosen[kept], draft.tokens)
+
+
+class OneKeyARound(Match):
+    """A fault: all rows of a block are drawn with one key."""
+
+    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
+        """As the honest one, with the first row's key."""
+        return super().choose(rows, [places[0]] * len(places))
 
 
 def no_residual(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: after a rejection the bonus is a plain sample."""
-    honest = op.draw
-    patch.setattr(op, "draw", lambda p, q, weight, word: honest(p, q * 0, weight, word))
+    honest = op.sample_residual
+    patch.setattr(op, "sample_residual", lambda p, q, weight, word: honest(p, q * 0, weight, word))
     return TokenRejection
 
 
 def inverted(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: accept with q / p."""
-    honest = op.keep_each
-    patch.setattr(op, "keep_each", lambda at_p, at_q, chances: honest(at_q, at_p, chances))
+    honest = op.accept_tokens
+    patch.setattr(op, "accept_tokens", lambda at_p, at_q, chances: honest(at_q, at_p, chances))
     return TokenRejection
 
 
 def no_weight(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: the residual forgets the joint ratio."""
-    honest = op.draw
+    honest = op.sample_residual
     one = mx.array(1.0)
-    patch.setattr(op, "draw", lambda p, q, weight, word: honest(p, q, one, word))
+    patch.setattr(op, "sample_residual", lambda p, q, weight, word: honest(p, q, one, word))
     return BlockVerification
 
 
 def one_word(patch: pytest.MonkeyPatch) -> type[Match]:
     """A fault: the word that decides about the first draft draws the bonus token too."""
-    honest = acceptance.words
-    patch.setattr(acceptance, "words", lambda *args: honest(*args)[mx.array([0, 1, 2, 0])])
+    honest = acceptance.random_bits
+    patch.setattr(acceptance, "random_bits", lambda *args: honest(*args)[mx.array([0, 1, 2, 0])])
     return TokenRejection
 
 
 @pytest.mark.parametrize(
-    "fault", [lambda _: KeepsOneTooMany, no_residual, inverted, no_weight, one_word]
+    "fault",
+    [
+        lambda _: KeepsOneTooMany,
+        lambda _: OneKeyARound,
+        no_residual,
+        inverted,
+        no_weight,
+        one_word,
+    ],
 )
 def test_broken_rules_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], type[Match]], monkeypatch: pytest.MonkeyPatch
@@ -317,21 +332,17 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     Otherwise one may go unverified because it is what it is, and its law is the target's no more.
     """
     logits, ends, seen = mx.array([[2.0, 0.0, 1.0, 1.9]] * 5), frozenset({0}), set()
-    slots, asked = Independent(logits), []
-
-    def plan(confidence: Confidence, room: int) -> Plan:
-        asked.append(confidence.chain)
-        return Plan(1)
-
-    policy: Any = SimpleNamespace(plan=plan)
-    context: Any = SimpleNamespace(verify=lambda *block: None)
+    block, asked = Independent(logits), []
     chosen = make_rule(rule, replace(PLAIN, seed=3), 4)
     for _ in range(20):
-        draft = chosen.propose(slots, [1])
+        draft = chosen.draft(block, [1])
         seen.add(tuple(np.array(draft.tokens).tolist()))
-        offer = Undecided(slots, draft, policy, 9, ends)
+        offer = Drafted(block, draft, ends, confidence=block.confidence())
         offer.begin()
-        offer.verify(context, 1)
+        confidence = offer.read_confidence()
+        assert confidence is not None
+        asked.append(tuple(confidence))
+        assert [offer.cut(Plan(rows), 3).drafted for rows in range(1, 6)] == [0, 1, 2, 3, 3]
     assert len(set(asked)) == 1
     assert (len(seen) > 1) == (rule != "match")
     assert (asked[0][1] == 0) == (rule == "match")
@@ -341,7 +352,7 @@ class OtherQ(Lattice):
     """A fault: q is that of a walk that ignores the token before, the drafts are not."""
 
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
-        """The rows after each slot's first candidate."""
+        """The rows after each position's first candidate."""
         return super().passed(mx.zeros_like(path), rows)
 
 
@@ -365,21 +376,21 @@ class ColderQ(Lattice):
 def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice]) -> None:
     """Drafts and their q must come from one walk: each fault breaks the law of both rules."""
     honest = lattice_tables()
-    slots: Any = honest.slots
-    faulty = fault(slots.candidates, slots.scores)
+    block: Any = honest.block
+    faulty = fault(block.candidates, block.scores)
     tables = Tables(faulty, honest.rows, honest.history)
     params = SETTINGS["hot"]
     assert block_surprise(RULES[rule], params, tables, 8 * COUNT) > 3 * LIMIT
 
 
 @pytest.mark.parametrize("params", [PLAIN, SETTINGS["everything"]])
-def test_walks_are_drawn_slot_by_slot(params: SamplingParams) -> None:
+def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> None:
     """Drawing every row at once is drawing after each draft: the walks' law, and each walk's q."""
     tables = lattice_tables()
-    slots: Any = tables.slots
+    block: Any = tables.block
 
     def run(key: mx.array) -> tuple[mx.array, mx.array]:
-        draft = slots.drawn(Shaper(params, tables.vocab), key, tables.history)
+        draft = block.sample(Shaper(params, tables.vocab), key, tables.history)
         assert draft.probabilities is not None
         assert draft.candidates is not None
         nothing = mx.zeros((tables.width - 1, tables.vocab))
@@ -389,7 +400,7 @@ def test_walks_are_drawn_slot_by_slot(params: SamplingParams) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.random, "categorical", gumbel_categorical)
         tokens, q = map(np.array, mx.vmap(run)(mx.random.split(mx.random.key(5), COUNT)))
-    ids, rows = np.array(slots.candidates), np.array(slots.scores / params.temperature)
+    ids, rows = np.array(block.candidates), np.array(block.scores / params.temperature)
     chances = np.exp(rows) / np.exp(rows).sum(axis=-1, keepdims=True)
     law = np.zeros((tables.vocab,) * len(ids))
     for i, j, k in np.ndindex(rows.shape[1:] + rows.shape[2:]):
@@ -430,7 +441,7 @@ def test_block_verification_rounding() -> None:
     for seed in range(60):
         rule = BlockVerification(SamplingParams(temperature=1.0, seed=seed), 2)
         draft = Draft(mx.array([0, 1]), q)
-        kept.add(len(rule.judge(draft, mx.log(p), []).accepted))
+        kept.add(len(rule.accept(draft, rule.outcome(draft, mx.log(p), [], 0)).drafts))
     assert kept == {1}
 
 
@@ -514,10 +525,11 @@ def answer_surprise(
     prompt: list[int],
     params: SamplingParams,
     count: int,
-    mode: str = "dflash",
+    mode: Mode = "dflash",
     family: str = "golden",
     drafter: str = "dflash",
     policy: Policy | None = None,
+    **options: Any,
 ) -> float:
     """How far whole answers are off the law; `policy` says what every round verifies."""
     pair = pair_of(family, drafter)
@@ -529,16 +541,21 @@ def answer_surprise(
             result = api.generate(pair, prompt, sampling=seeded, max_tokens=3, mode="baseline")
             counts[tuple(result.tokens)] += 1
     else:
-        context = Context(pair.target, pair.drafter)
-        logits = context.read(prompt, tiny.silent)
-        context.target_cache.snapshot()
+        sequence = TokenSequence(pair.target, pair.drafter)
         for seed in range(count):
-            judge = make_rule(rule, replace(params, seed=seed), pair.target.vocab_size)
-            stops = frozenset({EOS})
-            options: dict[str, Any] = {"block_size": 4, "max_tokens": 3, "stops": stops}
-            answer = tiny.decode(context, logits, judge, policy=policy, **options)
+            answer = tiny.start(
+                sequence,
+                prompt,
+                replace(params, seed=seed),
+                rule,
+                block_size=4,
+                max_tokens=3,
+                stops=frozenset({EOS}),
+                mode=mode,
+                policy=policy,
+                **options,
+            )
             counts[tuple(tiny.joined(list(answer)))] += 1
-            context.rewind(len(prompt))
     unlisted = [key for key in counts if key not in law]
     assert not unlisted
     keys = list(law)
@@ -608,7 +625,7 @@ def test_penalised_answers(rule: str, drafter: str) -> None:
 def test_baseline_answers() -> None:
     """Plain decoding draws from the same law."""
     prompt, _, _ = golden_settings()[4]
-    assert answer_surprise("", prompt, SETTINGS["everything"], 150, "baseline") < LIMIT
+    assert answer_surprise("match", prompt, SETTINGS["everything"], 150, "baseline") < LIMIT
 
 
 def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -650,3 +667,151 @@ def test_seeds(rule: str, drafter: str) -> None:
 def test_greedy_rules_are_one() -> None:
     """At temperature 0 every rule is the greedy prefix and draws nothing."""
     assert {type(make_rule(name, SamplingParams(), 12)) for name in RULES} == {Match}
+
+
+MANY = {"top_p": 0.9, "min_p": 0.02, "top_k": 20}
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.4}
+STOCK_SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.1},
+    "top_k": {"top_k": 9},
+    "penalties": PENALTIES,
+    "everything": {**MANY, **PENALTIES},
+}
+WAYS: list[tuple[Mode, dict[str, Any]]] = [
+    ("baseline", {}),
+    ("dflash", {"block_size": 6}),
+    ("ddtree", {"block_size": 6, "tree_budget": 12}),
+]
+
+
+@cache
+def seeded_target(family: str) -> Target:
+    """A random target whose choices are open at temperature 1."""
+    return tiny.make_target(family, scale=1.0)
+
+
+def stock_answer(family: str, prompt: list[int], params: SamplingParams) -> list[int]:
+    """What stock mlx-lm draws after `mx.random.seed`."""
+    sampler = sample_utils.make_sampler(
+        params.temperature, params.top_p, params.min_p, 1, params.top_k
+    )
+    processors = sample_utils.make_logits_processors(
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+    )
+    assert params.seed is not None
+    mx.random.seed(params.seed)
+    model: Any = seeded_target(family).model
+    steps = generate_step(
+        mx.array(prompt), model, max_tokens=24, sampler=sampler, logits_processors=processors
+    )
+    return [int(token) for token, _ in steps]
+
+
+def seeded_answers(
+    family: str, params: SamplingParams
+) -> tuple[list[int], dict[Mode, list[list[int]]], int]:
+    """Stock's answer, each mode's with two drafters, and how many drafts were accepted in all.
+
+    One drafter was never trained; the other is wrong about every fifth token.
+    """
+    target, prompt = seeded_target(family), tiny.prompt_of(26)
+    wanted = stock_answer(family, prompt, params)
+    near = [t if n % 5 else (t + 1) % tiny.VOCAB for n, t in enumerate([*prompt, *wanted])]
+    said: dict[Mode, list[list[int]]] = {mode: [] for mode, _ in WAYS}
+    accepted = 0
+    for drafter in (tiny.random_drafter(target), tiny.scripted_drafter(near, strict=False)):
+        for mode, options in WAYS:
+            sequence = TokenSequence(target, drafter)
+            answer = tiny.start(sequence, prompt, params, mode=mode, max_tokens=24, **options)
+            blocks = list(answer)
+            said[mode].append(tiny.joined(blocks))
+            accepted += sum(block.accepted for block in blocks)
+    return wanted, said, accepted
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+@pytest.mark.parametrize("setting", STOCK_SETTINGS)
+def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:
+    """Token n is drawn with the n-th key of the seed in every mode, whatever the rounds were."""
+    for temperature in (1.0, 1.5):
+        params = SamplingParams(temperature, seed=7, **STOCK_SETTINGS[setting])
+        wanted, said, accepted = seeded_answers(family, params)
+        assert said == {mode: [wanted] * 2 for mode, _ in WAYS}
+        assert accepted > 20
+        assert len({*wanted}) > 6
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
+    """Sequences of all modes in one engine at once, each with its own seed and settings."""
+    target = seeded_target(family)
+    engine = Engine(target, tiny.random_drafter(target))
+    said: dict[TokenSequence, list[int]] = {}
+    wanted = []
+    for seed, (mode, options) in enumerate([*WAYS, *WAYS]):
+        setting = "everything" if seed > 2 else "top_p"
+        params = SamplingParams(1.0, seed=seed, **STOCK_SETTINGS[setting])
+        prompt = tiny.prompt_of(20 + seed, seed)
+        wanted.append(stock_answer(family, prompt, params))
+        sequence = TokenSequence(target, engine.drafter)
+        request = Request(tuple(prompt), params, 24, mode=mode, **options)
+        engine.begin(sequence, request, len(prompt) - 1)
+        said[sequence] = []
+    while running := [sequence for sequence in said if not sequence.now.finish_reason]:
+        for sequence, block in zip(running, engine.step(running), strict=True):
+            assert isinstance(block, Block)
+            said[sequence] += block.tokens
+    assert list(said.values()) == wanted
+
+
+def test_keys_are_those_of_the_global_generator() -> None:
+    """One a draw after `mx.random.seed`, also beyond those that are made at once."""
+    logits, keys = mx.zeros((1, 1000)), Keys(5)
+    mx.random.seed(5)
+    drawn: list[Any] = [mx.random.categorical(logits).tolist() for _ in range(2 * KEYS + 3)]
+    assert [mx.random.categorical(logits, key=keys[n]).tolist() for n in range(len(drawn))] == drawn
+    last = len(drawn) - 1
+    assert mx.random.categorical(logits, key=Keys(5)[last]).tolist() == drawn[last]
+
+
+@pytest.mark.parametrize("vocab", [5, 512, 32_000])
+def test_rows_are_drawn_as_each_alone(vocab: int) -> None:
+    """`categorical` of many rows is MLX's of every single one, also where tokens are filtered."""
+    keys = Keys(9)
+    rows = 4 * mx.random.normal((16, vocab), key=mx.random.key(2))
+    for found in (rows, mx.where(rows < 2, -mx.inf, rows), mx.full((16, vocab), -mx.inf)):
+        wanted = [mx.random.categorical(found[j : j + 1], key=keys[3 + j]) for j in range(16)]
+        drawn = sampling.categorical(found, keys.uniforms(range(3, 19)))
+        assert drawn.tolist() == mx.concatenate(wanted).tolist()
+
+
+class KeyOfRound(Match):
+    """A fault: the key belongs to the round, whose rows are drawn at once."""
+
+    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
+        """As many rows as there are, by the next key."""
+        self.rounds = getattr(self, "rounds", -1) + 1
+        return mx.random.categorical(self.shaper.shape(rows), key=self.keys[self.rounds])
+
+
+class KeysFromRound(Match):
+    """A fault: a row's key counts from the round, not from the answer's first token."""
+
+    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
+        """As the honest one, from another place."""
+        self.rounds = getattr(self, "rounds", -1) + 1
+        return super().choose(rows, [self.rounds + place - places[0] for place in places])
+
+
+@pytest.mark.parametrize("fault", [KeyOfRound, KeysFromRound])
+def test_keys_of_rounds_are_noticed(fault: type[Match], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: plain steps are still stock's, blocks and trees are not."""
+    monkeypatch.setitem(RULES, "match", fault)
+    wanted, said, _ = seeded_answers("qwen3", SamplingParams(1.0, seed=7))
+    assert said["baseline"] == [wanted] * 2
+    for mode in ("dflash", "ddtree"):
+        assert said[mode][1] != wanted

@@ -152,8 +152,8 @@ def test_reduced_vocabulary(folders: Any) -> None:
 def test_law_with_a_reduced_vocabulary(rule: str, setting: str) -> None:
     """Tokens that are never drafted keep their probability."""
     full = random_tables()
-    slots: Any = full.slots
-    fewer = mx.where(mx.array([True, False, True, False, True]), slots.logits, -mx.inf)
+    block: Any = full.block
+    fewer = mx.where(mx.array([True, False, True, False, True]), block.logits, -mx.inf)
     tables = Tables(Independent(fewer), full.rows, full.history)
     assert block_surprise(RULES[rule], SETTINGS[setting], tables) < LIMIT
 

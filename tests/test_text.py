@@ -6,7 +6,7 @@ import pytest
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.text import Reader, held_back
+from dflash_mlx.chat.text import Reader, partial_match
 
 
 def read(
@@ -99,6 +99,6 @@ def test_incomplete_character_at_the_end() -> None:
         ("", ("a",), 0),
     ],
 )
-def test_held_back(text: str, markers: tuple[str, ...], size: int) -> None:
+def test_partial_match(text: str, markers: tuple[str, ...], size: int) -> None:
     """The longest end that could be a marker's beginning, and never a whole marker."""
-    assert held_back(text, markers) == size
+    assert partial_match(text, markers) == size

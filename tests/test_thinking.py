@@ -8,7 +8,7 @@ import templates
 import tiny
 
 from dflash_mlx.chat.text import Reader
-from dflash_mlx.chat.thinking import LONGEST_HEADER, turn_ends
+from dflash_mlx.chat.thinking import LONGEST_HEADER, end_of_turn_ids
 
 THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
 HARMONY = THOUGHT + "<|channel|>final<|message|>"
@@ -135,6 +135,6 @@ def test_ends_of_a_turn() -> None:
     """The marks that end an answer do so whatever the files say; the end of a message does not."""
     for family, marks in (("gpt_oss", ("<|return|>", "<|call|>")), ("muse", ("<|eot|>",))):
         tokenizer = templates.tokenizer_of(family)
-        assert turn_ends(tokenizer) == set(tokenizer.convert_tokens_to_ids(list(marks)))
-    assert turn_ends(templates.tokenizer_of("qwen")) == frozenset()
-    assert turn_ends(tiny.tokenizer()) == frozenset()
+        assert end_of_turn_ids(tokenizer) == set(tokenizer.convert_tokens_to_ids(list(marks)))
+    assert end_of_turn_ids(templates.tokenizer_of("qwen")) == frozenset()
+    assert end_of_turn_ids(tiny.tokenizer()) == frozenset()

@@ -12,9 +12,9 @@ import tiny
 
 import dflash_mlx
 from dflash_mlx import api
-from dflash_mlx.chat.tokenizer import load, stop_ids
+from dflash_mlx.chat.tokenizer import eos_token_ids_of, load_tokenizer
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import cache as snapshots
+from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.target.target import Target
 
 # A tokenizer as Kimi's: the vocabulary in tiktoken.model, the rest in Python.
@@ -95,10 +95,10 @@ def settle(folder: Path, generation: Any = None, **top: Any) -> None:
         ({"eos_token_id": []}, {"eos_token_id": 0}, [0, 98]),
     ],
 )
-def test_stop_ids(folder: Path, generation: Any, top: dict[str, Any], ids: list[int]) -> None:
+def test_eos_token_ids(folder: Path, generation: Any, top: dict[str, Any], ids: list[int]) -> None:
     """What the files name counts together; mlx-lm lets one take the place of the other."""
     settle(folder, generation, **top)
-    assert stop_ids(folder) == ids
+    assert eos_token_ids_of(folder) == ids
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_every_stop_token_ends_an_answer(folder: Path) -> None:
 def test_the_golden_files() -> None:
     """Those of the references name 98 everywhere."""
     for case in tiny.CASES:
-        assert stop_ids(tiny.GOLDEN / case / "target") == [98]
+        assert eos_token_ids_of(tiny.GOLDEN / case / "target") == [98]
 
 
 @pytest.fixture
@@ -184,10 +184,10 @@ def test_code_runs_only_when_it_is_allowed_to(own: Path) -> None:
 def test_a_tokenizer_that_needs_no_code(own: Path) -> None:
     """Where tokenizer.json says the same as the code, the code is not needed, and not run."""
     shutil.copy(tiny.GOLDEN / "qwen3_full" / "target" / "tokenizer.json", own)
-    assert load(own).vocab_size == tiny.tokenizer().vocab_size
+    assert load_tokenizer(own).vocab_size == tiny.tokenizer().vocab_size
     write(own / "tokenizer.json", "{")
     with pytest.raises(DFlashError, match="Python code of its own"):
-        load(own)
+        load_tokenizer(own)
     assert not (own / "was_run").exists()
 
 
@@ -198,7 +198,7 @@ def test_code_in_the_hubs_cache(own: Path) -> None:
     for number, file in enumerate(sorted(own.iterdir())):
         file.rename(blobs / f"{number:040x}")
         file.symlink_to(blobs / f"{number:040x}")
-    assert load(own, trust_remote_code=True).encode("one two") == [1, 2]
+    assert load_tokenizer(own, trust_remote_code=True).encode("one two") == [1, 2]
 
 
 def test_a_package_that_the_code_needs(own: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_package_that_the_code_needs(own: Path) -> None:
     path = own / "tokenization_words.py"
     write(path, "import no_such_package_at_all\n" + path.read_text("utf-8"))
     with pytest.raises(DFlashError, match="no_such_package_at_all") as caught:
-        load(own, trust_remote_code=True)
+        load_tokenizer(own, trust_remote_code=True)
     assert "install" in caught.value.hint
 
 
@@ -214,7 +214,7 @@ def test_code_that_fails(own: Path) -> None:
     """Its words are passed on."""
     write(own / "tokenization_words.py", "raise RuntimeError('not today')")
     with pytest.raises(DFlashError, match="not today"):
-        load(own, trust_remote_code=True)
+        load_tokenizer(own, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
@@ -233,16 +233,16 @@ def test_code_that_fails(own: Path) -> None:
 def test_the_files_of_a_tokenizer(config: dict[str, Any], files: list[str], tmp_path: Path) -> None:
     """All forms that `auto_map` has had; another repository's file is named with it."""
     write(tmp_path / "tokenizer_config.json", config)
-    assert snapshots.own_code(tmp_path) == files
+    assert hub_cache.tokenizer_code(tmp_path) == files
 
 
 def test_a_model_without_its_code_is_not_whole(own: Path) -> None:
     """Older downloads left Python files out: they are fetched when they are missed."""
-    assert snapshots.missing(own) == ""
+    assert hub_cache.first_missing_file(own) == ""
     (own / "tokenization_words.py").unlink()
-    assert snapshots.missing(own) == "tokenization_words.py"
+    assert hub_cache.first_missing_file(own) == "tokenization_words.py"
     write(own / "tokenizer_config.json", "{")
-    assert snapshots.missing(own) == "tokenizer_config.json"
+    assert hub_cache.first_missing_file(own) == "tokenizer_config.json"
 
 
 def test_model_code_is_never_run(folder: Path) -> None:

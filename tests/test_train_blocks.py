@@ -61,17 +61,19 @@ def make_data() -> tuple[mx.array, mx.array]:
     return mx.random.normal((2, LENGTH, 2 * HIDDEN)), mx.random.randint(0, 39, (2, LENGTH))
 
 
-def inference_logits(drafter: Drafter, taps: mx.array, anchor: int, position: int) -> mx.array:
+def inference_logits(
+    drafter: Drafter, target_hidden: mx.array, anchor: int, position: int
+) -> mx.array:
     """What the drafter proposes after `position` committed tokens."""
     cache = drafter.make_cache()
-    cache.absorb(taps[:, :position])
+    cache.absorb(target_hidden[:, :position])
     return cache.draft_logits(anchor, drafter.config.block_size)
 
 
-def training_logits(drafter: Drafter, taps: mx.array, tokens: mx.array, anchors: mx.array):
+def training_logits(drafter: Drafter, target_hidden: mx.array, tokens: mx.array, anchors: mx.array):
     """Logits of all blocks at once, as training computes them."""
     first = mx.take_along_axis(tokens, anchors, axis=1)
-    hidden = block_hidden(drafter, drafter.model.context(taps, 0), first, anchors)
+    hidden = block_hidden(drafter, drafter.model.context(target_hidden, 0), first, anchors)
     return drafter.head(hidden)
 
 
@@ -79,14 +81,14 @@ def training_logits(drafter: Drafter, taps: mx.array, tokens: mx.array, anchors:
 def test_training_block_equals_inference_draft(config):
     """Guards the mask and the positions: one wrong row and the drafter learns another task."""
     drafter = make_drafter(config)
-    taps, tokens = make_data()
+    target_hidden, tokens = make_data()
     anchors = mx.array([[1, 6, 9], [3, 8, 12]])
-    trained = training_logits(drafter, taps, tokens, anchors)
+    trained = training_logits(drafter, target_hidden, tokens, anchors)
     for row in range(2):
         for column in range(3):
             at = int(anchors[row, column])
             anchor = int(tokens[row, at])
-            drafted = inference_logits(drafter, taps[row : row + 1], anchor, at)
+            drafted = inference_logits(drafter, target_hidden[row : row + 1], anchor, at)
             assert mx.allclose(trained[row, column], drafted, atol=1e-5), (row, at)
 
 
@@ -103,20 +105,20 @@ def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
         ),
     )
     drafter = make_drafter(FULL)
-    taps, tokens = make_data()
-    trained = training_logits(drafter, taps, tokens, mx.array([[6], [8]]))
-    drafted = inference_logits(drafter, taps[:1], int(tokens[0, 6]), 6)
+    target_hidden, tokens = make_data()
+    trained = training_logits(drafter, target_hidden, tokens, mx.array([[6], [8]]))
+    drafted = inference_logits(drafter, target_hidden[:1], int(tokens[0, 6]), 6)
     assert not mx.allclose(trained[0, 0], drafted, atol=1e-3)
 
 
 def test_labels_and_counted_slots():
     """Guards the shift (slot k predicts the token at anchor + k) and the sequence's end."""
     drafter = make_drafter(FULL)
-    taps, tokens = make_data()
+    target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[2, 11], [8, -1]]), mx.array([LENGTH, 10])
-    losses, counts = block_losses(drafter, taps, tokens, lengths, anchors)
+    losses, counts = block_losses(drafter, target_hidden, tokens, lengths, anchors)
     assert counts.tolist() == [[[1, 1, 1, 1], [1, 1, 0, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]
-    logits = training_logits(drafter, taps, tokens, mx.maximum(anchors, 0))
+    logits = training_logits(drafter, target_hidden, tokens, mx.maximum(anchors, 0))
     for slot in range(4):
         chances = mx.softmax(logits[0, 0, slot])
         wanted = -mx.log(chances[int(tokens[0, 2 + slot + 1])])
@@ -126,10 +128,10 @@ def test_labels_and_counted_slots():
 def test_padding_changes_no_loss():
     """Guards batching: taps and tokens after a sequence's end must not leak into its blocks."""
     drafter = make_drafter(FULL)
-    taps, tokens = make_data()
+    target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[3, 6]]), mx.array([9])
-    alone = block_losses(drafter, taps[:1, :9], tokens[:1, :9], lengths, anchors)
-    padded = block_losses(drafter, taps[:1], tokens[:1], lengths, anchors)
+    alone = block_losses(drafter, target_hidden[:1, :9], tokens[:1, :9], lengths, anchors)
+    padded = block_losses(drafter, target_hidden[:1], tokens[:1], lengths, anchors)
     assert mx.allclose(alone[0] * alone[1], padded[0] * padded[1], atol=1e-5)
 
 
@@ -142,7 +144,7 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
         return (cross_entropy(drafter, hidden, labels) * mx.arange(7)).sum()
 
     whole = mx.value_and_grad(total)(hidden)
-    monkeypatch.setattr(loss_module, "LOGITS", 3 * 40)
+    monkeypatch.setattr(loss_module, "MAX_LOGITS", 3 * 40)
     sliced = mx.value_and_grad(total)(hidden)
     assert mx.allclose(whole[0], sliced[0]), (whole[0], sliced[0])
     assert mx.allclose(whole[1], sliced[1], atol=1e-5)

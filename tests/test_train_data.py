@@ -10,7 +10,7 @@ from tiny import GOLDEN, plain
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all
-from dflash_mlx.train.batches import Sequence, draw_anchors, epoch_batches, rectangles
+from dflash_mlx.train.batches import Sequence, epoch_batches, micro_batches, sample_anchors
 from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap
 from dflash_mlx.train.mask_token import choose_mask_token
 from dflash_mlx.train.shape import Shape, layer_ids
@@ -43,7 +43,7 @@ def test_three_kinds_of_lines(tmp_path):
     assert bare.messages == ({"role": "user", "content": "hi"},)
     assert (bare.think, prompt.think, messages.think) == (None, True, False)
     assert messages.messages == (chat[0],)
-    assert messages.said == "b"
+    assert messages.given == "b"
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_layer_ids():
 def test_anchors_are_answer_tokens_with_a_successor():
     """Guards 'an anchor is a token that the target generated', and drawing without replacement."""
     sequences = [Sequence(tuple(range(20)), 15), Sequence((1, 2, 3), 2)]
-    drawn = draw_anchors(sequences, np.array([0, 1]), 99, seed=0, step=0)
+    drawn = sample_anchors(sequences, np.array([0, 1]), 99, seed=0, step=0)
     assert [d.tolist() for d in drawn] == [[15, 16, 17, 18], []]
-    few = [tuple(draw_anchors(sequences, np.array([0]), 2, 0, step)[0]) for step in range(20)]
+    few = [tuple(sample_anchors(sequences, np.array([0]), 2, 0, step)[0]) for step in range(20)]
     assert len(set(few)) > 2
     assert all(a < b for a, b in few)
 
@@ -195,7 +195,7 @@ def test_anchors_are_answer_tokens_with_a_successor():
 def test_rectangles_cover_each_anchor_once():
     """Guards chunking: no block lost, none twice, none over the limit."""
     anchors = [np.arange(3, 3 + n) for n in (0, 1, 7, 20, 5, 9)]
-    micros = rectangles(anchors, 8)
+    micros = micro_batches(anchors, 8)
     found = [
         (row, int(at)) for m in micros for row, line in zip(m.rows, m.anchors, strict=True)
         for at in line if at >= 0

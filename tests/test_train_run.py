@@ -23,11 +23,11 @@ from dflash_mlx.target.target import Target
 from dflash_mlx.train.answers import AnswerSettings
 from dflash_mlx.train.batches import Sequence
 from dflash_mlx.train.events import Measured, Prepared, Saved, StepDone
-from dflash_mlx.train.features import Features, stacked
 from dflash_mlx.train.run import Job, Run
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.shape import Shape
-from dflash_mlx.train.tau import walk
+from dflash_mlx.train.target_hidden import TargetHiddenCache, stacked
+from dflash_mlx.train.tau import replay_answers
 from dflash_mlx.train.workers import Workers
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
@@ -175,10 +175,10 @@ def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
     while run.step < 60:
         run.trainer.step(run.step)
         run.step += 1
-    taps_of = Features(target, run.trainer.sequences, 0, Workers(1))
+    hidden_of = TargetHiddenCache(target, run.trainer.sequences, 0, Workers(1))
     for number, sequence in enumerate(run.trainer.sequences[:4]):
         length = len(sequence.tokens)
-        walked = walk(run.drafter, stacked(taps_of.rows([number]), length), [sequence])
+        walked = replay_answers(run.drafter, stacked(hidden_of.rows([number]), length), [sequence])
         blocks = tiny.speculate(
             target,
             run.drafter,
@@ -199,10 +199,12 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     run, _ = start(target, prompts, tmp_path)
     some = [Sequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
-    features = Features(target, some, 0, Workers(2))
+    cache = TargetHiddenCache(target, some, 0, Workers(2))
     longest = max(len(s.tokens) for s in some)
-    together = walk(run.drafter, stacked(features.rows([0, 1, 2]), longest), some)
-    alone = [walk(run.drafter, stacked(features.rows([n]), longest), [some[n]]) for n in range(3)]
+    together = replay_answers(run.drafter, stacked(cache.rows([0, 1, 2]), longest), some)
+    alone = [
+        replay_answers(run.drafter, stacked(cache.rows([n]), longest), [some[n]]) for n in range(3)
+    ]
     assert together.committed == sum(a.committed for a in alone)
     assert together.verifies == sum(a.verifies for a in alone)
 
@@ -212,8 +214,8 @@ def test_threads_end_before_the_process_does():
     """On one core a thread's end comes late, and MLX aborted three processes of four."""
     script = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "import mlx.core as mx\n"
         "from dflash_mlx.train.workers import Workers\n"
+        "import mlx.core as mx\n"
         "workers = Workers(2)\n"
         "for _ in range(2):\n"
         "    found = workers.map(lambda n: mx.ones((99, 99)) @ mx.ones((99, n)), [1, 2, 3])\n"

@@ -42,7 +42,7 @@ def prefixes(candidates: Candidates) -> dict[Prefix, float]:
     """The log-probability of every prefix, by its ranks (0 is the likeliest)."""
     found: dict[Prefix, float] = {}
     frontier: list[tuple[Prefix, float, int]] = [((), 0.0, 0)]
-    for slot in range(candidates.slots):
+    for slot in range(candidates.positions):
         longer = []
         for ranks, total, case in frontier:
             logs, _, cases = candidates.after(slot, case)
@@ -98,13 +98,13 @@ def test_no_other_tree_is_better(make, seed):
         best = max(sum(np.exp(known[u]) for u in s) for s in closed_sets(known, budget))
         assert np.exp(tree.logs).sum() == pytest.approx(best, abs=1e-6)
         nodes = set(ranks_of(tree, candidates))
-        assert matched(nodes, known, candidates.slots) == pytest.approx(best, abs=1e-6)
+        assert matched(nodes, known, candidates.positions) == pytest.approx(best, abs=1e-6)
 
 
 @pytest.mark.parametrize("make", [independent, conditional])
 @pytest.mark.parametrize("level", [False, True])
 def test_order_and_ties(make, level):
-    """Nodes come likeliest first; of level ones the lexicographically smaller ranks (spec 4.2)."""
+    """Nodes come likeliest first; of equal ones the lexicographically smaller ranks (DDTree)."""
     ties = 0
     for seed in range(20):
         candidates = make(seed, slots=4, level=level)
@@ -219,14 +219,14 @@ def test_the_first_candidate_is_the_chains_draft(count):
     ids = np.sort(dice.permuted(np.tile(np.arange(50), (6, 1)), axis=1)[:, :8])
     scores = dice.choice([0.0, 1.0, 2.0], (6, 8, 8)).astype(np.float32)
     scores[0] = scores[0, :1]
-    for slots in (
+    for block in (
         Independent(level_logits()),
         Independent(level_logits().astype(mx.bfloat16)),
         Independent(mx.zeros((6, 50))),
         Lattice(mx.array(ids), mx.array(scores)),
     ):
-        chain = slots.likeliest().tokens.tolist()
-        tree = best_first(slots.top(count).to_host(), 6, chain_seed=True)
+        chain = block.greedy().tokens.tolist()
+        tree = best_first(block.top_tokens(count).to_host(), 6, chain_seed=True)
         assert list(tree.tokens) == chain
         assert tree.parents == (0, 1, 2, 3, 4, 5)
 
@@ -253,14 +253,14 @@ def test_the_likeliest_of_a_vocabulary(vocab):
 def test_logs_are_the_drafters_own():
     """Of a v1 drafter over its whole vocabulary, of a DFlash 2 one over a slot's candidates."""
     logits = mx.random.normal((3, 50), key=mx.random.key(1)) * 3
-    tree = best_first(Independent(logits).top(20).to_host(), 20)
+    tree = best_first(Independent(logits).top_tokens(20).to_host(), 20)
     logs = np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
     for path, log in zip(tree.paths()[1:], tree.logs, strict=True):
         assert log == pytest.approx(sum(logs[n, token] for n, token in enumerate(path)), abs=1e-5)
     ids = mx.array([[1, 4, 6], [2, 3, 7]])
     scores = mx.random.normal((2, 3, 3), key=mx.random.key(2))
     scores[0] = scores[0, :1]
-    tree = best_first(Lattice(ids, scores).top(20).to_host(), 12)
+    tree = best_first(Lattice(ids, scores).top_tokens(20).to_host(), 12)
     law = np.array(mx.softmax(scores, axis=-1), dtype=np.float64)
     places = [row.index for row in np.array(ids).tolist()]
     for path, log in zip(tree.paths()[1:], tree.logs, strict=True):
@@ -273,9 +273,9 @@ def test_logs_are_the_drafters_own():
 class ForgetsTies(Candidates):
     """A fault: of level tokens the larger id comes first."""
 
-    def after(self, slot, case):
+    def after(self, position, case):
         """Backwards among equals."""
-        logs, tokens, cases = super().after(slot, case)
+        logs, tokens, cases = super().after(position, case)
         order = sorted(range(len(logs)), key=lambda i: (-logs[i], -tokens[i]))
         return logs, [tokens[i] for i in order], [cases[i] for i in order]
 

@@ -19,10 +19,12 @@ from mlx_lm.models.rope_utils import initialize_rope
 from dflash_mlx.errors import RewindError
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target import recurrent
-from dflash_mlx.target import tree_pass as branch
-from dflash_mlx.target.caches import layer_cache
+from dflash_mlx.target.caches.kinds import members
+from dflash_mlx.target.caches.rotating import Window
+from dflash_mlx.target.caches.rows import AllRows
 from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.tree_pass import Branch, TreeRope
+from dflash_mlx.target.ropes import PassRope, wrap_ropes
+from dflash_mlx.target.tree_pass import TreePass
 
 TREES, SOME_TREES = 1000, 15
 FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
@@ -65,7 +67,7 @@ def grow(kind: str, count: int, seed: int = 5) -> None:
         tree, anchor = random_tree(dice), dice.randrange(96)
         logits = read_tree(kind, cache, anchor, tree)
         row = dice.randrange(tree.rows)
-        cache.pick(tree.path_to(row))
+        cache.keep_path(tree.path_to(row))
         tokens = [*tokens, anchor, *tree.paths()[row]]
         if number % 3 == 0:
             fresh = TargetCache(caches.layers_of(kind))
@@ -104,73 +106,76 @@ def sibling_visible(patch: pytest.MonkeyPatch) -> None:
 
 def depth_off_by_one(patch: pytest.MonkeyPatch) -> None:
     """A fault: nodes stand one position too far."""
-    honest = Branch.__init__
+    honest = TreePass.__init__
 
-    def init(self: Branch, tree: Tree) -> None:
+    def init(self: TreePass, tree: Tree) -> None:
         honest(self, tree)
         self.depths = self.depths + (self.depths > 0)
 
-    patch.setattr(Branch, "__init__", init)
+    patch.setattr(TreePass, "__init__", init)
 
 
 def rows_for_depths(patch: pytest.MonkeyPatch) -> None:
     """A fault: nodes stand where they would in a chain."""
-    honest = Branch.__init__
+    honest = TreePass.__init__
 
-    def init(self: Branch, tree: Tree) -> None:
+    def init(self: TreePass, tree: Tree) -> None:
         honest(self, tree)
         self.depths = mx.arange(tree.rows)
 
-    patch.setattr(Branch, "__init__", init)
+    patch.setattr(TreePass, "__init__", init)
 
 
 def wrong_order(patch: pytest.MonkeyPatch) -> None:
     """A fault: rows are put together in the wrong order."""
-    honest = layer_cache.pick
+    honest = AllRows._keep_rows
     patch.setattr(
-        "dflash_mlx.target.caches.target_cache.pick",
-        lambda c, rows, n: honest(c, (*rows[:-2], *rows[:-3:-1]), n),
+        AllRows,
+        "_keep_rows",
+        lambda self, c, rows, n: honest(self, c, (*rows[:-2], *rows[:-3:-1]), n),
     )
 
 
 def first_rows(patch: pytest.MonkeyPatch) -> None:
     """A fault: the path's rows are taken to be the first ones."""
-    honest = layer_cache.pick
-    patch.setattr(
-        "dflash_mlx.target.caches.target_cache.pick",
-        lambda c, rows, n: honest(c, tuple(range(len(rows))), n),
-    )
+    for adapter in (AllRows, Window):
+        honest = adapter.keep_path
+        patch.setattr(
+            adapter,
+            "keep_path",
+            lambda self, c, rows, n, do=honest: do(self, c, tuple(range(len(rows))), n),
+        )
 
 
 def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
     """A fault: the recurrence runs through the rows as if they were a chain."""
 
-    def grow(net: Any, *fed: Any) -> mx.array:
+    def chained(net: Any, *fed: Any) -> mx.array:
         return recurrent.update(net, *fed[:-1])[0]
 
-    patch.setattr(recurrent, "grow", grow)
+    patch.setattr(recurrent, "update_tree", chained)
 
 
 def convolution_of_the_rows_before(patch: pytest.MonkeyPatch) -> None:
     """A fault: the convolution's window is that of a chain."""
 
-    def windows(self: Branch, size: int) -> mx.array:
+    def windows(self: TreePass, size: int) -> mx.array:
         return mx.arange(self.tree.rows)[:, None] + mx.arange(size)
 
-    patch.setattr(Branch, "windows", windows)
+    patch.setattr(TreePass, "windows", windows)
 
 
 def window_of_rows(patch: pytest.MonkeyPatch) -> None:
     """A fault: a sliding window counts rows, not how deep they are."""
-    honest = Branch.mask
+    honest = TreePass.mask
 
-    def mask(self: Branch, held: int, window: int | None) -> mx.array:
+    def mask(self: TreePass, held: int, window: int | None) -> mx.array:
         depths, self.depths = self.depths, mx.arange(self.tree.rows)
         found = honest(self, held, window)
         self.depths = depths
         return found
 
-    patch.setattr(Branch, "mask", mask)
+    patch.setattr(TreePass, "mask", mask)
 
 
 FAULTS = [
@@ -219,13 +224,13 @@ def test_a_tree_that_is_not_kept_leaves_no_trace(kind: str) -> None:
                     cache.rewind(length)
         for rows in ((), (1,), (0, 3), (0, 1, 3), (0, 9), (0, 0)) if not broken_off else ((0, 1),):
             with pytest.raises(RewindError):
-                cache.pick(rows)
-        assert cache.branch is None
-        assert all("make_mask" not in vars(c) for c in layer_cache.members(cache.layers))
+                cache.keep_path(rows)
+        assert cache.tree is None
+        assert all("make_mask" not in vars(c) for c in members(cache.layers))
         cache.rewind(20)
         caches.assert_same(target, kind, cache, tokens)
         with pytest.raises(RewindError):
-            cache.pick((0,))
+            cache.keep_path((0,))
         logits = caches.read(target, cache, [9, 8])
         fresh = TargetCache(caches.layers_of(kind))
         caches.read(target, fresh, tokens)
@@ -261,7 +266,7 @@ def test_chunked_caches() -> None:
         held = start - layer.start_position
         assert mask[:, :held].all()
         assert mask[:, held:].tolist() == FORK.ancestors().tolist()
-        cache.pick((0, 2, 3))
+        cache.keep_path((0, 2, 3))
         rows = layer.keys_and_values()[1].flatten().tolist()
         assert rows == [*range(start - held, start), 90, 92, 93]
         assert layer.offset == start + 3
@@ -279,10 +284,10 @@ def test_windows_with_first_rows_of_their_own() -> None:
             ring.update_and_fetch(mx.ones((1, 1, 4, 1)), mx.ones((1, 1, 4, 1)))
         if refused:
             with pytest.raises(RewindError):
-                cache.pick((0, 2, 3))
+                cache.keep_path((0, 2, 3))
             assert ring.offset == start + 4
         else:
-            cache.pick((0, 2, 3))
+            cache.keep_path((0, 2, 3))
             assert ring.offset == start + 3
 
 
@@ -307,12 +312,12 @@ ROPES: dict[str, dict[str, Any] | None] = {
 def test_rotary_embeddings(kind: str, traditional: bool) -> None:
     """Every kind that mlx-lm has turns a row of a tree as it turns the token of that position."""
     rope: Any = initialize_rope(16, 10000.0, traditional, ROPES[kind], 4096)
-    now: list[Branch] = []
-    planted = TreeRope(rope, lambda: now[0] if now else None)
+    now: list[TreePass] = []
+    planted = PassRope(rope, lambda: now[0] if now else None)
     x = mx.random.normal((1, 3, 25, 16), key=mx.random.key(1))
     assert mx.array_equal(planted(x, offset=9), rope(x, offset=9))
     tree = random_tree(random.Random(1))
-    now.append(Branch(tree))
+    now.append(TreePass(tree))
     x = x[:, :, : tree.rows]
     for offset in (0, 700, mx.array(33)):
         turned = planted(x, offset=offset)
@@ -328,12 +333,12 @@ def test_every_rotary_embedding_is_reached() -> None:
     """Layers, indexers and the tables that layers share on the CPU: none is left as it was."""
     for family in tiny.FAMILIES:
         target = tiny.make_target(family)
-        branch.plant(target.model, lambda: None)
+        wrap_ropes(target.model, lambda: None)
         left = [
             name
             for path, module in target.model.named_modules()
             for name, child in module.children().items()
-            if "rope" in type(child).__name__.lower() and not isinstance(module, TreeRope)
-            if not isinstance(child, TreeRope) and path
+            if "rope" in type(child).__name__.lower() and not isinstance(module, PassRope)
+            if not isinstance(child, PassRope) and path
         ]
         assert not left

@@ -12,30 +12,32 @@ import numpy as np
 import pytest
 import test_sampling as laws
 import tiny
-from test_ddtree import tree_policy
 from test_tree_caches import FORK, state_of_the_row_before
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.policy.policy import Fixed
+from dflash_mlx.policy.policy import Fixed, Text
 from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Tree, best_first
 from dflash_mlx.types import Plan, SamplingParams
+
+TREE: dict[str, Any] = {"mode": "ddtree", "tree_budget": 9}
 
 
 def tree_surprise(
     tables: Any, params: SamplingParams, budget: int, rule: type[Match] = Match, count: int = 20_000
 ) -> float:
     """How far a tree's outputs are off the target's law, many at once."""
-    tree = best_first(tables.slots.top(budget).to_host(), budget)
+    tree = best_first(tables.block.top_tokens(budget).to_host(), budget)
     judge = rule(params, tables.vocab)
     logits = mx.stack([tables.rows[len(path)][path] for path in tree.paths()])
     rows = judge.shaper.penalise_paths(logits, tables.history, tree.paths())
 
     def choose(key: mx.array) -> mx.array:
-        judge.draws = laws.OneKey(key)  # type: ignore[assignment]
-        return judge.choose(rows)
+        judge.keys = laws.OneKey(key)  # type: ignore[assignment]
+        return judge.choose(rows, [0, *tree.depths])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mx.random, "categorical", laws.gumbel_categorical)
@@ -131,8 +133,7 @@ def test_golden_law(setting: str, drafter: str) -> None:
     """Whole answers of a real pair: with top-k and top-p, and with every filter and penalty."""
     prompt, params, _ = laws.golden_settings()[3]
     params = params if setting == "golden" else laws.SETTINGS["everything"]
-    policy = tree_policy(9)
-    found = laws.answer_surprise("match", prompt, params, 120, drafter=drafter, policy=policy)
+    found = laws.answer_surprise("match", prompt, params, 120, drafter=drafter, **TREE)
     assert found < laws.LIMIT
 
 
@@ -142,9 +143,7 @@ def test_answers_of_other_caches(family: str, count: int) -> None:
     """Whole answers of a hybrid and of a target whose windows are full when it begins."""
     prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
     params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
-    found = laws.answer_surprise(
-        "match", prompt, params, count, family=family, policy=tree_policy(9)
-    )
+    found = laws.answer_surprise("match", prompt, params, count, family=family, **TREE)
     assert found < laws.LIMIT
 
 
@@ -154,11 +153,17 @@ def test_law_of_mixed_plans(rule: str) -> None:
     """Plain steps and chains of every length in turn keep the law under every rule."""
 
     class Cycle(Fixed):
-        """One plan after another; no draft for a plain step."""
+        """One plan after another, whatever was asked for twice; no draft for a plain step."""
 
-        def drafts(self, room: int) -> bool:
-            self._plan = next(plans)
-            return self._plan.rows > 1
+        room = 0
+
+        def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
+            if self.room != texts[0].room:
+                self.room, self._plan = texts[0].room, next(plans)
+            return [self._plan.rows > 1]
+
+        def rests(self, texts: Sequence[Text]) -> bool:
+            return False
 
     plans = cycle([Plan(3), Plan(1), Plan(2), Plan(4)])
     prompt, params, _ = laws.golden_settings()[3]
@@ -174,9 +179,7 @@ def test_broken_answers_are_noticed(
     fault(monkeypatch)
     prompt = [token % 9 for token in tiny.prompt_of(tiny.WINDOW + 8)]
     params = SamplingParams(temperature=1.2, top_k=6, top_p=0.95)
-    found = laws.answer_surprise(
-        "match", prompt, params, 150, family="qwen3_5", policy=tree_policy(9)
-    )
+    found = laws.answer_surprise("match", prompt, params, 150, family="qwen3_5", **TREE)
     assert found > laws.LIMIT
 
 
@@ -193,5 +196,7 @@ def test_seeds() -> None:
     first = [answer(seed) for seed in range(4)]
     assert first == [answer(seed) for seed in range(4)]
     assert len({tuple(tokens) for tokens in first}) == 4
+    rule, draft = Match(SamplingParams(), 9), Draft.of_tree(FORK)
+    outcome = rule.outcome(draft, mx.full((4, 9), mx.nan), [1], 0)
     with pytest.raises(DFlashError, match="NaN"):
-        Match(SamplingParams(), 9).walk(FORK, mx.full((4, 9), mx.nan), [1])
+        rule.accept(draft, outcome)

@@ -20,15 +20,16 @@ from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dflash_mlx.context import Context
-from dflash_mlx.decode import decode
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.engine import Engine
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.policy import Policy
-from dflash_mlx.speculation.acceptance import make_rule
-from dflash_mlx.speculation.drafts import Independent, Slots
+from dflash_mlx.request import Mode, Request
+from dflash_mlx.sequence import Sequence as TokenSequence
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
@@ -198,10 +199,6 @@ SEEDS = {
     "glm_moe_dsa": 5,
     "muse_glimmer": 7,
 }
-
-
-def silent(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
 
 
 @cache
@@ -395,8 +392,8 @@ class ScriptedCache:
         assert 0 <= length <= self.offset
         self.offset = length
 
-    def slots(self, anchor: int, width: int) -> Slots:
-        """What a DraftCache of a v1 drafter says."""
+    def block(self, anchor: int, width: int) -> DraftBlock:
+        """What a v1 drafter says."""
         return Independent(self.draft_logits(anchor, width))
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
@@ -421,11 +418,25 @@ def scripted_drafter(
 
     If not `strict`, `text` need not be what the target says.
     """
+    return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
+
+
+def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Drafter:
+    """A drafter whose caches know what to say."""
     fake = SimpleNamespace(
+        model=nn.Identity(),
         config=SimpleNamespace(block_size=block_size),
-        make_cache=lambda: ScriptedCache(text, wrong, vocab, strict),
+        make_cache=make_cache,
+        draft=lambda caches, anchors, width: [
+            cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
+        ],
     )
     return cast(Drafter, fake)
+
+
+def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
+    """The target's choice at a row [1, V] without drafts."""
+    return rule.accept(Draft.none(), rule.step(logits, history, place)[1]).bonus
 
 
 def golden_pair(case: str) -> Pair:
@@ -470,13 +481,51 @@ def plain(
 
 
 def start(
-    context: Context, prompt: list[int], sampling: SamplingParams, accept: str, **options: Any
+    sequence: TokenSequence,
+    prompt: list[int],
+    sampling: SamplingParams,
+    accept: str = "match",
+    *,
+    block_size: int | None = None,
+    max_tokens: int = 64,
+    stops: frozenset[int] = frozenset(),
+    mode: Mode = "dflash",
+    chunk: int = 2048,
+    policy: Policy | None = None,
+    **options: Any,
 ) -> Iterator[Block]:
-    """Read a prompt and begin to decode; options are those of `decode`, and `chunk`."""
-    chunk = options.pop("chunk", 2048)
-    logits = context.read(prompt, silent, chunk)
-    rule = make_rule(accept, sampling, context.target.vocab_size)
-    return decode(context, logits, rule, **options)
+    """Answer a prompt by rounds of one sequence, with an engine of its own."""
+    engine = Engine(sequence.target, sequence.drafter)
+    engine.chunk = chunk
+    if sequence.drafter is None:
+        mode, block_size = "baseline", None
+    request = Request(
+        tuple(prompt),
+        sampling,
+        max_tokens,
+        stops,
+        mode=mode,
+        block_size=block_size,
+        accept=accept,
+        **options,
+    )
+    engine.begin(sequence, request, len(prompt) - 1)
+    if policy is not None:
+        sequence.now.policy, sequence.now.belief = policy, policy.new_belief()
+    yield from rounds(engine, sequence)
+
+
+def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
+    """Rounds of one sequence alone, until its answer ends or nobody wants more."""
+    try:
+        while not sequence.now.finish_reason:
+            (block,) = engine.step([sequence])
+            if not isinstance(block, Block):
+                raise block
+            if block.tokens:
+                yield block
+    finally:
+        engine.stop(sequence)
 
 
 def speculate(
@@ -489,25 +538,26 @@ def speculate(
     stops: frozenset[int] = frozenset(),
     chunk: int = 2048,
     policy: Policy | None = None,
+    **options: Any,
 ) -> list[Block]:
-    """A greedy DFlash answer; checks that the context covers all tokens but the last."""
-    context = Context(target, drafter)
+    """A greedy DFlash answer; checks that the caches cover all tokens but the last."""
+    sequence = TokenSequence(target, drafter)
     blocks = list(
         start(
-            context,
+            sequence,
             prompt,
             SamplingParams(),
-            "match",
             block_size=block_size,
             max_tokens=max_tokens,
             stops=stops,
             chunk=chunk,
             policy=policy,
+            **options,
         )
     )
-    assert context.tokens == [*prompt, *joined(blocks)][:-1]
-    assert context.draft_cache is not None
-    assert context.target_cache.offset == context.draft_cache.offset == len(context.tokens)
+    assert sequence.tokens == [*prompt, *joined(blocks)][:-1]
+    assert sequence.draft_cache is not None
+    assert sequence.target_cache.offset == sequence.draft_cache.offset == len(sequence.tokens)
     return blocks
 
 

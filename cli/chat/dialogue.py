@@ -23,7 +23,7 @@ from .view import make_chat_view
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.policy.plans import Mode
+    from dflash_mlx.request import Mode
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
@@ -92,9 +92,10 @@ class Dialogue:
         previous = getattr(self, "session", None)
         self.pair, self.totals = pair, Totals()
         self.drafting = drafting and pair.drafter is not None
-        self.session: Session = Session(pair, mode=self.mode)
-        if previous is not None and previous.pair is pair and not self.drafting:
-            self.session.context.adopt(previous.context)
+        if previous is not None and previous.pair is pair:
+            previous.mode = self.mode
+        else:
+            self.session: Session = Session(pair, mode=self.mode)
         self._hinted_low = self._hinted_full = False
 
     def release_pair(self) -> None:

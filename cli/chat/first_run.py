@@ -29,10 +29,10 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     if not has_metal():
         return model_options
     from dflash_mlx.hub.memory import working_set
-    from dflash_mlx.hub.registry import entries, suits
+    from dflash_mlx.hub.registry import best_pair, entries
 
     limit = working_set()
-    downloaded = suits(
+    downloaded = best_pair(
         limit, 1 << 62, (entry for entry in entries() if is_downloaded(entry, model_options))
     )
     if downloaded is not None:
@@ -40,7 +40,7 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     if not interactive or model_options.offline:
         out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
         return model_options
-    entry = suits(limit, free_disk())
+    entry = best_pair(limit, free_disk())
     if entry is None:
         out.note("no published pair fits the memory and the free disk of this Mac")
         return model_options
@@ -69,7 +69,7 @@ def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> 
     memory = (
         f" They need {format_bytes(entry.memory_bytes)} of memory." if entry.memory_bytes else ""
     )
-    out.info(f"{entry.target} with the drafter {entry.draft} suits this Mac.{memory}")
+    out.info(f"{entry.target} with the drafter {entry.draft} best_pair this Mac.{memory}")
     out.info("`dflash models list` shows the others; -m names one.", "dim")
     confirmation = f"Download {format_bytes(missing)}? (no: chat with the tiny bundled pair)"
     return (

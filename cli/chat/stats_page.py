@@ -40,8 +40,10 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
         lines.append(
             labelled_line("prompt", f"{new:,} new + {stats.cached_tokens:,} cached tokens")
         )
+        if stats.seed is not None:
+            lines.append(labelled_line("seed", str(stats.seed)))
     totals = dialogue.totals
-    used = len(dialogue.session.context.tokens)
+    used = len(dialogue.session.sequence.tokens)
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = f"{totals.answers:,} answer{'' if totals.answers == 1 else 's'}"
     lines.append(
@@ -53,7 +55,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     )
     if line := kernels_line(dialogue.pair.target.kernels):
         lines.append(labelled_line("kernels", line))
-    cache = dialogue.session.context.target_cache
+    cache = dialogue.session.sequence.target_cache
     if cache.needs_snapshots:
         count = f"{cache.snapshots} place{'' if cache.snapshots == 1 else 's'} to go back to"
         limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"

@@ -17,7 +17,7 @@ from .report import CheckReport, ReportEntry, one_line
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.proof.prove import Verdict
+    from dflash_mlx.proof.prove import KernelResult
 
 NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"
@@ -69,20 +69,20 @@ def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> 
         CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
 
 
-def prove_all(pair: "Pair", out: Output) -> list["Verdict"]:
+def prove_all(pair: "Pair", out: Output) -> list["KernelResult"]:
     """Verify all operations again, without a time limit."""
     from dflash_mlx.kernels import dispatch
+    from dflash_mlx.proof.results import prove_and_keep
     from dflash_mlx.proof.shapes import Shapes
-    from dflash_mlx.proof.verdicts import prove_and_keep
 
     with Spinner(out, "checking the kernels") as spinner:
         return list(
             prove_and_keep(
                 pair.target.kernels.launcher or dispatch.MetalLauncher(),
-                Shapes.of(pair),
+                Shapes.of(pair.target, pair.drafter),
                 budget=float("inf"),
                 everything=True,
-                on_verdict=lambda verdict: spinner.relabel(f"checking {verdict.name}"),
+                on_result=lambda verdict: spinner.relabel(f"checking {verdict.name}"),
             )
         )
 
@@ -107,7 +107,7 @@ def proof_environment(model: str, switch: str) -> dict[str, Any]:
     }
 
 
-def verdict_json(verdict: "Verdict") -> dict[str, Any]:
+def verdict_json(verdict: "KernelResult") -> dict[str, Any]:
     """A verdict as JSON; `on` says whether the kernel is used.
 
     JSON has no infinity: an infinite error becomes null, and the reason explains it.
@@ -116,7 +116,7 @@ def verdict_json(verdict: "Verdict") -> dict[str, Any]:
     return {**asdict(verdict), "error": error, "on": not verdict.reason}
 
 
-def verdict_entry(verdict: "Verdict") -> ReportEntry:
+def verdict_entry(verdict: "KernelResult") -> ReportEntry:
     """A verdict as a line of the report, with a hint when the kernel is wrong."""
     used = not verdict.reason or (verdict.right and not verdict.used)
     details = [] if not verdict.reason else [verdict.reason]

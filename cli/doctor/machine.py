@@ -154,11 +154,11 @@ def kernels() -> CheckResult:
     if not mlx_core().metal.is_available():
         return ok(found)
     from dflash_mlx.kernels.dispatch import wanted
-    from dflash_mlx.proof.verdicts import latest
+    from dflash_mlx.proof.results import latest_results
 
     if (switch := wanted()) != "on":
         found += f" · not used: DFLASH_KERNELS is {switch}"
-    verdicts = [verdict for verdict in latest().values() if verdict.used]
+    verdicts = [verdict for verdict in latest_results().values() if verdict.used]
     if not verdicts:
         return ok(found)
     on = sum(not verdict.reason for verdict in verdicts)

@@ -64,7 +64,7 @@ def gigabytes(count: int) -> str:
 def known_rows() -> list[Row]:
     """Every pair of the registry; those that this engine can run come first."""
     from dflash_mlx.hub.cache import cached_state
-    from dflash_mlx.hub.memory import judge, working_set
+    from dflash_mlx.hub.memory import memory_fit, working_set
     from dflash_mlx.hub.registry import entries
 
     limit = working_set()
@@ -81,7 +81,7 @@ def known_rows() -> list[Row]:
                 memory_bytes=memory,
                 estimated=entry.estimated,
                 cached=pair_cached(cached_state(entry.target), cached_state(entry.draft)),
-                fits=None if memory is None else FIT_WORDS[judge(memory, limit)],
+                fits=None if memory is None else FIT_WORDS[memory_fit(memory, limit)],
                 lacks=entry.lacks,
                 note=entry.note,
             )
@@ -99,7 +99,7 @@ def pair_cached(target: str, draft: str) -> str:
 def cached_rows() -> list[Row]:
     """The cached models that are in no known pair."""
     from dflash_mlx.hub.cache import cached_bytes, cached_repos, cached_state
-    from dflash_mlx.hub.memory import judge, working_set
+    from dflash_mlx.hub.memory import memory_fit, working_set
     from dflash_mlx.hub.registry import entries
 
     paired = {name for entry in entries() for name in (entry.target, entry.draft)}
@@ -108,7 +108,7 @@ def cached_rows() -> list[Row]:
     for repo in cached_repos():
         if repo not in paired:
             size, state = cached_bytes(repo), cached_state(repo)
-            fits = FIT_WORDS[judge(size, limit)] if state == "yes" else None
+            fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" else None
             rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits))
     return rows
 

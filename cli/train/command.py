@@ -93,7 +93,7 @@ def train(
 
     blas.use_openblas()
     from dflash_mlx.errors import UsageError
-    from dflash_mlx.hub import resolve as hub
+    from dflash_mlx.hub import resolve
     from dflash_mlx.target.target import Target
     from dflash_mlx.train.answers import AnswerSettings
     from dflash_mlx.train.run import Job, Run
@@ -138,7 +138,7 @@ def train(
                 interrupt.check()  # the file has every answer so far
 
         try:
-            path = hub.fetch(hub.pair_names(model, None, no_draft=True).target)
+            path = resolve.fetch(resolve.pair_names(model, None, no_draft=True).target)
             target = Target.load(path, trust_remote_code=trust_remote_code)
             answer_settings = AnswerSettings(max_tokens, temperature, seed, answer_batch)
             run = Run(target, job, settings, answer_settings, on_event)

@@ -1,4 +1,6 @@
-"""Speed and sameness of the engine's modes on many prompts, interleaved, in one process.
+"""Benchmark of the engine's modes: speed, acceptance and identity of answers on many prompts.
+
+The modes run interleaved in one process.
 
     import dflash_mlx
     from dflash_mlx import bench
@@ -75,7 +77,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name's module; on Linux OpenBLAS goes under MLX first."""
+    """Import the module of a public name; on Linux OpenBLAS is loaded before MLX."""
     for home, names in _HOMES.items():
         if name in names:
             use_openblas()

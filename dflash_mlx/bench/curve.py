@@ -12,8 +12,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.context import Context
 from dflash_mlx.pair import Pair
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.thread import mlx_thread
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 64)
 PASSES = 5
@@ -49,31 +50,36 @@ def curve_of(data: dict[str, Any]) -> Curve:
 
 def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) -> Curve:
     """Time the passes of a pair after `depth` tokens; `check()` may raise between two passes."""
+    return mlx_thread().call(time_passes, pair, depth, check)
+
+
+def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
+    """`measure`, in the thread that owns MLX."""
     target, drafter = pair.target, pair.drafter
     room = target.context_length - max(ROWS) - len(ROWS) * (PASSES + 1)
     depth = max(2, min(depth, room))
-    context = Context(target, drafter)
+    sequence = Sequence(target, drafter)
     generator = mx.random.key(0)
     tokens = mx.random.randint(0, target.vocab_size, (depth + max(ROWS),), key=generator)
     values: list[int] = tokens.tolist()  # type: ignore[assignment]
-    context.read(values[:depth], lambda done, total: None)
+    sequence.read(values[:depth])
     works: dict[int, Callable[[], None]] = {
-        rows: (lambda rows=rows: one_pass(context, values[-rows:])) for rows in ROWS
+        rows: (lambda rows=rows: one_pass(sequence, values[-rows:])) for rows in ROWS
     }
-    block, cache = 0, context.draft_cache
+    block, cache = 0, sequence.draft_cache
     if drafter is not None and cache is not None:
         block = drafter.config.block_size
-        works[-block] = lambda: mx.eval(cache.slots(values[0], block).likeliest().tokens)
+        works[-block] = lambda: mx.eval(cache.block(values[0], block).greedy().tokens)
     seconds = timed(works, check)
     verify = tuple((rows, seconds[rows]) for rows in ROWS)
     return Curve(depth, verify, (block, seconds[-block]) if block else None)
 
 
-def one_pass(context: Context, tokens: list[int]) -> None:
+def one_pass(sequence: Sequence, tokens: list[int]) -> None:
     """Verify these tokens and keep the first, which every cache can do."""
-    logits, taps = context.verify(tokens[0], mx.array(tokens[1:], dtype=mx.int32))
-    mx.eval(mx.argmax(logits, axis=-1), taps)
-    context.commit(tokens[0], (tokens[0],), taps)
+    found = sequence.verify(tokens[0], mx.array(tokens[1:], dtype=mx.int32))
+    mx.eval(mx.argmax(found.logits, axis=-1), found.taps)
+    sequence.commit((tokens[0],), found.taps)
 
 
 def timed(works: Mapping[int, Callable[[], None]], check: Callable[[], None]) -> dict[int, float]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.context import Context
 from dflash_mlx.pair import Pair
+from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.session import Session
+from dflash_mlx.thread import mlx_thread
 
 from .modes import BASELINE
 from .questions import Question
@@ -99,6 +100,6 @@ def with_gap(
 
 def top_gap(pair: Pair, tokens: list[int]) -> float:
     """The target's best logit less its second best, after these tokens."""
-    logits = Context(pair.target, None).read(tokens, lambda done, total: None)[0]
+    logits = mlx_thread().call(TokenSequence(pair.target, None).read, tokens)[0]
     best = mx.topk(logits.astype(mx.float32), 2)
     return abs((best[0] - best[1]).item())  # type: ignore[arg-type]

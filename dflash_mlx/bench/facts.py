@@ -1,6 +1,6 @@
-"""What a benchmark's numbers hold for: the pair, the settings, the machine, the versions.
+"""The facts of a benchmark run: pair, settings, machine and versions, as JSON values.
 
-Plain JSON values; two runs with the same facts may share a file. Knows no results.
+Only runs with equal facts may share a file of results.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from dflash_mlx.pair import Pair
 from .schedule import Schedule
 
 CPUINFO = Path("/proc/cpuinfo")
-VALUES = 64  # of each tensor, enough to tell two trainings apart
+VALUES_PER_TENSOR = 64  # in the hash of the weights
 
 
 def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> dict[str, Any]:
-    """Everything that must be the same for two measurements to be compared."""
+    """The facts of a run; measurements are comparable only if these are equal."""
     drafter, kernels = pair.drafter, pair.target.kernels
     return {
         "pair": {
             "target": pair.target_name,
             "drafter": pair.draft_name,
             "draft_bits": draft_bits,
-            "target_weights": digest(pair.target.model),
-            "drafter_weights": None if drafter is None else digest(drafter.model),
+            "target_weights": weights_hash(pair.target.model),
+            "drafter_weights": None if drafter is None else weights_hash(drafter.model),
             "type": str(pair.target.config.get("model_type")),
-            "dtype": dtype_of(pair.target.model),
+            "dtype": weights_dtype(pair.target.model),
             "block_size": None if drafter is None else drafter.config.block_size,
             "exact": kernels.exact,
             "kernels": None if kernels.launcher is None else sorted(kernels.on or ()),
@@ -50,7 +50,7 @@ def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> d
             "effort": schedule.effort,
             "cooldown": schedule.cooldown,
         },
-        "machine": machine(),
+        "machine": machine_facts(),
         "versions": {
             "dflash": __version__,
             "mlx": version("mlx"),
@@ -60,8 +60,8 @@ def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> d
     }
 
 
-def machine() -> dict[str, Any]:
-    """The processor, its memory (bytes), the system, and what computes."""
+def machine_facts() -> dict[str, Any]:
+    """The processor, memory in bytes, system, and MLX's device and BLAS."""
     return {
         "chip": chip(),
         "cores": os.cpu_count(),
@@ -74,12 +74,12 @@ def machine() -> dict[str, Any]:
 
 
 def chip() -> str:
-    """The name that MLX knows the processor by."""
+    """The processor's name in MLX, else the architecture."""
     return str(mx.device_info().get("device_name", "")) or platform.machine()
 
 
-def dtype_of(model: nn.Module) -> str:
-    """The type that most of the weights have; quantised ones with their bits."""
+def weights_dtype(model: nn.Module) -> str:
+    """The dtype of most weights, or "N-bit" for a quantised model."""
     quantised = next((m for m in model.modules() if hasattr(m, "bits")), None)
     if quantised is not None:
         return f"{quantised.bits}-bit"
@@ -90,15 +90,15 @@ def dtype_of(model: nn.Module) -> str:
     return max(sizes, key=lambda name: sizes[name])
 
 
-def digest(model: nn.Module) -> str:
-    """A short hash of the names, shapes, types and first values of all weights.
+def weights_hash(model: nn.Module) -> str:
+    """A short hash of the names, shapes, dtypes and first values of all weights.
 
-    Stand-ins for layers change no weights, only where they are.
+    Modules that wrap another one as `plain` do not change the hash.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     weights = [(name.replace(".plain.", "."), w) for name, w in tree_flatten(model.parameters())]
     for name, value in sorted(weights, key=lambda item: item[0]):
         assert isinstance(value, mx.array)
-        found.update(f"{name} {value.shape} {value.dtype}".encode())
-        found.update(np.array(value.reshape(-1)[:VALUES].astype(mx.float32)).tobytes())
-    return found.hexdigest()[:12]
+        digest.update(f"{name} {value.shape} {value.dtype}".encode())
+        digest.update(np.array(value.reshape(-1)[:VALUES_PER_TENSOR].astype(mx.float32)).tobytes())
+    return digest.hexdigest()[:12]

@@ -1,7 +1,6 @@
-"""Pictures of a run: speedup by task and mode, drafts kept by position, cost of a pass by width.
+"""Plots of a run: speedup by task and mode, acceptance by position, cost of a pass by width.
 
-Each is a PNG of its own, about as wide as a README shows it. Needs `matplotlib`, which is imported
-here only when something is drawn. Knows rows and costs, not how they were measured.
+Each plot is a PNG file. Needs `matplotlib`, which is imported only when a plot is drawn.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE, DOTS = (8.0, 3.6), 130  # inches, dots an inch
-# Okabe and Ito's colours, which eyes of all kinds can tell apart.
+SIZE, DPI = (8.0, 3.6), 130  # size in inches
+# The palette of Okabe and Ito, safe for colour-blind readers.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
-MARKS = "osD^vPX"
-CROWDED = 24  # bars that are too many for a panel of half the width
-BESIDE: dict = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0}
+MARKERS = "osD^vPX"
+MAX_BARS = 24  # in a panel of half the width
+LEGEND_BESIDE: dict = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0}
 STYLE = {
     "font.size": 10,
     "axes.spines.top": False,
@@ -33,13 +32,13 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "legend.frameon": False,
-    "text.parse_math": False,  # a task may have a dollar in its name
+    "text.parse_math": False,  # names of tasks may contain a dollar sign
     "axes.titlesize": 11,
 }
 
 
 def check_plotting(path: Path) -> None:
-    """DFlashError when nothing can be drawn, or not there: better said before a long run."""
+    """Raise DFlashError if matplotlib is missing or `path` is not writable; call before a run."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -63,38 +62,38 @@ def check_plotting(path: Path) -> None:
 
 
 def draw(path: Path, rows: Sequence[Row], curve: Curve | None, caption: str = "") -> list[Path]:
-    """Draw what there is to show; the files `NAME-speedup.png`, `NAME-accept.png`, `NAME-cost.png`.
+    """Draw `NAME-speedup.png`, `NAME-accept.png` and `NAME-cost.png`, as far as there is data.
 
-    `caption` says under each what it holds for. DFlashError as `check_plotting`, and when a file
-    cannot be written.
+    `path` is NAME.png; `caption` is written under each plot. Returns the files. Raises DFlashError
+    as `check_plotting`, and if a file cannot be written.
     """
     check_plotting(path)
     drafting = [row for row in rows if row.mode != BASELINE]
-    pictures: list[tuple[str, Callable[[Figure], None]]] = []
+    plots: list[tuple[str, Callable[[Figure], None]]] = []
     if any(row.speedup for row in drafting):
-        pictures.append(("speedup", lambda figure: speedups(figure, drafting)))
+        plots.append(("speedup", lambda figure: speedup_bars(figure, drafting)))
     if any(row.by_position for row in drafting):
-        pictures.append(("accept", lambda figure: positions(figure, drafting)))
+        plots.append(("accept", lambda figure: acceptance_by_position(figure, drafting)))
     if curve is not None:
-        pictures.append(("cost", lambda figure: cost_curve(figure, drafting, curve)))
+        plots.append(("cost", lambda figure: cost_curve(figure, drafting, curve)))
     found = []
-    for name, picture in pictures:
+    for name, plot in plots:
         file = path.with_name(f"{path.stem}-{name}.png")
-        save(file, picture, caption)
+        save(file, plot, caption)
         found.append(file)
     return found
 
 
-def save(file: Path, picture: "Callable[[Figure], None]", caption: str) -> None:
-    """Draw one picture without a display, and write it."""
+def save(file: Path, plot: "Callable[[Figure], None]", caption: str) -> None:
+    """Draw one plot without a display and write it to `file`."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):  # pyright: ignore[reportArgumentType]
-        figure = Figure(figsize=SIZE, dpi=DOTS, layout="constrained")
+        figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        picture(figure)
+        plot(figure)
         if caption:
             figure.supxlabel(caption, fontsize=8, color="#666666")
         try:
@@ -106,20 +105,20 @@ def save(file: Path, picture: "Callable[[Figure], None]", caption: str) -> None:
 
 
 def colour_of(rows: Sequence[Row]) -> dict[str, str]:
-    """A colour for every mode, the same in all pictures of a run."""
+    """The colour of each mode, the same in all plots of a run."""
     modes = dict.fromkeys(row.mode for row in rows)
     return {mode: COLOURS[n % len(COLOURS)] for n, mode in enumerate(modes)}
 
 
 def temperatures(rows: Sequence[Row]) -> list[float]:
-    """The temperatures, from low to high."""
+    """The sorted temperatures."""
     return sorted({row.temperature for row in rows})
 
 
 def panels(
     figure: "Figure", rows: Sequence[Row], *, stacked: bool = False
 ) -> "list[tuple[float, Axes]]":
-    """A panel for every temperature with one scale, side by side or one above the other."""
+    """One panel for each temperature with a shared y axis, side by side or stacked."""
     found = temperatures(rows)
     shape = (len(found), 1) if stacked else (1, len(found))
     axes = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
@@ -131,16 +130,16 @@ def panels(
     return list(zip(found, axes, strict=True))
 
 
-def speedups(figure: "Figure", rows: Sequence[Row]) -> None:
-    """Bars of the median speedup, whiskers of the quartiles, a line at plain decoding's own."""
+def speedup_bars(figure: "Figure", rows: Sequence[Row]) -> None:
+    """Bars of the median speedup with quartiles as error bars, and a line at 1."""
     colours = colour_of(rows)
     tasks = list(dict.fromkeys((row.suite, row.task) for row in rows))
     width = 0.8 / len(colours)
-    stacked = len(temperatures(rows)) > 1 and len(tasks) * len(colours) > CROWDED
+    stacked = len(temperatures(rows)) > 1 and len(tasks) * len(colours) > MAX_BARS
     for number, (temperature, panel) in enumerate(panels(figure, rows, stacked=stacked)):
         for place, (mode, colour) in enumerate(colours.items()):
             for at, task in enumerate(tasks):
-                row = find(rows, task, mode, temperature)
+                row = find_row(rows, task, mode, temperature)
                 if row is None or row.speedup is None:
                     continue
                 middle, x = row.speedup.median, at + (place - (len(colours) - 1) / 2) * width
@@ -151,37 +150,39 @@ def speedups(figure: "Figure", rows: Sequence[Row]) -> None:
         panel.set_xticks(
             range(len(tasks)),
             [task for _, task in tasks],
-            **turned(tasks, stacked or len(temperatures(rows)) == 1),
+            **tick_label_style(tasks, stacked or len(temperatures(rows)) == 1),
         )
         panel.grid(axis="x", visible=False)
         if number == 0 or stacked:
             panel.set_ylabel("speedup, × plain decoding")
-    legend(figure)
+    add_legend(figure)
 
 
-def turned(tasks: Sequence[tuple[str, str]], wide: bool) -> dict:
-    """How the names of tasks are written where there are too many for one line."""
+def tick_label_style(tasks: Sequence[tuple[str, str]], wide: bool) -> dict:
+    """Text properties of the tick labels: rotated if they do not fit in one line."""
     room = (110 if wide else 50) // len(tasks)
     return {"rotation": 30, "ha": "right"} if max(len(t) for _, t in tasks) > room else {}
 
 
-def find(rows: Sequence[Row], task: tuple[str, str], mode: str, temperature: float) -> Row | None:
-    """The row of one bar."""
+def find_row(
+    rows: Sequence[Row], task: tuple[str, str], mode: str, temperature: float
+) -> Row | None:
+    """The row of one task, mode and temperature."""
     wanted = (*task, mode, temperature)
     return next((r for r in rows if (r.suite, r.task, r.mode, r.temperature) == wanted), None)
 
 
 def overall(rows: Sequence[Row]) -> list[Row]:
-    """The rows of all tasks together, or of the only one."""
+    """The rows of all tasks together, or of the only task."""
     return [row for row in rows if row.suite == ALL] or list(rows)
 
 
-def positions(figure: "Figure", rows: Sequence[Row]) -> None:
-    """How often the draft at each position was kept, a line a mode."""
+def acceptance_by_position(figure: "Figure", rows: Sequence[Row]) -> None:
+    """Accepted drafts per verify at each position of the block, one line for each mode."""
     from matplotlib.ticker import MaxNLocator
 
     colours = colour_of(rows)
-    marks = dict(zip(colours, MARKS * len(colours), strict=False))
+    markers = dict(zip(colours, MARKERS * len(colours), strict=False))
     for number, (temperature, panel) in enumerate(panels(figure, overall(rows))):
         for row in overall(rows):
             if row.temperature != temperature or not row.by_position:
@@ -190,7 +191,7 @@ def positions(figure: "Figure", rows: Sequence[Row]) -> None:
                 range(1, len(row.by_position) + 1),
                 [100 * share for share in row.by_position],
                 color=colours[row.mode],
-                marker=marks[row.mode],
+                marker=markers[row.mode],
                 ms=4,
                 label=row.mode,
             )
@@ -199,11 +200,11 @@ def positions(figure: "Figure", rows: Sequence[Row]) -> None:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         if number == 0:
             panel.set_ylabel("drafts kept, % of verifies")
-    legend(figure)
+    add_legend(figure)
 
 
 def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
-    """Time of a pass by its rows, above how often each mode ran a pass of that width."""
+    """The time of a pass by its rows, and below the share of passes of each width by mode."""
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     widths, seconds = zip(*curve.verify, strict=True)
     milliseconds = [1000 * value for value in seconds]
@@ -216,7 +217,7 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
     upper.set_ylim(bottom=0)
     title = f"cost of a pass after {curve.depth:,} tokens, and the widths that were run"
     upper.set_title(title, loc="left")
-    upper.legend(**BESIDE)
+    upper.legend(**LEGEND_BESIDE)
     colours = colour_of(rows)
     low = min(temperatures(rows), default=0.0)
     chosen = [row for row in overall(rows) if row.temperature == low and row.rounds]
@@ -234,11 +235,11 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
     lower.set_ylabel(f"% of passes\nat temp {low:g}")
     lower.set_ylim(0, 103)
     if chosen:
-        lower.legend(**BESIDE)
+        lower.legend(**LEGEND_BESIDE)
 
 
-def legend(figure: "Figure") -> None:
-    """One legend for all panels, above them."""
+def add_legend(figure: "Figure") -> None:
+    """Add one legend for all panels, above them."""
     found = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

@@ -1,7 +1,4 @@
-"""What a benchmark asks: chats of one or more turns, from a JSONL file or from the package.
-
-Knows the file's format; does not know models or data sets.
-"""
+"""Questions of a benchmark: chats of one or more turns, from a JSONL file or the package."""
 
 import hashlib
 import json
@@ -22,10 +19,10 @@ FORMAT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A chat that is asked turn by turn, each answer being part of the next turn's prompt.
+    """A chat; each answer becomes part of the prompt of the next turn.
 
-    `number` counts from 1 in its suite; `task` is what it is counted under in tables; `turns` are
-    the messages that come before each answer.
+    `number` counts from 1 in the suite; `task` groups questions in tables; `turns` holds the
+    messages before each answer.
     """
 
     suite: str
@@ -35,26 +32,25 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """A short hash of what is asked."""
+        """A short hash of the turns."""
         text = json.dumps(self.turns, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def from_user(texts: list[str]) -> tuple[tuple[dict[str, Any], ...], ...]:
-    """Turns of a user who says one text after another."""
+    """One turn for each text of the user."""
     return tuple(({"role": "user", "content": text},) for text in texts)
 
 
 def bundled_questions() -> list[Question]:
-    """Held-out prompts of the bundled pair, its four families in turn."""
+    """The held-out prompts of the bundled pair."""
     return read_questions(bundled("target").parent / "prompts.jsonl", suite=BUNDLED)
 
 
 def read_questions(path: Path, suite: str | None = None) -> list[Question]:
-    """All questions of a JSONL file; DFlashError names the first line that is none.
+    """All questions of a JSONL file. Raises DFlashError for the first invalid line.
 
-    They belong to `suite`, or to one that is called like the file. An assistant message at the end
-    of a chat is not asked.
+    `suite` defaults to the name of the file. An assistant message at the end of a chat is dropped.
     """
     suite = suite or path.stem
     found: list[Question] = []
@@ -71,7 +67,7 @@ def read_questions(path: Path, suite: str | None = None) -> list[Question]:
 
 
 def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
-    """The turns and the task of one line; no turns when it is not a question."""
+    """The turns and the task of one line; no turns if the line is invalid."""
     try:
         value = value_of(line)
     except ValueError:
@@ -96,7 +92,7 @@ def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a JSON value is text that is not empty."""
+    """Whether a JSON value is a string with other characters than spaces."""
     return isinstance(value, str) and bool(value.strip())
 
 

@@ -1,21 +1,18 @@
-"""What was measured of one answer, as a frozen value and as a line of JSON.
-
-Counts and seconds, no rates but those that follow from one answer. Knows no models.
-"""
+"""The measurements of one question by one mode: counts and seconds, and their JSON form."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-SHORT = 8  # tokens, and less have no rate
+MIN_RATE_TOKENS = 8  # shorter answers have no decode rate
 NUMBERS = tuple[int, ...]
-PLAIN: dict[Any, Any] = {int: int, float: (int, float), str: str, NUMBERS: int}
+JSON_TYPES: dict[Any, Any] = {int: int, float: (int, float), str: str, NUMBERS: int}
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What tells an answer from all others of a run.
+    """The key of a record in a run.
 
-    `number` and `digest` are the question's in its suite; `mode` is a variant's label; `repeat`
+    `suite`, `number` and `digest` are the question's; `mode` is the label of a variant; `repeat`
     counts from 1.
     """
 
@@ -29,10 +26,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The passes over the target that had the same number of rows, the prefill not among them.
+    """The decode passes of the target with the same number of rows.
 
-    rows: tokens in a pass, anchor included (1: a plain step). count: how many. tokens: committed
-    by them. seconds: from the block before to theirs.
+    rows: of a pass, anchor included (1: a plain step). count: number of passes. tokens: committed
+    by them. seconds: of the rounds, each from the block before to its block.
     """
 
     rows: int
@@ -45,11 +42,10 @@ class Rounds:
 class Turn:
     """One answer of a chat.
 
-    text: what the next turn's prompt holds of it, without thinking. tokens: its ids, a stop token
-    included. prefill_seconds: until the first token, from the moment that the prompt is tokenised;
-    first_token_seconds: from the call. decode_seconds: from the first token to the last. drafted,
-    accepted: drafts offered, and kept; accepted_by_position: how often the draft in slot 1, 2, ...
-    was.
+    text: the answer without thinking, for the prompt of the next turn. tokens: its ids, with the
+    stop token. prefill_seconds: from the tokenised prompt to the first token; first_token_seconds:
+    from the call to the first token; decode_seconds: from the first token to the last. drafted,
+    accepted: numbers of drafts; accepted_by_position: of accepted drafts in slot 1, 2, ...
     """
 
     prompt_tokens: int
@@ -69,31 +65,31 @@ class Turn:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Decode rate, after the first token; None where the answer is too short for one.
+        """The decode rate after the first token; None for answers below `MIN_RATE_TOKENS` tokens.
 
-        Modes differ by up to one pass in what they have begun when the first token comes.
+        At the first token the modes differ by up to one pass that has started.
         """
-        if len(self.tokens) < SHORT or not self.decode_seconds:
+        if len(self.tokens) < MIN_RATE_TOKENS or not self.decode_seconds:
             return None
         return (len(self.tokens) - 1) / self.decode_seconds
 
     @property
     def prefill_rate(self) -> float | None:
-        """Prompt tokens that were read a second; None where nothing was."""
+        """Prompt tokens per second, without cached ones; None if all are cached."""
         new = self.prompt_tokens - self.cached_tokens
         return new / self.prefill_seconds if new and self.prefill_seconds else None
 
     @property
     def acceptance_length(self) -> float | None:
-        """τ: mean tokens committed a verify, bonus included; None without a verify."""
+        """τ: mean committed tokens per verify, bonus included; None without a verify."""
         return self.committed / self.verifies if self.verifies else None
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All answers to one question by one mode; `peak_bytes` is the most that MLX's arrays took.
+    """All answers to one question by one mode.
 
-    The weights of both models are among them, whatever the mode.
+    `peak_bytes` is the peak memory of MLX, with the weights of both models in every mode.
     """
 
     key: Key
@@ -112,23 +108,23 @@ class Record:
 
 
 def record_of(data: dict[str, Any]) -> Record:
-    """A record from its JSON object; ValueError, KeyError or TypeError for another one."""
+    """A record from its JSON object. Raises ValueError, KeyError or TypeError for another one."""
     turns = []
     for turn in data["turns"]:
-        rounds = tuple(fitting(Rounds, part) for part in turn["rounds"])
+        rounds = tuple(from_json(Rounds, part) for part in turn["rounds"])
         lists = {name: tuple(turn[name]) for name in ("tokens", "accepted_by_position")}
-        turns.append(fitting(Turn, {**turn, **lists, "rounds": rounds}))
+        turns.append(from_json(Turn, {**turn, **lists, "rounds": rounds}))
     if not turns:
         raise ValueError("there is no answer")
-    key = fitting(Key, {field.name: data[field.name] for field in fields(Key)})
+    key = from_json(Key, {field.name: data[field.name] for field in fields(Key)})
     rest = {name: data[name] for name in ("task", "peak_bytes")}
-    return fitting(Record, {"key": key, "turns": tuple(turns), **rest})
+    return from_json(Record, {"key": key, "turns": tuple(turns), **rest})
 
 
-def fitting(kind: type[Any], data: dict[str, Any]) -> Any:
-    """A value of a dataclass; TypeError for a number or a text that is something else."""
+def from_json(kind: type[Any], data: dict[str, Any]) -> Any:
+    """An instance of a dataclass from JSON values. Raises TypeError for a wrong type."""
     for field in fields(kind):
-        value, wanted = data[field.name], PLAIN.get(field.type)
+        value, wanted = data[field.name], JSON_TYPES.get(field.type)
         values = value if field.type == NUMBERS else [value]
         if wanted and not all(isinstance(one, wanted) for one in values):
             raise TypeError(field.name)

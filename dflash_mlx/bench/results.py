@@ -1,8 +1,7 @@
-"""A file of results that a later run goes on with: a line about the run, then one a measurement.
+"""The results of a run, in a JSONL file that a later run may continue.
 
-The first line says of what pair, settings, machine and versions the others are; a run that differs
-in any of these is refused, since its numbers cannot stand beside them, and so is one while another
-is writing. A last line that was cut off is dropped. Knows records, not how they are made.
+The first line holds the facts of the run, each other line one measurement. A run with other facts
+is refused, and so is a second writer. An incomplete last line is dropped.
 """
 
 import fcntl
@@ -20,17 +19,17 @@ from .record import Key, Record, record_of
 from .schedule import Schedule
 
 FORMAT = 1
-FIRST = b'{"kind": "run"'  # what a file begins with
-Facts = dict[str, Any]  # plain JSON values, the same after a way through a file
+FILE_START = b'{"kind": "run"'
+Facts = dict[str, Any]  # JSON values
 
 
 class Results:
-    """The measurements of one run, in memory and, with a path, in a file that grows with them."""
+    """The measurements of one run, in memory and, with a path, in a file."""
 
     def __init__(self, facts: Facts, path: Path | None = None):
-        """Read what is in the file, and keep others from writing to it until `close`.
+        """Read the file and lock it until `close`.
 
-        DFlashError when it is of another run, being written to, or cannot be used.
+        Raises DFlashError if the file has other facts, is locked, or cannot be used.
         """
         self.facts = {"format": FORMAT, **json.loads(json.dumps(facts))}
         self.path = path
@@ -48,7 +47,7 @@ class Results:
         try:
             self._file = path.open("a+b")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
-            self._go_on(self._file, path)
+            self._resume(self._file, path)
         except UnicodeDecodeError:
             raise not_results(path, 1) from None
         except BlockingIOError:
@@ -62,11 +61,11 @@ class Results:
                 hint="give --out a file in a folder that is there and that you may write to",
             ) from None
 
-    def _go_on(self, file: BinaryIO, path: Path) -> None:
+    def _resume(self, file: BinaryIO, path: Path) -> None:
         file.seek(0)
-        held = file.read()
-        whole = held[: held.rfind(b"\n") + 1]
-        if not whole and held[: len(FIRST)] != FIRST[: len(held)]:
+        content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and content[: len(FILE_START)] != FILE_START[: len(content)]:
             raise not_results(path, 1)
         self._read(whole.decode("utf-8"), path)
         file.truncate(len(whole))
@@ -74,7 +73,7 @@ class Results:
             self._append({"kind": "run", **self.facts})
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close and unlock the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -91,17 +90,17 @@ class Results:
         self.close()
 
     def keep(self, record: Record) -> None:
-        """Take a record in, and write it at once."""
+        """Add a record, and write it at once."""
         self.records[record.key] = record
         self._append({"kind": "answer", **record.data()})
 
     def keep_curve(self, curve: Curve) -> None:
-        """Take the costs of a pass in, and write them at once."""
+        """Set the costs of a pass by width, and write them at once."""
         self.curve = curve
         self._append({"kind": "costs", **curve.data()})
 
     def of(self, schedule: Schedule, questions: Sequence[Question]) -> list[Record]:
-        """The records that a schedule asks for and that are there, in the schedule's order."""
+        """The available records of a schedule, in its order."""
         keys = (key for key, _, _ in schedule.keys(questions))
         return [self.records[key] for key in keys if key in self.records]
 
@@ -130,7 +129,7 @@ class Results:
     def _check(self, found: Facts, path: Path) -> None:
         if not found:
             raise KeyError("run")
-        change = difference(found, self.facts)
+        change = first_difference(found, self.facts)
         if change is not None:
             raise DFlashError(
                 f"'{path}' holds results of another run: {change}.",
@@ -138,26 +137,26 @@ class Results:
             )
 
 
-def difference(found: Facts, wanted: Facts, place: str = "") -> str | None:
-    """The first fact that differs between a file and this run, in words."""
+def first_difference(found: Facts, wanted: Facts, place: str = "") -> str | None:
+    """The first difference between the facts of a file and of this run, as text; None if equal."""
     for name in dict.fromkeys([*found, *wanted]):
-        here, now = found.get(name), wanted.get(name)
+        old, new = found.get(name), wanted.get(name)
         label = f"{place} {name}".strip().replace("_", " ")
-        if isinstance(here, dict) and isinstance(now, dict):
-            if (inner := difference(here, now, label)) is not None:
+        if isinstance(old, dict) and isinstance(new, dict):
+            if (inner := first_difference(old, new, label)) is not None:
                 return inner
-        elif here != now:
-            return f"its {label} is {said(here)}, now it is {said(now)}"
+        elif old != new:
+            return f"its {label} is {fact_text(old)}, now it is {fact_text(new)}"
     return None
 
 
-def said(value: Any) -> str:
-    """A fact in a sentence."""
+def fact_text(value: Any) -> str:
+    """A fact as text."""
     return "not set" if value is None else f"{value}"
 
 
 def not_results(path: Path, number: int) -> DFlashError:
-    """The fault of a file that is something else."""
+    """The error for a file that is not a file of results."""
     return DFlashError(
         f"line {number} of '{path}' is no benchmark result.", hint="give --out another file"
     )

@@ -11,8 +11,8 @@ import mlx.core as mx
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
-from dflash_mlx.timing.adaptive import ruler
-from dflash_mlx.timing.ruler import RUNS
+from dflash_mlx.thread import mlx_thread
+from dflash_mlx.timing.cost_table import cost_table
 from dflash_mlx.types import Block, SamplingParams
 
 from .modes import BASELINE, Variant
@@ -76,28 +76,27 @@ def run(
         prompt = list(question.turns[0])
         if variant.mode == "auto":
             asked = {question.digest: question for _, question, v in left if v == variant}
-            settle(session, list(asked.values()), schedule, watch)
+            measure_costs(session, list(asked.values()), schedule, watch)
         answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
     for key, question, variant in left:
         rest(schedule.cooldown, watch)
         yield ask(pair, question, key, variant, schedule, watch)
 
 
-def settle(
+def measure_costs(
     session: Session, questions: Sequence[Question], schedule: Schedule, watch: Watch
 ) -> None:
     """Have the costs measured that the mode auto would measure in the middle of these answers."""
     pair = session.pair
     assert pair.drafter is not None
     size = schedule.block_size or pair.drafter.config.block_size
-    costs, depths = ruler(pair, size, trees=schedule.accept == "match"), set[int]()
+    costs, reached = cost_table(pair.target, pair.drafter, size), list[int]()
     for question in questions:
         least, most = reach(session, question, schedule)
-        depths |= {least, most + schedule.max_tokens}
-    for depth in costs.places(min(depths), max(depths)):
-        for _ in range(RUNS):
-            watch()
-            costs.begin(depth)
+        reached += [least, most + schedule.max_tokens]
+    for depth in costs.between(min(reached), max(reached)):
+        watch()
+        mlx_thread().call(costs.at, depth)
 
 
 def rest(seconds: float, watch: Watch) -> None:

@@ -1,7 +1,4 @@
-"""What is run, in which order: every question by every mode, the modes in turn.
-
-Knows names and numbers, no models.
-"""
+"""The settings of a benchmark run, and the interleaved order of its answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +14,11 @@ from .record import Key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The settings of a run; UsageError for those that make no sense.
+    """The settings of a run. Raises UsageError for invalid ones.
 
-    `block_size` is that of modes that are given no width (None: the drafter's); `think` and
-    `effort` are switches of the chat template (None: left to it); `cooldown` is the pause in
-    seconds before every answer.
+    `block_size` is for modes without a width (None: the drafter's); `think` and `effort` are
+    options of the chat template (None: its default); `cooldown` is a pause in seconds before each
+    answer.
     """
 
     modes: tuple[Variant, ...]
@@ -36,7 +33,7 @@ class Schedule:
     cooldown: float = 0.0
 
     def __post_init__(self) -> None:
-        """Look at every number, before anything is loaded."""
+        """Validate the settings."""
         for name, value, least in (
             ("repeats", self.repeats, 1),
             ("max_tokens", self.max_tokens, 1),
@@ -61,21 +58,21 @@ class Schedule:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether there is something to hold the other modes against."""
+        """Whether plain decoding is among the modes."""
         return Variant(BASELINE) in self.modes
 
     @property
     def switches(self) -> dict[str, Any]:
-        """What the chat template is told, as `Session.stream` and `Session.tokens` take it."""
+        """The options of the chat template, as keyword arguments of `Session.stream`."""
         return {"think": self.think, "reasoning_effort": self.effort}
 
     def keys(self, questions: Sequence[Question]) -> list[tuple[Key, Question, Variant]]:
-        """All answers in the order of the run.
+        """The keys of all answers in the order of the run.
 
-        A question's answers stand next to each other, so that a machine that slows down slows all
-        modes alike; each question, and each repeat, begins with another mode. Every few of them the
-        order is turned round: after plain steps a wide pass takes longer at first, and it must not
-        always be the same mode that comes then.
+        The answers to one question are neighbours, so that a machine that slows down slows all
+        modes. Each question and each repeat starts with another mode, and every few questions the
+        order is reversed: a wide pass is slower right after plain steps, and this must not always
+        hit the same mode.
         """
         found = []
         for repeat in range(self.repeats):
@@ -96,7 +93,7 @@ class Schedule:
         return found
 
     def sampling(self, key: Key) -> SamplingParams:
-        """How the tokens of an answer are chosen; every question and repeat has its own seed."""
+        """The sampling parameters of an answer; each question and repeat has another seed."""
         if key.temperature == 0:
             return SamplingParams()
         seed = self.seed + 1000 * key.number + key.repeat
@@ -104,7 +101,7 @@ class Schedule:
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures from numbers with commas between them; UsageError for what is none."""
+    """Temperatures from comma-separated numbers. Raises UsageError for other text."""
     try:
         return tuple(float(word) for word in text.split(",") if word.strip())
     except ValueError:

@@ -1,10 +1,9 @@
 """The data sets of the papers' tables, read through the `datasets` library.
 
-Counts and the seed of the shuffle are those of the DDTree and DFlash papers (spec 2.3 and 4.4).
-Names of data sets, splits and columns are the widely used public ones and the wording around a
-problem is the usual one. Neither was held against the papers' own scripts, and nothing was
-downloaded where this was written. Least sure are LiveCodeBench (which release, and its file) and
-MBPP (the sanitized part). Does not know models.
+The numbers of questions and the seed of the shuffle are those of the experiments of the DDTree
+(arXiv 2604.12989) and DFlash papers (arXiv 2602.06036). The names of data sets, splits and columns
+are the public ones; the wording around a problem is a common one. Neither is checked against the
+papers' scripts. Least certain are the release of LiveCodeBench and the sanitized part of MBPP.
 """
 
 from collections.abc import Callable
@@ -28,28 +27,28 @@ PYTHON = (
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Where a suite's rows are, how many are asked, and what a row asks turn by turn."""
+    """A data set, the number of questions, and the user's texts of a row (`ask`)."""
 
     dataset: str
     split: str
     count: int
     ask: Callable[[dict[str, Any]], list[str]]
     config: str | None = None
-    file: str | None = None  # the file of a data set that only a script of its own could load
+    file: str | None = None  # a file, for a data set whose loading script is not supported
 
 
 def column(name: str, wording: str = "{}") -> Callable[[dict[str, Any]], list[str]]:
-    """A row asks what stands in one column, within a wording; nothing if there is no text."""
+    """The text of one column within a wording; empty if the column has no text."""
     return lambda row: [wording.format(row[name])] if is_text(row[name]) else []
 
 
 def instruction(row: dict[str, Any]) -> list[str]:
-    """Alpaca: an instruction, and what it is about if there is something."""
+    """Alpaca: the instruction, and the input if there is one."""
     return [f"{row['instruction']}\n\n{row['input']}" if row["input"] else row["instruction"]]
 
 
 def programming(row: dict[str, Any]) -> list[str]:
-    """LiveCodeBench: a problem, and the code to begin with if there is some."""
+    """LiveCodeBench: the problem, and the starter code if there is some."""
     how = "Solve it in Python. The program reads standard input and prints the answer."
     if row["starter_code"]:
         how = (
@@ -78,14 +77,14 @@ SUITES = {
 
 
 def suite_names() -> list[str]:
-    """Every suite; the first needs no network."""
+    """The names of all suites; the first one needs no network."""
     return [BUNDLED, *SUITES]
 
 
 def questions_of(name: str, limit: int = 0) -> list[Question]:
-    """The first `limit` questions of a suite (0: as many as the papers ask), shuffled with seed 42.
+    """The first `limit` questions of a suite (0: as many as in the papers), shuffled with seed 42.
 
-    UsageError for an unknown suite; DFlashError where it cannot be read.
+    Raises UsageError for an unknown suite, DFlashError if it cannot be read.
     """
     if name == BUNDLED:
         found = bundled_questions()
@@ -110,7 +109,7 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
 
 
 def unexpected(name: str, suite: Suite) -> DFlashError:
-    """The fault of a data set that has changed."""
+    """The error for a data set with other columns than expected."""
     return DFlashError(
         f"the data set '{suite.dataset}' of the suite '{name}' has not the expected columns.",
         hint="give prompts of your own with --prompts FILE",
@@ -118,7 +117,7 @@ def unexpected(name: str, suite: Suite) -> DFlashError:
 
 
 def rows_of(name: str, suite: Suite) -> Any:
-    """The rows of a suite, from the Hub or from the cache of the `datasets` library."""
+    """The rows of a suite by the `datasets` library. Raises DFlashError."""
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -130,7 +129,7 @@ def rows_of(name: str, suite: Suite) -> Any:
             path = f"hf://datasets/{suite.dataset}/{suite.file}"
             return datasets.load_dataset("json", data_files=path, split=suite.split)
         return datasets.load_dataset(suite.dataset, suite.config, split=suite.split)
-    except Exception as error:  # the Hub, the disk, pyarrow and a data set itself each have kinds
+    except Exception as error:  # the Hub, the disk, pyarrow and scripts raise many types
         raise DFlashError(
             f"the data set '{suite.dataset}' of the suite '{name}' cannot be read "
             f"({first_line(error)}).",

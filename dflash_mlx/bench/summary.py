@@ -1,7 +1,7 @@
-"""From records to the rows of a table: medians with quartiles, by task, mode and temperature.
+"""Summary of records as table rows: medians and quartiles by task, mode and temperature.
 
-A speedup is the ratio to plain decoding of the same question in the same repeat, so that what slows
-the whole machine falls out. Counts are pooled. Knows records only.
+A speedup is the ratio to plain decoding of the same question in the same repeat, so that a slowdown
+of the machine cancels. Counts are pooled over answers.
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The quartiles of some values; all three are the value where there is only one."""
+    """The quartiles of values; all three are equal for a single value."""
 
     low: float
     median: float
@@ -28,15 +28,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One mode at one task and temperature; None where nothing could be told.
+    """One mode at one task and temperature; None for values that are not available.
 
-    questions, answers: how many were asked and answered, turns and repeats counted. prefill,
-    decode: tokens a second. first_token: seconds. speedup: one value a question, of medians over
-    repeats and turns. tau: one value an answer; mean_tau and mean_speedup are what the papers
-    print: the mean of τ, and the ratio of the mean seconds a token. acceptance_rate: accepted over
-    offered drafts. by_position: how often the draft in slot 1, 2, ... was kept, of all verifies.
-    rounds: the passes by rows. identical, compared: greedy answers like plain decoding's, of how
-    many. peak_bytes: the most of any answer.
+    questions: number of questions; answers: of answers, in all turns and repeats. prefill, decode:
+    tokens per second. first_token: seconds. speedup: over questions, each the median of repeats and
+    turns. tau: over answers. mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio
+    of the mean seconds per token. acceptance_rate: accepted / drafted. by_position: accepted drafts
+    in slot 1, 2, ... per verify. rounds: the passes by rows. identical: number of greedy answers
+    equal to plain decoding, out of `compared`. peak_bytes: the maximum over answers.
     """
 
     suite: str
@@ -65,7 +64,7 @@ class Row:
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
-    """The quartiles of the values that are there; None when none is."""
+    """The quartiles of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -75,7 +74,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def summarise(records: Sequence[Record]) -> list[Row]:
-    """The rows of every task in its order, then those of all tasks together if there are more."""
+    """The rows of each task, then those of all tasks together if there are several."""
     tasks = list(dict.fromkeys((record.key.suite, record.task) for record in records))
     rows = []
     for suite, task in tasks:
@@ -85,7 +84,7 @@ def summarise(records: Sequence[Record]) -> list[Row]:
 
 
 def rows_of(records: Sequence[Record], suite: str, task: str) -> list[Row]:
-    """One row for every temperature and mode, in the order of their first answers' labels."""
+    """One row for each temperature and mode; plain decoding comes first."""
     groups: dict[tuple[float, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.key.temperature, record.key.mode].append(record)
@@ -97,7 +96,7 @@ def rows_of(records: Sequence[Record], suite: str, task: str) -> list[Row]:
 
 
 def row_of(records: Sequence[Record], by_key: dict[Key, Record], suite: str, task: str) -> Row:
-    """The row of these records, which are of one mode and temperature."""
+    """The row of records with one mode and temperature."""
     turns = [turn for record in records for turn in record.turns]
     plain = {r.key: by_key.get(replace(r.key, mode=BASELINE)) for r in records}
     pairs = (
@@ -124,7 +123,7 @@ def row_of(records: Sequence[Record], by_key: dict[Key, Record], suite: str, tas
         mean_tau=fmean(known) if known else None,
         acceptance_rate=sum(t.accepted for t in turns) / drafted if drafted else None,
         by_position=by_position(turns, verifies),
-        rounds=joined(part for turn in turns for part in turn.rounds),
+        rounds=merge_rounds(part for turn in turns for part in turn.rounds),
         identical=sum(differs(*pair) is None for pair in pairs),
         compared=len(pairs),
         peak_bytes=max(record.peak_bytes for record in records),
@@ -132,7 +131,7 @@ def row_of(records: Sequence[Record], by_key: dict[Key, Record], suite: str, tas
 
 
 def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list[float]:
-    """Each question's speedup against plain decoding, the median over repeats and turns."""
+    """The speedup of each question over plain decoding, the median of repeats and turns."""
     ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
     if records[0].key.mode == BASELINE:
         return []
@@ -146,7 +145,7 @@ def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list
 
 
 def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> float | None:
-    """Mean seconds a token of plain decoding over this mode's, as the DFlash paper has it."""
+    """Mean seconds per token of plain decoding over those of this mode, as in the DFlash paper."""
     if records[0].key.mode == BASELINE:
         return None
     rates = [
@@ -162,7 +161,7 @@ def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> 
 
 
 def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
-    """How often the draft in each slot was kept."""
+    """The number of accepted drafts in each slot per verify."""
     slots = max((len(turn.accepted_by_position) for turn in turns), default=0)
     kept = [0] * slots
     for turn in turns:
@@ -171,8 +170,8 @@ def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
     return tuple(count / verifies for count in kept) if verifies else ()
 
 
-def joined(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:
-    """Passes of many answers, by rows."""
+def merge_rounds(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:
+    """The sum of the passes of many answers, by rows."""
     found: dict[int, Rounds] = {}
     for part in parts:
         old = found.get(part.rows, Rounds(part.rows, 0, 0, 0.0))

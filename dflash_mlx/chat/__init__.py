@@ -1,1 +1,1 @@
-"""Chat templates, tokenizers, thinking, and readable text."""
+"""Chat templates, tokenizers, detokenization, and the split of thinking from answers."""

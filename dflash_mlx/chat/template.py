@@ -1,6 +1,6 @@
-"""The chat template of one tokenizer: messages in, text out, and the switches that it knows.
+"""The chat template of a tokenizer: rendering of messages, and the options that it supports.
 
-What a template knows is found by asking it, not by the model's name. Does not know token ids.
+The supported options are found by rendering with them, not by the name of the model.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,19 @@ from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.types import EFFORTS
 
 Messages = list[dict[str, Any]]
-# What published templates call their switches: Qwen, GLM, Gemma; Kimi, DeepSeek; gpt-oss; Muse.
-THINK = ("enable_thinking", "thinking")
-EFFORT = ("reasoning_effort", "reasoning_strength")
-USUAL = ("low", "medium", "high")  # other efforts are offered where the template writes of them
-QUESTION: Messages = [{"role": "user", "content": "?"}]
+# Template variables: Qwen, GLM, Gemma; Kimi, DeepSeek.
+THINK_VARIABLES = ("enable_thinking", "thinking")
+# Template variables: gpt-oss; Muse.
+EFFORT_VARIABLES = ("reasoning_effort", "reasoning_strength")
+COMMON_EFFORTS = ("low", "medium", "high")  # others are tried if the template mentions them
+SAMPLE_CHAT: Messages = [{"role": "user", "content": "?"}]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What a template is told besides the messages; None leaves it to the template.
+    """Options of a template; None is the template's default.
 
-    `think`: whether to think. `reasoning_effort`: how hard, "low", "medium" or "high" (some know
+    `think`: whether to think. `reasoning_effort`: "low", "medium" or "high" (some templates have
     more). `tools`: JSON schemas of the functions that the model may call.
     """
 
@@ -34,51 +35,53 @@ class TemplateOptions:
     tools: Sequence[dict[str, Any]] | None = None
 
 
-NOTHING = TemplateOptions()
+DEFAULTS = TemplateOptions()
 
 
 class Template:
-    """How one tokenizer's chats are written; `name` is the model's, for faults."""
+    """The chat template of one tokenizer; `name` is the model's, for error messages."""
 
     def __init__(self, tokenizer: TokenizerWrapper, name: str):
         self._tokenizer, self._name = tokenizer, name
 
     def write(
-        self, messages: Messages, options: TemplateOptions = NOTHING, *, opening: bool = True
+        self, messages: Messages, options: TemplateOptions = DEFAULTS, *, opening: bool = True
     ) -> str:
-        """The chat as text, with the opening of the next answer.
+        """Render a chat as text; with `opening` the generation prompt is added.
 
-        Messages reach the template as they are, tool calls and their results included; a template
-        that knows no tools leaves `tools` out. UsageError for a switch that it does not know,
-        DFlashError when there is no template or when it refuses the messages.
+        The messages are passed to the template as they are, with tool calls and results; a template
+        without tool support ignores `tools`. Raises UsageError for an option that the template does
+        not support, DFlashError if there is no template or it refuses the messages.
         """
-        told: dict[str, Any] = self.switches(options)
+        variables: dict[str, Any] = self.switches(options)
         if options.tools:
-            told["tools"] = list(options.tools)
+            variables["tools"] = list(options.tools)
         try:
-            return self._render(messages, opening, told)
+            return self._render(messages, opening, variables)
         except DFlashError:
             raise
-        except Exception as error:  # jinja raises what the template's author chose
+        except Exception as error:  # a template may raise any exception
             raise DFlashError(
                 f"the chat template refuses these messages ({first_line(error)}).",
                 hint="check the roles, their order, and the tools",
             ) from error
 
     def switches(self, options: TemplateOptions) -> dict[str, Any]:
-        """The options under this template's names; UsageError for one that it does not know."""
-        told: dict[str, Any] = {}
+        """The options as variables of this template. Raises UsageError for an unsupported one."""
+        variables: dict[str, Any] = {}
         effort = options.reasoning_effort
         if options.think is not None:
             if self.think_switch is None:
-                instead = f"set the effort instead, with --effort or /think: {either(self.efforts)}"
+                instead = (
+                    f"set the effort instead, with --effort or /think: {choices_text(self.efforts)}"
+                )
                 raise UsageError(
                     "this target's chat template has no switch for thinking.",
                     hint=instead
                     if self.efforts
                     else "leave the switch out, or choose another target",
                 )
-            told[self.think_switch] = options.think
+            variables[self.think_switch] = options.think
         if effort is not None:
             if self.effort_switch is None:
                 raise UsageError(
@@ -90,26 +93,26 @@ class Template:
             if effort not in self.efforts:
                 raise UsageError(
                     f"the reasoning effort cannot be '{effort}'.",
-                    hint=f"give {either(self.efforts)}",
+                    hint=f"give {choices_text(self.efforts)}",
                 )
             if options.think is False:
                 raise UsageError(
                     "an effort of thinking was asked for, and no thinking.",
                     hint="ask for one of them",
                 )
-            told[self.effort_switch] = effort
-        return told
+            variables[self.effort_switch] = effort
+        return variables
 
     @cached_property
     def think_switch(self) -> str | None:
-        """The template's own name of the switch for thinking, if it has one."""
-        answers = {name: [self._try({name: to}) for to in (True, False)] for name in THINK}
-        return next((name for name, (on, off) in answers.items() if on != off), None)
+        """The template's variable that turns thinking on and off; None without one."""
+        texts = {name: [self._try({name: to}) for to in (True, False)] for name in THINK_VARIABLES}
+        return next((name for name, (on, off) in texts.items() if on != off), None)
 
     @cached_property
     def effort_switch(self) -> str | None:
-        """The template's own name of the reasoning effort, if it has one."""
-        for name in EFFORT:
+        """The template's variable for the reasoning effort; None without one."""
+        for name in EFFORT_VARIABLES:
             texts = {self._try({name: effort}) for effort in self._candidates}
             if len(texts - {None}) > 1:
                 return name
@@ -117,42 +120,44 @@ class Template:
 
     @cached_property
     def efforts(self) -> tuple[str, ...]:
-        """The reasoning efforts that the template takes, none where it knows none."""
+        """The reasoning efforts that the template supports."""
         switch = self.effort_switch
         if switch is None:
             return ()
-        return tuple(word for word in self._candidates if self._try({switch: word}) is not None)
+        return tuple(
+            effort for effort in self._candidates if self._try({switch: effort}) is not None
+        )
 
     @property
     def _candidates(self) -> list[str]:
         source = str(self._tokenizer.chat_template)
         return [
-            word
-            for word in EFFORTS
-            if word in USUAL or f"'{word}'" in source or f'"{word}"' in source
+            effort
+            for effort in EFFORTS
+            if effort in COMMON_EFFORTS or f"'{effort}'" in source or f'"{effort}"' in source
         ]
 
-    def _try(self, told: dict[str, Any]) -> str | None:
-        """How a short chat is written under a switch; None where the template refuses that."""
+    def _try(self, variables: dict[str, Any]) -> str | None:
+        """A sample chat rendered with these variables; None if the template refuses them."""
         try:
-            return self._render(QUESTION, True, told)
+            return self._render(SAMPLE_CHAT, True, variables)
         except DFlashError:
             raise
-        except Exception:  # a template says so by raising, with whatever its author chose
+        except Exception:  # a template may raise any exception
             return None
 
-    def _render(self, messages: Messages, opening: bool, told: dict[str, Any]) -> str:
+    def _render(self, messages: Messages, opening: bool, variables: dict[str, Any]) -> str:
         if not self._tokenizer.has_chat_template:
             raise DFlashError(
                 f"the tokenizer of '{self._name}' has no chat template.",
                 hint="use --raw to send the text as it is",
             )
-        # mlx-lm's wrapper turns thinking on where nothing is said; the template knows better.
+        # Not by mlx-lm's wrapper, which sets enable_thinking if it is not given.
         return self._tokenizer._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=opening, **told
+            messages, tokenize=False, add_generation_prompt=opening, **variables
         )
 
 
-def either(words: Sequence[str]) -> str:
-    """Words as a choice: a, b or c."""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+def choices_text(choices: Sequence[str]) -> str:
+    """Choices as text: a, b or c."""
+    return " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)

@@ -1,7 +1,6 @@
-"""From tokens to readable text: whole characters, thinking apart, ended by stop strings.
+"""Streaming detokenization of an answer: thinking split from text, ended by stop strings.
 
-Text that may be the beginning of a stop string is held back until it is known not to be. Does not
-know models, or how thinking is marked.
+Text that may be the start of a stop string is held back until it is known not to be.
 """
 
 from collections.abc import Sequence
@@ -9,12 +8,12 @@ from dataclasses import dataclass
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .thinking import held_back, splitter
+from .thinking import partial_match, splitter
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What became readable: `text` of the answer, `thinking` before it; `stopped` by a string."""
+    """New text: `text` of the answer, `thinking` before it; `stopped`: a stop string was found."""
 
     text: str = ""
     thinking: str = ""
@@ -22,9 +21,10 @@ class Piece:
 
 
 class Reader:
-    """Reads one answer's tokens as they come; `prompt` is what it goes on from, or its last part.
+    """Detokenizes one answer incrementally.
 
-    Calls of tools are text like any other: nothing is read into them.
+    `prompt` is the tokens before the answer, or the last of them. Tool calls are not parsed: they
+    are text.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class Reader:
         self._held = ""
 
     def read(self, tokens: Sequence[int]) -> Piece:
-        """Add tokens; stop tokens are the caller's to leave out."""
+        """Add tokens, without stop tokens; returns the new text."""
         thinking = ""
         for token in tokens:
             self._detokenizer.add_token(token)
-            thought, said = self._splitter.feed(token, self._detokenizer.last_segment)
-            thinking, self._held = thinking + thought, self._held + said
+            new_thinking, text = self._splitter.feed(token, self._detokenizer.last_segment)
+            thinking, self._held = thinking + new_thinking, self._held + text
         return self._release(thinking, final=False)
 
     def finish(self) -> Piece:
-        """The rest, at the end of the answer."""
+        """The remaining text at the end of the answer."""
         self._detokenizer.finalize()
-        thinking, said = self._splitter.finish(self._detokenizer.last_segment)
-        self._held += said
+        thinking, text = self._splitter.finish(self._detokenizer.last_segment)
+        self._held += text
         return self._release(thinking, final=True)
 
     def _release(self, thinking: str, *, final: bool) -> Piece:
@@ -57,6 +57,6 @@ class Reader:
         if at >= 0:
             text, self._held = self._held[:at], ""
             return Piece(text, thinking, stopped=True)
-        cut = len(self._held) - (0 if final else held_back(self._held, self._stops))
+        cut = len(self._held) - (0 if final else partial_match(self._held, self._stops))
         text, self._held = self._held[:cut], self._held[cut:]
         return Piece(text, thinking)

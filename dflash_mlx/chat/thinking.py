@@ -1,8 +1,8 @@
-"""What an answer says aloud and what it only thinks, told apart while its tokens come.
+"""Streaming split of an answer into thinking and text.
 
-Two forms are known, by the marks in the vocabulary: thinking between two marks at the beginning,
-and an answer of several messages, each with a header that says whom it is for. Does not know models
-or stop strings.
+Two formats are supported, and recognised by special tokens of the vocabulary: thinking between two
+tags at the start of the answer (<think>), and an answer of several messages, each with a header of
+its channel or recipient (gpt-oss harmony, Muse).
 """
 
 import re
@@ -12,28 +12,28 @@ from typing import Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-THINKING = re.compile(r"<\|channel\|>analysis|\bto=self\b")
-TO_A_TOOL = re.compile(r"\bto=(?!(?:self|user|assistant|commentary|all)\b)")
-LONGEST_HEADER = 256  # characters; what goes on longer is text
+THINKING_HEADER = re.compile(r"<\|channel\|>analysis|\bto=self\b")
+TOOL_HEADER = re.compile(r"\bto=(?!(?:self|user|assistant|commentary|all)\b)")
+LONGEST_HEADER = 256  # characters; a longer header is text
 
 
 class Splitter(Protocol):
-    """Tells thinking from text; both methods return what became known: (thinking, text)."""
+    """Splits thinking from text; both methods return new (thinking, text)."""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
-        """Take a token and the text that became readable with it."""
+        """Add a token and its detokenized text."""
         ...
 
     def finish(self, text: str) -> tuple[str, str]:
-        """Take the rest, at the end of the answer."""
+        """Add the last text, at the end of the answer."""
         ...
 
 
-class Marked:
-    """Thinking between a start and an end mark, at the beginning of an answer or never.
+class TagSplitter:
+    """Thinking between a start and an end tag, at the start of an answer only.
 
-    A beginning of a mark is held back until it is known not to be one. `inside`: the prompt has
-    opened the thinking. Without a start mark everything is text.
+    Text that may be the start of a tag is held back. `inside`: the prompt ends inside of thinking.
+    Without a start tag everything is text.
     """
 
     def __init__(self, start: str | None, end: str | None, *, inside: bool = False):
@@ -42,12 +42,12 @@ class Marked:
         self._held = ""
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
-        """Take a token's text."""
+        """Add a token's text."""
         self._held += text
         return self._release(final=False)
 
     def finish(self, text: str) -> tuple[str, str]:
-        """Take the rest."""
+        """Add the last text."""
         self._held += text
         return self._release(final=True)
 
@@ -63,7 +63,7 @@ class Marked:
         if self._inside:
             thinking, found, rest = self._held.partition(self._end)
             if not found:
-                keep = 0 if final else held_back(self._held, (self._end,))
+                keep = 0 if final else partial_match(self._held, (self._end,))
                 self._held = thinking[len(thinking) - keep :]
                 return thinking[: len(thinking) - keep], ""
             self._inside, self._held = False, rest
@@ -72,20 +72,20 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """Marks of an answer of several messages, each header<message>body<end>.
+class MessageFormat:
+    """Special tokens of an answer of several messages, each header<message>body<end>.
 
-    An `end` ends a message and the answer goes on, a `stop` ends both.
+    One of `ends` ends a message, one of `stops` the message and the answer.
     """
 
     start: str
     message: str
     ends: tuple[str, ...]
     stops: tuple[str, ...]
-    needed: tuple[str, ...] = ()  # further marks by which the form is known
+    needed: tuple[str, ...] = ()  # more tokens that the vocabulary must have
 
     def ids(self, tokenizer: TokenizerWrapper) -> dict[int, str] | None:
-        """The marks by token id; None where the vocabulary lacks one that the form is known by."""
+        """The special tokens by id; None if the vocabulary lacks one (`stops` are optional)."""
         found: dict[int, str] = {}
         for mark in (self.start, self.message, *self.ends, *self.needed, *self.stops):
             number = tokenizer.convert_tokens_to_ids(mark)
@@ -96,30 +96,32 @@ class Marks:
         return found
 
 
-FORMS = (
-    Marks("<|start|>", "<|message|>", ("<|eom|>",), ("<|eot|>",)),  # Muse: recipients
+MESSAGE_FORMATS = (
+    MessageFormat("<|start|>", "<|message|>", ("<|eom|>",), ("<|eot|>",)),  # Muse: recipients
     # gpt-oss: channels
-    Marks("<|start|>", "<|message|>", ("<|end|>",), ("<|return|>", "<|call|>"), ("<|channel|>",)),
+    MessageFormat(
+        "<|start|>", "<|message|>", ("<|end|>",), ("<|return|>", "<|call|>"), ("<|channel|>",)
+    ),
 )
 
 
-class Headed:
-    """An answer of several messages: the header's channel or recipient says what a body is.
+class MessageSplitter:
+    """An answer of several messages, split by the channel or recipient in their headers.
 
-    Marks are told by their ids, so text that only looks like one stays text. A message to a tool is
-    text as it stands, header included. An answer without any mark is text too.
+    Special tokens are recognised by id, so that text that looks like one stays text. A message to a
+    tool is text, with its header. An answer without special tokens is text, too.
     """
 
-    def __init__(self, marks: Marks, names: dict[int, str]):
-        self._marks, self._names = marks, names
+    def __init__(self, form: MessageFormat, names: dict[int, str]):
+        self._format, self._names = form, names
         self._header: str | None = ""  # None in a body
-        self._given = 0  # how much of the header the prompt has written
+        self._given = 0  # length of the header's part in the prompt
         self._thinking = False
-        self._plain = True  # no mark so far
-        self._said = [False, False]  # text, thinking
+        self._plain = True  # no special token so far
+        self._has_output = [False, False]  # text, thinking
 
-    def go_on_from(self, prompt: Sequence[int], tokenizer: TokenizerWrapper) -> None:
-        """Begin where a prompt that has a start mark ends."""
+    def start_after(self, prompt: Sequence[int], tokenizer: TokenizerWrapper) -> None:
+        """Read the end of a prompt, from its last start token on."""
         detokenizer = tokenizer.detokenizer
         for token in prompt:
             detokenizer.add_token(token)
@@ -127,41 +129,41 @@ class Headed:
         detokenizer.finalize()
         self._take(detokenizer.last_segment)
         if self._header is not None:
-            self._header += " "  # detokenizers leave an answer's first space out
+            self._header += " "  # a detokenizer drops the first space of an answer
             self._given = len(self._header)
-        self._plain, self._said = True, [False, False]
+        self._plain, self._has_output = True, [False, False]
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
-        """Take a token and its text."""
+        """Add a token and its text."""
         mark = self._names.get(token)
         if mark is None:
             return self._take(text)
         self._plain = False
-        if mark not in (self._marks.start, self._marks.message, *self._marks.ends):
+        if mark not in (self._format.start, self._format.message, *self._format.ends):
             return self._take(text)
-        thinking, said = self._take(text.removesuffix(mark))
-        if mark != self._marks.message:
+        thinking, text = self._take(text.removesuffix(mark))
+        if mark != self._format.message:
             self._header, self._given = "", 0
         elif self._header is not None:
             lead = self._open(self._header)
-            thinking, said = thinking + lead[0], said + lead[1]
-        return thinking, said
+            thinking, text = thinking + lead[0], text + lead[1]
+        return thinking, text
 
     def finish(self, text: str) -> tuple[str, str]:
-        """Take the rest; a header that the end has cut is dropped."""
+        """Add the last text; an incomplete header is dropped."""
         taken = self._take(text)
-        if self._header is None or not self._plain or TO.match(self._header[self._given :]):
+        if self._header is None or not self._plain or RECIPIENT.match(self._header[self._given :]):
             return taken
         header, self._header = self._header[self._given :], None
         return self._body(header)
 
     def _open(self, header: str) -> tuple[str, str]:
-        """Begin a body; what to show before it."""
-        self._header, to_a_tool = None, TO_A_TOOL.search(header)
-        self._thinking = not to_a_tool and bool(THINKING.search(header))
-        lead = "\n\n" if self._said[self._thinking] else ""
+        """Start a body; returns the text before it."""
+        self._header, to_a_tool = None, TOOL_HEADER.search(header)
+        self._thinking = not to_a_tool and bool(THINKING_HEADER.search(header))
+        lead = "\n\n" if self._has_output[self._thinking] else ""
         if to_a_tool:
-            lead += header[self._given :].removeprefix("assistant").lstrip() + self._marks.message
+            lead += header[self._given :].removeprefix("assistant").lstrip() + self._format.message
         return self._body(lead)
 
     def _take(self, text: str) -> tuple[str, str]:
@@ -174,41 +176,41 @@ class Headed:
         return self._body(header)
 
     def _body(self, text: str) -> tuple[str, str]:
-        self._said[self._thinking] |= bool(text)
+        self._has_output[self._thinking] |= bool(text)
         return (text, "") if self._thinking else ("", text)
 
 
-TO = re.compile(r"\s*to=")
+RECIPIENT = re.compile(r"\s*to=")
 
 
 def splitter(tokenizer: TokenizerWrapper, prompt: Sequence[int]) -> Splitter:
-    """The splitter for an answer that goes on from a prompt, or from its last part."""
-    for marks in FORMS:
-        names = marks.ids(tokenizer)
+    """The splitter for an answer after these tokens of the prompt, or the last of them."""
+    for form in MESSAGE_FORMATS:
+        names = form.ids(tokenizer)
         if names is None:
             continue
-        start = next(number for number, mark in names.items() if mark == marks.start)
+        start = next(number for number, mark in names.items() if mark == form.start)
         if start in prompt:
-            headed = Headed(marks, names)
+            message_splitter = MessageSplitter(form, names)
             last = len(prompt) - 1 - list(reversed(prompt)).index(start)
-            headed.go_on_from(prompt[last:], tokenizer)
-            return headed
+            message_splitter.start_after(prompt[last:], tokenizer)
+            return message_splitter
     if not tokenizer.has_thinking:
-        return Marked(None, None)
+        return TagSplitter(None, None)
     inside = tokenizer.rfind_think_start(prompt) > tokenizer.rfind_think_end(prompt)
-    return Marked(tokenizer.think_start, tokenizer.think_end, inside=inside)
+    return TagSplitter(tokenizer.think_start, tokenizer.think_end, inside=inside)
 
 
-def turn_ends(tokenizer: TokenizerWrapper) -> frozenset[int]:
-    """Tokens that end an answer of several messages, whatever the model's files say."""
-    for marks in FORMS:
-        if names := marks.ids(tokenizer):
-            return frozenset(number for number, mark in names.items() if mark in marks.stops)
+def end_of_turn_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
+    """The ids of the tokens that end an answer of several messages; empty for other formats."""
+    for form in MESSAGE_FORMATS:
+        if names := form.ids(tokenizer):
+            return frozenset(number for number, mark in names.items() if mark in form.stops)
     return frozenset()
 
 
-def held_back(text: str, markers: Sequence[str]) -> int:
-    """Length of the longest end of `text` that could be the start of a marker."""
+def partial_match(text: str, markers: Sequence[str]) -> int:
+    """The length of the longest suffix of `text` that is a proper prefix of a marker."""
     longest = max((len(m) for m in markers), default=1) - 1
     for size in range(min(longest, len(text)), 0, -1):
         if any(m.startswith(text[-size:]) for m in markers):

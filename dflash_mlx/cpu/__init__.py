@@ -1,1 +1,1 @@
-"""What makes MLX fast on a Linux CPU; nothing here runs on a Mac."""
+"""Replacements that make MLX faster on a Linux CPU; nothing here runs on a Mac."""

@@ -1,8 +1,8 @@
-"""Put OpenBLAS under MLX's CPU backend on Linux.
+"""OpenBLAS for MLX's CPU backend on Linux.
 
-MLX's Linux wheel links the reference BLAS, which is many times slower than OpenBLAS at the matrix
-products of a model. Both export the same names, and the first library loaded globally wins: call
-`use_openblas` before anything imports `mlx.core`. On Apple MLX uses Accelerate; nothing to do.
+MLX's Linux wheel links the reference BLAS, whose matrix products are many times slower than those
+of OpenBLAS. Both export the same symbols, and the first library that is loaded globally wins. So
+`use_openblas` must run before `mlx.core` is imported. On macOS MLX uses Accelerate.
 """
 
 import ctypes
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 @cache
 def use_openblas() -> str | None:
-    """Load OpenBLAS for the whole process and return its name or path.
+    """Load OpenBLAS for the process. Returns its name or path; the result is cached.
 
-    None: not on Linux, `DFLASH_BLAS=off`, not installed, or too late because `mlx.core` is imported
-    (see `too_late`), which is logged. The first answer stands for the life of the process.
+    Returns None if the system is not Linux, if `DFLASH_BLAS=off`, if OpenBLAS is not installed, or
+    if `mlx.core` is already imported (with a warning in the log).
     """
     if sys.platform != "linux" or os.environ.get("DFLASH_BLAS") == "off":
         return None
@@ -41,10 +41,10 @@ def use_openblas() -> str | None:
 
 
 def too_late() -> bool:
-    """Whether MLX has already bound its own BLAS."""
+    """Whether MLX is imported, and so is linked to its default BLAS."""
     return "mlx.core" in sys.modules
 
 
 def candidates() -> list[str]:
-    """The name the dynamic loader knows, then the folders Debian uses."""
+    """The library's name for the dynamic loader, then its paths on Debian."""
     return [LIBRARY, *map(str, sorted(Path("/usr/lib").glob(f"*-linux-gnu/openblas*/{LIBRARY}")))]

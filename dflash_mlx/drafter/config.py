@@ -1,8 +1,8 @@
-"""A DFlash drafter's `config.json`, checked and flattened.
+"""Parsing and validation of a DFlash drafter's `config.json`.
 
-Knows the keys that Z Lab's checkpoints use, in every place where they have stood, and their
-defaults; another layout is first put into this one. A key that changes the computation and is not
-known here is refused by name. Does not know the weights or the target.
+The keys and defaults are those of Z Lab's checkpoints, in all places where these have them;
+`speculators` configs are converted first. A key that changes the computation and is not supported
+is refused by name.
 """
 
 from collections.abc import Set
@@ -16,16 +16,16 @@ from dflash_mlx.files.checkpoint import json_object
 from .speculators import in_speculators, in_zlab_layout
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
-KINDS = (V1, V2)  # the architectures that are drafters of this engine
-# Keys of dflash_config that say nothing about the computation.
+ARCHITECTURES = (V1, V2)  # supported values of `architectures`
+# Keys of dflash_config that do not change the computation.
 INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
 KNOWN = INFORMATIONAL | set(
     "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
     "final_logit_softcapping causal is_causal use_swa swa_window_size".split()
 )
-# Keys of dflash_config that only DFlash 2 has, with the values of the published checkpoints.
+# Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
 DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
-# Keys, at either level, that name another computation, with the values under which they do not.
+# Keys, at either level, that may select an unsupported computation, with their supported values.
 REFUSED: dict[str, tuple[object, ...]] = {
     "sample_from_anchor": (None, False),
     "attention_sink_bias": (None, False),
@@ -43,7 +43,7 @@ HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known p
 
 @dataclass(frozen=True, slots=True)
 class DFlash2:
-    """What a DFlash 2 drafter has beyond a v1 drafter (spec section 3)."""
+    """The additional sizes of a DFlash 2 drafter (inco.ai/blog/dflash2)."""
 
     conv_kernel_size: int
     conv_group_size: int
@@ -53,7 +53,11 @@ class DFlash2:
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """Everything the drafter's forward pass depends on (spec section 1.1)."""
+    """All settings of the drafter's forward pass (DFlash paper, section 3).
+
+    `target_layer_ids` are 0-based target layers whose outputs the drafter reads; `sliding` says for
+    each draft layer whether it has a sliding `window` (in tokens).
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -81,22 +85,22 @@ class DraftConfig:
     draft_vocab_size: int | None = None  # None: the target's vocabulary and head
 
     def causal(self, layer: int) -> bool:
-        """Whether block slots of this layer see only slots up to themselves (spec 1.5).
+        """Whether a layer's attention inside the block is causal.
 
-        The config's own word wins; without one, sliding layers are causal and full ones are not.
+        `is_causal` of the config decides; without it sliding layers are causal, full ones are not.
         """
         return self.sliding[layer] if self.is_causal is None else self.is_causal
 
 
 def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
-    """The reference's taps where a config names none: evenly from layer 1 to the third last."""
+    """Z Lab's default `target_layer_ids`: `count` layers evenly from layer 1 to the third last."""
     if count == 1:
         return (target_layers // 2,)
     return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json`; DFlashError when it is missing or is not a JSON object."""
+    """Read `config.json`. Raises DFlashError if it is missing or is not a JSON object."""
     try:
         return json_object(folder / "config.json")
     except FileNotFoundError:
@@ -107,7 +111,7 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 
 def is_drafter(raw: dict[str, Any]) -> bool:
-    """Whether a config.json is a drafter's and not a model's that can answer by itself."""
+    """Whether a config.json belongs to a drafter."""
     architectures = raw.get("architectures") or []
     return (
         "dflash_config" in raw
@@ -117,12 +121,12 @@ def is_drafter(raw: dict[str, Any]) -> bool:
 
 
 def parse(raw: dict[str, Any]) -> DraftConfig:
-    """Check a drafter's config and flatten it; DFlashError names what is wrong or not known."""
+    """Parse a drafter's config. Raises DFlashError for an invalid or unsupported entry."""
     if in_speculators(raw):
         raw = in_zlab_layout(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
-        raise wrong("dflash_config", nested)
+        raise invalid_value("dflash_config", nested)
 
     def look(key: str, default: Any = None) -> Any:
         found = nested.get(key)
@@ -138,20 +142,20 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     def whole(key: str, default: int | None = None, least: int = 1) -> int:
         found = need(key) if default is None else look(key, default)
         if type(found) is not int or found < least:
-            raise wrong(key, found)
+            raise invalid_value(key, found)
         return found
 
-    second = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
-    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if second else KNOWN)
-    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if second else None
+    dflash2 = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
+    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if dflash2 else KNOWN)
+    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if dflash2 else None
     layers = whole("num_hidden_layers")
     heads = whole("num_attention_heads")
     sliding, window = sliding_layers(look, layers)
-    said = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
-    causal = next((word for word in said if word is not None), False if second else None)
+    values = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
+    causal = next((value for value in values if value is not None), False if dflash2 else None)
     rope = raw.get("rope_parameters") or {}
-    if any(isinstance(value, dict) for value in rope.values()):  # one for each type of layer
-        raise wrong("rope_parameters", rope)
+    if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
+        raise invalid_value("rope_parameters", rope)
     scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
     if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
         scaling = None
@@ -160,15 +164,15 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     if ids is None:
         ids = default_layer_ids(whole("num_target_layers"), layers)
     if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
-        raise wrong("target_layer_ids", ids)
+        raise invalid_value("target_layer_ids", ids)
     vocab = whole("vocab_size")
-    own = whole("draft_vocab_size", vocab)
-    if own > vocab or (extra and own < vocab):
-        raise wrong("draft_vocab_size", own)
+    draft_vocab = whole("draft_vocab_size", vocab)
+    if draft_vocab > vocab or (extra and draft_vocab < vocab):
+        raise invalid_value("draft_vocab_size", draft_vocab)
     if extra and whole("hidden_size") % extra.conv_group_size:
-        raise wrong("conv_group_size", extra.conv_group_size)
+        raise invalid_value("conv_group_size", extra.conv_group_size)
     if extra and vocab < extra.selector_top_k:
-        raise wrong("selector_top_k", extra.selector_top_k)
+        raise invalid_value("selector_top_k", extra.selector_top_k)
     return DraftConfig(
         hidden_size=whole("hidden_size"),
         intermediate_size=whole("intermediate_size"),
@@ -193,25 +197,25 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         output_multiplier=look("output_multiplier", 1.0),
         final_logit_softcapping=look("final_logit_softcapping"),
         dflash2=extra,
-        draft_vocab_size=own if own < vocab else None,
+        draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
     )
 
 
-def wrong(key: str, value: object) -> DFlashError:
-    """The fault of a value that cannot be meant."""
+def invalid_value(key: str, value: object) -> DFlashError:
+    """The error for an invalid value."""
     return DFlashError(
         f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
     )
 
 
 def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
-    """Raise for an architecture, an activation or a key that this engine does not compute."""
+    """Raise DFlashError for an unsupported architecture, activation or key."""
     names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
-    if names and not set(KINDS) & set(names):
+    if names and not set(ARCHITECTURES) & set(names):
         raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
-    for key, harmless in REFUSED.items():
+    for key, supported in REFUSED.items():
         value = nested.get(key, raw.get(key, rope.get(key)))
-        if value not in harmless:
+        if value not in supported:
             raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
     for key in nested:
         if key not in known and key not in REFUSED:
@@ -221,7 +225,7 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
 
 
 def sliding_layers(look: Any, layers: int) -> tuple[tuple[bool, ...], int | None]:
-    """Which layers see only a window, and how wide it is."""
+    """For each layer whether it is a sliding one, and the window in tokens (None without one)."""
     kinds = look("layer_types")
     window = look("swa_window_size", look("sliding_window"))
     if kinds is None:

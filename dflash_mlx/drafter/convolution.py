@@ -1,6 +1,7 @@
-"""The grouped dynamic causal convolution of DFlash 2: each block slot mixes in the slots before it.
+"""The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
 
-It works inside one block: nothing comes from before slot 0, and nothing is kept from call to call.
+Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2). The convolution is local to one block:
+slots before slot 0 are zero, and there is no state between calls.
 """
 
 import mlx.core as mx
@@ -10,12 +11,12 @@ from .config import DFlash2
 
 
 class DynamicConv(nn.Module):
-    """The kernels for the two sides of a sublayer, before it and after it (spec 3.2)."""
+    """The kernels before and after a sublayer: base kernels plus a projection of its input."""
 
     def __init__(self, config: DFlash2, hidden_size: int):
         super().__init__()
         self._taps, self._groups = config.conv_kernel_size, hidden_size // config.conv_group_size
-        # A new convolution changes nothing: only the slot itself, with weight 1.
+        # Identity at initialisation: tap 0 is 1, all others are 0.
         self.base_kernel = mx.zeros((2, self._taps, hidden_size))
         self.base_kernel[:, 0] = 1
         self.kernel_projection = nn.Linear(hidden_size, 2 * self._taps * self._groups, bias=False)
@@ -32,9 +33,9 @@ class DynamicConv(nn.Module):
 
 
 def convolve(x: mx.array, kernel: mx.array) -> mx.array:
-    """x [B, T, H] with kernels [B, T, taps, H]; tap r reads r slots back, zeros before slot 0."""
-    length, mixed = x.shape[1], x * kernel[:, :, 0]
+    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r slots earlier, or zeros."""
+    length, out = x.shape[1], x * kernel[:, :, 0]
     for back in range(1, kernel.shape[2]):
         earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]
-        mixed = mixed + earlier * kernel[:, :, back]
-    return mixed
+        out = out + earlier * kernel[:, :, back]
+    return out

@@ -1,17 +1,18 @@
-"""The drafter at work: keeps its context cache and proposes the slots of one block at a time.
+"""The drafter at work: context caches, and the blocks of one or of several sequences in one pass.
 
 Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
-rejected, so the cache only grows, or is cut back when a conversation is. Does not know how drafts
+rejected, so a cache only grows, or is cut back when a conversation is. Does not know how drafts
 are chosen, or what becomes of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import cast
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.speculation.drafts import Independent, Slots
+from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
 from .model import DraftModel, KeysValues, block_mask, context_mask
@@ -60,10 +61,49 @@ class Drafter:
         everywhere = mx.full(shape, -mx.inf, dtype=logits.dtype)
         return mx.put_along_axis(everywhere, places, logits, axis=-1)
 
-    def slots(self, hidden: mx.array, anchor: int) -> Slots:
-        """What is said of the slots after the anchor, from their hidden states [γ, H]."""
+    def draft(
+        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+    ) -> list[DraftBlock]:
+        """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
+
+        What is said of the width - 1 positions after each anchor; evaluates nothing.
+        """
+        hidden = self._hidden(caches, anchors, width)
         logits, select = self.head(hidden), self.model.selector
-        return Independent(logits) if select is None else select(logits, hidden, anchor)
+        if select is None:
+            return [Independent(rows) for rows in logits]
+        return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
+
+    def _hidden(
+        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+    ) -> mx.array:
+        """Hidden states [B, width - 1, H] of the positions after the anchors."""
+        self.commit_waiting(caches)
+        fill = [self.config.mask_token_id] * (width - 1)
+        x = self.embed(mx.array([[anchor, *fill] for anchor in anchors]))
+        visible = [cache.visible(width) for cache in caches]
+        if len(caches) == 1:
+            (context, masks), offset = visible[0], caches[0].offset
+            return self.model(x, context, offset, masks)[:, 1:]
+        context = [list(layer) for layer in zip(*(rows for rows, _ in visible), strict=True)]
+        masks = [list(layer) for layer in zip(*(seen for _, seen in visible), strict=True)]
+        offsets = mx.array([cache.offset for cache in caches])
+        return self.model(x, context, offsets, masks)[:, 1:]
+
+    def commit_waiting(self, caches: Sequence["DraftCache"]) -> None:
+        """Compute the context rows of all taps that wait, with one projection."""
+        waiting = [cache for cache in caches if cache.waiting]
+        if not waiting:
+            return
+        taps = [cache.take_waiting() for cache in waiting]
+        keys, values = self.model.project_context(mx.concatenate(taps, axis=1))
+        ends = list(accumulate(part.shape[1] for part in taps))[:-1]
+        rows = zip(
+            waiting, mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True
+        )
+        for cache, new_keys, new_values in rows:
+            at = self.model.rotate_context(new_keys, cache.rows.offset)
+            cache.rows.update_and_fetch(at, new_values)
 
     def make_cache(self) -> "DraftCache":
         """An empty context cache."""
@@ -71,7 +111,7 @@ class Drafter:
 
 
 class DraftCache:
-    """One conversation's context rows, per layer, and the drafting against them.
+    """One sequence's context rows, per layer.
 
     Row p of every layer belongs to token p. All rows are kept, also of sliding layers, which read
     only their window: so any cut back is exact.
@@ -89,9 +129,19 @@ class DraftCache:
         return self.rows.offset + self._ahead
 
     @property
+    def waiting(self) -> int:
+        """Tokens whose rows are not computed yet."""
+        return self._ahead
+
+    def take_waiting(self) -> mx.array:
+        """The taps [1, S, K * Ht] that wait, which do so no longer."""
+        taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
+        return taps
+
+    @property
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
-        self._settle()
+        self.drafter.commit_waiting([self])
         keys, values = self.rows.keys, self.rows.values
         return [] if keys is None or values is None else [keys, values]
 
@@ -116,36 +166,43 @@ class DraftCache:
                 self._waiting.append(taps[:, :kept])
         self.rows.trim(self.offset - length)
 
-    def _settle(self) -> None:
-        if self._waiting:
-            taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
-            self.rows.update_and_fetch(*self.drafter.model.context_rows(taps, self.rows.offset))
+    def fork(self) -> "DraftCache":
+        """A copy that goes on by itself."""
+        twin = DraftCache(self.drafter)
+        twin._waiting, twin._ahead = list(self._waiting), self._ahead
+        if self.rows.keys is not None and self.rows.values is not None:
+            twin.rows.keys, twin.rows.values = self.rows.keys[...], self.rows.values[...]
+            twin.rows.offset = self.rows.offset
+        return twin
 
-    def slots(self, anchor: int, width: int) -> Slots:
-        """The width - 1 slots after the anchor, at positions offset + 1, ...; evaluates nothing."""
-        return self.drafter.slots(self.hidden(anchor, width), anchor)
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
+        self.drafter.commit_waiting([self])
+        keys, values = (mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in self._held)
+        mx.eval(keys, values)
+        self.rows.keys, self.rows.values, self.rows.offset = keys, values, depth
+
+    @property
+    def _held(self) -> KeysValues:
+        return cast(KeysValues, self.rows.keys_and_values())
+
+    def block(self, anchor: int, width: int) -> DraftBlock:
+        """`Drafter.draft` for this sequence alone."""
+        return self.drafter.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """The slots' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more than them."""
-        return self.drafter.head(self.hidden(anchor, width))
+        """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
+        return self.drafter.head(self.drafter._hidden([self], [anchor], width)[0])
 
-    def hidden(self, anchor: int, width: int) -> mx.array:
-        """Hidden states [width - 1, H] of the slots after the anchor.
+    def visible(self, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
+        """Each layer's context rows and mask for a block of `width` rows.
 
-        One forward pass over [anchor, mask, ...] (paper section 3.2).
+        No mask where every row sees everything.
         """
-        self._settle()
         config, start = self.drafter.config, self.offset
-        ids = mx.array([[anchor] + [config.mask_token_id] * (width - 1)])
-        context, masks = self._visible(start, width)
-        return self.drafter.model(self.drafter.embed(ids), context, start, masks)[0, 1:]
-
-    def _visible(self, start: int, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
-        """Each layer's context rows and mask; no mask where every row sees everything."""
-        config = self.drafter.config
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        rows = self.drafter.model.by_layer(cast(KeysValues, self.rows.keys_and_values()))
+        rows = self.drafter.model.by_layer(self._held)
         for number, (keys, values) in enumerate(rows):
             first = 0
             if config.window and config.sliding[number]:

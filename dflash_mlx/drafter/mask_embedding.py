@@ -1,7 +1,7 @@
-"""A drafter's trained row for the mask token: the file `mask_embedding.pt` beside its weights.
+"""A drafter's trained embedding of the mask token: the file `mask_embedding.pt`.
 
-The file is PyTorch's: a zip archive of a pickle and raw numbers. Only the few names that a tensor
-of numbers needs are unpickled, so nothing in it can run. Does not know the drafter.
+The file is written by torch.save: a zip archive of a pickle and raw storages. The unpickler accepts
+only the names that a tensor needs, so the file cannot run code.
 """
 
 import io
@@ -21,7 +21,7 @@ STORAGES = {"FloatStorage": mx.float32, "HalfStorage": mx.float16, "BFloat16Stor
 
 
 def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
-    """The row [H], or None where there is no file; DFlashError for one that is not understood."""
+    """The embedding [H], or None without the file. Raises DFlashError for an unknown content."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -31,15 +31,15 @@ def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
         raise DFlashError(
             f"'{path}' cannot be read ({error}).", hint="download the drafter again"
         ) from None
-    row, meant = content, mask_token_id
+    row, file_token_id = content, mask_token_id
     if isinstance(content, dict):
         row = content.get("embedding", content.get("mask_embedding"))
-        meant = content.get("mask_token_id", mask_token_id)
+        file_token_id = content.get("mask_token_id", mask_token_id)
     if not isinstance(row, mx.array):
         raise DFlashError(f"'{path}' holds no embedding.", hint="download the drafter again")
-    if meant != mask_token_id:
+    if file_token_id != mask_token_id:
         raise DFlashError(
-            f"'{path}' is for the mask token {meant}, the drafter's is {mask_token_id}.",
+            f"'{path}' is for the mask token {file_token_id}, the drafter's is {mask_token_id}.",
             hint="download the drafter again",
         )
     return row.reshape(-1)
@@ -64,17 +64,17 @@ class TensorReader(pickle.Unpickler):
         self.archive, self.top = archive, top
 
     def find_class(self, module: str, name: str) -> Any:
-        """The names that tensors are made of; UnpicklingError for any other."""
+        """The function or class of a name that tensors need; UnpicklingError for other names."""
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return rebuilt
+            return rebuild_tensor
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
     def persistent_load(self, pid: Any) -> mx.array:
-        """The numbers of a storage: ("storage", type, key, device, count)."""
+        """The numbers of a storage; `pid` is ("storage", type, key, device, count)."""
         _, kind, key, _, count = pid
         data = np.frombuffer(self.archive.read(f"{self.top}data/{key}"), dtype=np.uint8)
         if data.size % kind.size:
@@ -85,8 +85,10 @@ class TensorReader(pickle.Unpickler):
         return data
 
 
-def rebuilt(storage: mx.array, offset: int, shape: Any, strides: Any, *rest: Any) -> mx.array:
-    """A tensor from a part of its storage."""
+def rebuild_tensor(
+    storage: mx.array, offset: int, shape: Any, strides: Any, *rest: Any
+) -> mx.array:
+    """A strided view of a storage (torch._utils._rebuild_tensor_v2)."""
     last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     if min(shape, default=0) < 1 or min(strides) < 0 or offset < 0 or last >= storage.size:
         raise ValueError("its shape does not fit its numbers")

@@ -6,6 +6,7 @@ values are never kept. Does not know the target, the embedding, the head or any 
 batch may stand at different positions, which training uses.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -18,6 +19,9 @@ from .convolution import DynamicConv, convolve
 from .selector import CandidateSelector
 
 KeysValues = tuple[mx.array, mx.array]
+# Of one layer: rows of all blocks [B, nKV, S, d], or those of each block, which differ in S.
+Context = KeysValues | list[KeysValues]
+Mask = mx.array | None | list[mx.array | None]
 # What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
 OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
@@ -44,9 +48,12 @@ class Attention(nn.Module):
         )
 
     def __call__(
-        self, x: mx.array, context: KeysValues, offset: int | mx.array, mask: mx.array | None
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
-        """x [B, T, H] after the layer's norm, context rows [B, nKV, S, d] -> [B, T, H]."""
+        """x [B, T, H] after the layer's norm, context rows [B, nKV, S, d] -> [B, T, H].
+
+        Contexts of different lengths come as a list, with a list of masks: one for each block.
+        """
         batch, length, _ = x.shape
         # Queries and keys share one norm and one rotation: fewer small operations.
         heads = mx.concatenate([self.q_proj(x), self.k_proj(x)], axis=-1)
@@ -56,14 +63,32 @@ class Attention(nn.Module):
         heads = normed_heads(heads, weight, self.q_norm.eps)
         queries, keys = mx.split(self.rope(heads, offset=offset), [self.heads], axis=1)
         values = self.v_proj(x).reshape(batch, length, self.kv_heads, self.dim)
-        mixed = mx.fast.scaled_dot_product_attention(
+        values = values.transpose(0, 2, 1, 3)
+        if isinstance(context, list):
+            assert isinstance(mask, list)
+            blocks = (mx.split(part, batch) for part in (queries, keys, values))
+            each = zip(*blocks, context, mask, strict=True)
+            mixed = mx.concatenate([self._attend(*block) for block in each])
+        else:
+            assert not isinstance(mask, list)
+            mixed = self._attend(queries, keys, values, context, mask)
+        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+    def _attend(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        context: KeysValues,
+        mask: mx.array | None,
+    ) -> mx.array:
+        return mx.fast.scaled_dot_product_attention(
             queries,
             mx.concatenate([context[0], keys], axis=2),
-            mx.concatenate([context[1], values.transpose(0, 2, 1, 3)], axis=2),
+            mx.concatenate([context[1], values], axis=2),
             scale=self.dim**-0.5,
             mask=mask,
         )
-        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, length, -1))
 
 
 def tiled(weight: mx.array, heads: int) -> mx.array:
@@ -106,7 +131,7 @@ class DraftLayer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
     def __call__(
-        self, x: mx.array, context: KeysValues, offset: int | mx.array, mask: mx.array | None
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
         """[B, T, H] -> [B, T, H]."""
         x = x + self.self_attn(self.input_layernorm(x), context, offset, mask)
@@ -122,7 +147,7 @@ class ConvolvedLayer(DraftLayer):
         self.mlp_conv = DynamicConv(extra, config.hidden_size)
 
     def __call__(
-        self, x: mx.array, context: KeysValues, offset: int | mx.array, mask: mx.array | None
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
         """[B, T, H] -> [B, T, H]; context rows are not convolved."""
         normed = self.input_layernorm(x)
@@ -175,6 +200,15 @@ class DraftModel(nn.Module):
         vectors are projected first, normalised second, and skip the layers' input norms.
         Returns two arrays [B, N * nKV, S, d].
         """
+        keys, values = self.project_context(taps)
+        return self.rotate_context(keys, offset), values
+
+    def rotate_context(self, keys: mx.array, offset: int | mx.array) -> mx.array:
+        """Projected keys [B, N * nKV, S, d] at their positions, from `offset` on."""
+        return self.layers[0].self_attn.rope(keys, offset=offset)
+
+    def project_context(self, taps: mx.array) -> KeysValues:
+        """`context_rows` before positions are rotated in."""
         vectors = self.hidden_norm(self.fc(taps))
         parts = [layer.self_attn for layer in self.layers]
         weight = mx.concatenate([tiled(part.k_norm.weight, part.kv_heads) for part in parts])
@@ -182,7 +216,7 @@ class DraftModel(nn.Module):
         keys = normed_heads(keys, weight, self.config.rms_norm_eps)
         values = mx.concatenate([part.v_proj(vectors) for part in parts], axis=-1)
         values = values.reshape(*values.shape[:2], *weight.shape).transpose(0, 2, 1, 3)
-        return parts[0].rope(keys, offset=offset), values
+        return keys, values
 
     def by_layer(self, rows: KeysValues) -> list[KeysValues]:
         """Rows of all layers [B, N * nKV, S, d] -> each layer's own [B, nKV, S, d]."""
@@ -196,11 +230,11 @@ class DraftModel(nn.Module):
     def __call__(
         self,
         x: mx.array,
-        context: list[KeysValues],
+        context: Sequence[Context],
         offset: int | mx.array,
-        masks: list[mx.array | None],
+        masks: Sequence[Mask],
     ) -> mx.array:
-        """Block embeddings x [B, T, H] that start at `offset` -> hidden states [B, T, H].
+        """Block embeddings x [B, T, H] that start at `offset`, or [B] offsets -> hidden states.
 
         `context[i]` and `masks[i]` (broadcastable to [B, heads, T, S + T], None: see all) belong
         to layer i.
@@ -211,7 +245,7 @@ class DraftModel(nn.Module):
 
 
 def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:
-    """Which block slots see which, by absolute position (spec 1.5).
+    """Which block slots see which, by absolute position (paper, section 3).
 
     queries [..., T, 1] and keys [..., 1, T] -> bool [..., T, T].
     """

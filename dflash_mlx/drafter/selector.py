@@ -1,6 +1,6 @@
-"""The candidate selector of DFlash 2: scores each slot's likeliest tokens by the token before them.
+"""The candidate selector of DFlash 2: scores the top-k tokens of each slot given the token before.
 
-Knows the drafter's logits and last hidden states, not how they were made or what is drafted.
+Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector.
 """
 
 import mlx.core as mx
@@ -13,7 +13,11 @@ from .config import DFlash2
 
 
 class CandidateSelector(nn.Module):
-    """A bilinear score over the top k of every slot (spec 3.3); codebooks are bare parameters."""
+    """S_t(a, b) = U_t(b) + sum_r A[a]_r (W h_t)_r B[b]_r over the top-k candidates b of slot t.
+
+    U: the logits; A and B: the predecessor and successor codebooks [V, r]; W: the hidden
+    projection. In checkpoints the codebooks have no `.weight` suffix.
+    """
 
     def __init__(self, config: DFlash2, vocab_size: int, hidden_size: int):
         super().__init__()
@@ -24,7 +28,10 @@ class CandidateSelector(nn.Module):
         self.hidden_projection = nn.Linear(hidden_size, config.selector_rank, bias=False)
 
     def __call__(self, logits: mx.array, hidden: mx.array, anchor: int) -> Lattice:
-        """Logits [γ, V] and hidden states [γ, H] of the slots after the anchor."""
+        """Score the slots after the anchor.
+
+        logits: [γ, V], hidden: [γ, H] after the final norm, anchor: the token id before slot 1.
+        """
         k = self._top_k
         candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
         made_of = (

@@ -1,6 +1,6 @@
-"""Drafter configs in the `speculators` format of the vLLM ecosystem, put into Z Lab's layout.
+"""Conversion of drafter configs in vLLM's `speculators` format to Z Lab's layout.
 
-Knows where that format keeps what Z Lab's has too (spec section 1.1), not whether it can be used.
+`config.parse` checks the result.
 """
 
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 from dflash_mlx.errors import DFlashError
 
 ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
-# Keys that mean the same at the top of both layouts.
-SAME = (
+# Top-level keys with the same meaning in both layouts.
+SHARED_KEYS = (
     "block_size",
     "mask_token_id",
     "draft_vocab_size",
@@ -25,12 +25,12 @@ SAME = (
 
 
 def in_speculators(raw: dict[str, Any]) -> bool:
-    """Whether a config.json is in this format."""
+    """Whether a config.json is in the `speculators` format."""
     return raw.get("speculators_model_type") is not None
 
 
 def in_zlab_layout(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same drafter's config as Z Lab would write it; DFlashError for what cannot be one."""
+    """The config in Z Lab's layout. Raises DFlashError if it is no DFlash drafter's."""
     kind, layer = raw["speculators_model_type"], raw.get("transformer_layer_config")
     if kind not in ARCHITECTURES:
         raise refused(f"the drafter's 'speculators_model_type: {kind}' is not supported.")
@@ -41,18 +41,18 @@ def in_zlab_layout(raw: dict[str, Any]) -> dict[str, Any]:
     ids = raw.get("aux_hidden_state_layer_ids")
     if not isinstance(ids, list) or not all(type(number) is int for number in ids):
         raise refused(f"the drafter's config has a wrong 'aux_hidden_state_layer_ids: {ids}'.")
-    free = raw.get("sliding_window_non_causal", kind == "dflash2")
+    non_causal = raw.get("sliding_window_non_causal", kind == "dflash2")
     return {
         **layer,
-        **{key: raw[key] for key in SAME if key in raw},
+        **{key: raw[key] for key in SHARED_KEYS if key in raw},
         "architectures": [ARCHITECTURES[kind]],
-        # Counted with the embedding's output as 0; Z Lab counts layers.
+        # Index 0 is the embedding's output; in Z Lab's layout it is the first layer.
         "target_layer_ids": [number - 1 for number in ids],
-        # Of sliding layers only: full ones always see the whole block.
-        "is_causal": False if free else None,
+        # `sliding_window_non_causal` is for sliding layers; full layers are never causal.
+        "is_causal": False if non_causal else None,
     }
 
 
 def refused(message: str) -> DFlashError:
-    """The fault of a config that is not a DFlash drafter's."""
+    """The error for a config that is not a DFlash drafter's."""
     return DFlashError(message, hint="use a DFlash or DFlash 2 drafter")

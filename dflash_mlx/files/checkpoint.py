@@ -1,4 +1,4 @@
-"""Files of a model looked at before it is loaded. Knows their form, not what is in them."""
+"""Checks of a model's files before loading: safetensors headers and JSON objects."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,10 @@ from dflash_mlx.errors import DFlashError
 
 
 def check_weights(folder: Path, pattern: str) -> list[Path]:
-    """The weight files of a folder, each whole; DFlashError names a missing or damaged one."""
+    """The sorted files that match `pattern`, all complete.
+
+    Raises DFlashError if there is none, or names the first damaged one.
+    """
     files = sorted(folder.glob(pattern))
     if not files:
         raise DFlashError(
@@ -20,7 +23,10 @@ def check_weights(folder: Path, pattern: str) -> list[Path]:
 
 
 def header(file: Path) -> dict[str, list[int]]:
-    """Tensor names and shapes; DFlashError when the file is shorter than its header says."""
+    """Tensor names and shapes of a safetensors file.
+
+    Raises DFlashError if the file is shorter than its header says.
+    """
     damaged = DFlashError(f"'{file}' is damaged or incomplete.", hint="download it again")
     size = file.stat().st_size
     with file.open("rb") as stream:
@@ -40,7 +46,10 @@ def header(file: Path) -> dict[str, list[int]]:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; DFlashError when it is none, FileNotFoundError without the file."""
+    """Read a JSON object.
+
+    Raises DFlashError for other content, FileNotFoundError without the file.
+    """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:

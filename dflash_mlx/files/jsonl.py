@@ -1,4 +1,4 @@
-"""Files of JSON values, one a line, as users bring them. Does not know what the values mean."""
+"""Reading of JSONL files that users provide."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from dflash_mlx.errors import DFlashError
 
 
 def read_lines(path: Path, hint: str) -> list[str]:
-    """The lines of a UTF-8 file, empty ones included; DFlashError with `hint` if it is none.
+    """The lines of a UTF-8 file, empty ones included. Raises DFlashError with `hint`.
 
-    Only a newline ends a line: JSON strings may hold what else Unicode takes for one.
+    Only a newline ends a line: a JSON string may contain other line separators of Unicode.
     """
     try:
         return path.read_text(encoding="utf-8-sig").split("\n")
@@ -20,7 +20,7 @@ def read_lines(path: Path, hint: str) -> list[str]:
 
 
 def value_of(line: str) -> Any:
-    """The value of a line; ValueError for what is none, or holds half a surrogate pair."""
+    """The JSON value of a line. Raises ValueError for invalid JSON or a lone surrogate."""
     try:
         value = json.loads(line)
         json.dumps(value, ensure_ascii=False).encode()

@@ -1,5 +1,4 @@
-"""Small files in the user's cache folder. Knows where they are and how they are replaced, not what
-is in them."""
+"""Small JSON files in the user's cache folder: their paths, and atomic replacement."""
 
 import json
 import os
@@ -9,13 +8,13 @@ from typing import Any
 
 
 def cache_file(name: str) -> Path:
-    """Where a file of this name is kept; it need not exist."""
+    """The path of a file, $XDG_CACHE_HOME/dflash/`name`. The file may not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "dflash" / name
 
 
 def replace_json(file: Path, data: Any) -> None:
-    """Write a JSON file, whole or not at all; OSError when that cannot be."""
+    """Replace a JSON file atomically. Raises OSError if it cannot be written."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"

@@ -1,7 +1,7 @@
-"""What the Hub's cache holds: which models are there, whether each is whole, and how big it is.
+"""Models in the local huggingface_hub cache: which ones, whether each is complete, and their sizes.
 
-Never asks the Hub. A model counts as whole only when every file that loading needs is there and as
-long as it says; what a stopped download left behind is never handed out.
+This module never contacts the Hub. A model is complete when every file that loading needs exists
+and has its full length. An incomplete revision is never returned for loading.
 """
 
 import json
@@ -14,38 +14,43 @@ from dflash_mlx.drafter.config import is_drafter, load_config
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import header, json_object
 
-# The files that are fetched, all from a repository's top folder. A few tokenizers are Python code;
-# fetching it runs nothing.
-TEXTS = ["*.json", "*.jinja", "*.txt", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.py"]
-WANTED = ["*.safetensors", "mask_embedding.pt", *TEXTS]
-UNWANTED = ["*/*"]
-TOKENIZERS = (
+# `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
+# Some tokenizers are Python code; a download does not run it.
+TEXT_PATTERNS = [
+    "*.json", "*.jinja", "*.txt", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.py"
+]  # fmt: skip
+ALLOW_PATTERNS = ["*.safetensors", "mask_embedding.pt", *TEXT_PATTERNS]
+IGNORE_PATTERNS = ["*/*"]
+TOKENIZER_PATTERNS = (
     "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
 )  # fmt: skip
-PART = ".dflash.incomplete"  # ends the name of a blob that is being fetched
-INDEX = "model.safetensors.index.json"
+INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
+WEIGHT_INDEX = "model.safetensors.index.json"
 
 
 def cache_folder() -> Path:
-    """The Hub's cache; it need not exist."""
+    """The folder of the huggingface_hub cache (`HF_HUB_CACHE`). The folder may not exist."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE)
 
 
 def repo_folder(repo: str) -> Path:
-    """Where the cache keeps one model; it need not exist."""
+    """The cache folder of the repository `repo` (owner/model). The folder may not exist."""
     return cache_folder() / f"models--{repo.replace('/', '--')}"
 
 
-def local(repo: str) -> Path | None:
-    """The folder of a model that is whole, else None."""
-    folder = newest(repo)
-    return folder if folder is not None and not missing(folder) else None
+def cached_folder(repo: str) -> Path | None:
+    """The folder of the latest cached revision if it is complete, else None."""
+    folder = latest_revision(repo)
+    return folder if folder is not None and not first_missing_file(folder) else None
 
 
-def newest(repo: str) -> Path | None:
-    """The folder of the version that was fetched last, if the Hub's own list of it is complete."""
+def latest_revision(repo: str) -> Path | None:
+    """The folder of the revision that `main` points to in the cache, complete or not.
+
+    None if huggingface_hub finds no such revision.
+    """
     if not repo_folder(repo).is_dir():
         return None
     from huggingface_hub import snapshot_download
@@ -54,27 +59,30 @@ def newest(repo: str) -> Path | None:
     try:
         return Path(
             snapshot_download(
-                repo, local_files_only=True, allow_patterns=WANTED, ignore_patterns=UNWANTED
+                repo,
+                local_files_only=True,
+                allow_patterns=ALLOW_PATTERNS,
+                ignore_patterns=IGNORE_PATTERNS,
             )
         )
     except (LocalEntryNotFoundError, HFValidationError):
         return None
 
 
-def missing(folder: Path) -> str:
-    """The first file that a model's folder lacks or has only in part; empty when it is whole."""
+def first_missing_file(folder: Path) -> str:
+    """The name of the first absent or truncated file of a model folder; empty if complete."""
     for path in folder.rglob("*"):
-        if not path.exists():  # a link whose blob is gone
+        if not path.exists():  # a symlink to a deleted blob
             return path.name
     try:
-        drafts = is_drafter(load_config(folder))
+        drafter = is_drafter(load_config(folder))
     except DFlashError:
         return "config.json"
     try:
-        named = shards(folder / INDEX)
+        shards = shard_names(folder / WEIGHT_INDEX)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return INDEX
-    files = [folder / name for name in named] or sorted(folder.glob("*.safetensors"))
+        return WEIGHT_INDEX
+    files = [folder / name for name in shards] or sorted(folder.glob("*.safetensors"))
     for file in files:
         try:
             header(file)
@@ -82,70 +90,75 @@ def missing(folder: Path) -> str:
             return file.name
     if not files:
         return "*.safetensors"
-    if drafts:
+    if drafter:
         return ""
-    if not any(any(folder.glob(name)) for name in TOKENIZERS):
+    if not any(any(folder.glob(name)) for name in TOKENIZER_PATTERNS):
         return "tokenizer.json"
     try:
-        code = own_code(folder)
+        code = tokenizer_code(folder)
     except DFlashError:
         return "tokenizer_config.json"
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
 
 
-def own_code(folder: Path) -> list[str]:
-    """The Python files that a folder's tokenizer is made of; none for most.
+def tokenizer_code(folder: Path) -> list[str]:
+    """The Python files of a folder's tokenizer, from `auto_map` of tokenizer_config.json.
 
-    One of another repository is named with it: owner/model/file.py. DFlashError when the
-    tokenizer's config cannot be read.
+    Empty for a tokenizer without remote code. A file of another repository reads
+    owner/model/file.py. Raises DFlashError if the tokenizer's config cannot be read.
     """
     try:
-        said = json_object(folder / "tokenizer_config.json").get("auto_map")
+        auto_map = json_object(folder / "tokenizer_config.json").get("auto_map")
     except FileNotFoundError:
         return []
-    classes = said.get("AutoTokenizer") if isinstance(said, dict) else said
+    classes = auto_map.get("AutoTokenizer") if isinstance(auto_map, dict) else auto_map
     classes = classes if isinstance(classes, list) else [classes]
     names = [name.rpartition(".")[0] for name in classes if isinstance(name, str)]
     return sorted({name.replace("--", "/") + ".py" for name in names if name})
 
 
-def shards(index: Path) -> list[str]:
-    """The weight files that an index names; none where there is no index."""
+def shard_names(index: Path) -> list[str]:
+    """The weight files of a safetensors index; empty if there is no index."""
     if not index.exists():
         return []
     return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
 
 
 def cached_state(repo: str) -> Literal["yes", "partly", "no"]:
-    """Whether the cache has a model whole, in part, or not at all."""
-    if local(repo) is not None:
+    """Whether the cache holds a model completely, in part, or not at all."""
+    if cached_folder(repo) is not None:
         return "yes"
     return "partly" if cached_bytes(repo) else "no"
 
 
 def cached_bytes(repo: str) -> int:
-    """Bytes of one model in the cache, unfinished files included."""
+    """The bytes of one model in the cache, incomplete files included."""
     return sum(path.stat().st_size for path in repo_folder(repo).glob("blobs/*") if path.exists())
 
 
 def cached_repos() -> list[str]:
-    """The Hub ids of the cached models that hold weights, in the order of their names."""
+    """The sorted Hub ids of the cached models that have weight files, complete or not."""
     found = []
     for folder in sorted(cache_folder().glob("models--*--*")):
-        if any(folder.glob("snapshots/*/*.safetensors")) or any(folder.glob(f"blobs/*{PART}")):
+        if any(folder.glob("snapshots/*/*.safetensors")) or any(
+            folder.glob(f"blobs/*{INCOMPLETE}")
+        ):
             found.append(folder.name.removeprefix("models--").replace("--", "/", 1))
     return found
 
 
 def remove(repo: str) -> int:
-    """Delete a model from the cache; the bytes freed. DFlashError when it is not there."""
+    """Delete a model from the cache. Returns the bytes freed.
+
+    Raises DFlashError if the model is not in the cache or cannot be deleted.
+    """
     folder, size = repo_folder(repo), cached_bytes(repo)
     if not folder.is_dir():
         raise DFlashError(
             f"'{repo}' is not in the cache.", hint="`dflash models list` shows what is"
         )
     try:
-        delete_versions(repo)
+        delete_revisions(repo)
         if folder.is_dir():
             shutil.rmtree(folder)
         shutil.rmtree(cache_folder() / ".locks" / folder.name, ignore_errors=True)
@@ -157,12 +170,12 @@ def remove(repo: str) -> int:
     return size
 
 
-def delete_versions(repo: str) -> None:
-    """Let the Hub's client delete a model's versions: it knows about blobs that models share."""
+def delete_revisions(repo: str) -> None:
+    """Delete all revisions of a model by huggingface_hub, which keeps blobs that others share."""
     from huggingface_hub import scan_cache_dir
 
     cache = scan_cache_dir(cache_folder())
-    # Only this model: a copy of it under another name may have versions of the same ids.
-    own = [found for found in cache.repos if (found.repo_type, found.repo_id) == ("model", repo)]
-    versions = [version.commit_hash for found in own for version in found.revisions]
-    replace(cache, repos=frozenset(own)).delete_revisions(*versions).execute()
+    # Only this repository: a copy under another name may have revisions with the same hashes.
+    repos = [found for found in cache.repos if (found.repo_type, found.repo_id) == ("model", repo)]
+    hashes = [revision.commit_hash for found in repos for revision in found.revisions]
+    replace(cache, repos=frozenset(repos)).delete_revisions(*hashes).execute()

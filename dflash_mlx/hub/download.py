@@ -1,6 +1,6 @@
-"""A model from the Hub: how big it is, whether there is room, and the download itself.
+"""Download of a model from the Hub: its size, the check of free disk space, and the download.
 
-Bytes are `transfer`'s; the cache's layout is left to the Hub's own client.
+`transfer` fetches the bytes of large files; huggingface_hub lays out the cache.
 """
 
 import shutil
@@ -12,62 +12,72 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 
-from .cache import PART, UNWANTED, WANTED, cache_folder, missing, repo_folder
-from .faults import explain
+from .cache import (
+    ALLOW_PATTERNS,
+    IGNORE_PATTERNS,
+    INCOMPLETE,
+    cache_folder,
+    first_missing_file,
+    repo_folder,
+)
+from .errors import to_dflash_error
 from .transfer import File, Transfer, is_whole
 
 Progress = Callable[[int, int], None]
-TIMEOUT = 20.0  # seconds for an answer
-ROOM = 64 << 20  # bytes that a download leaves free on the disk
+TIMEOUT = 20.0  # seconds, for a response of the Hub
+RESERVED_BYTES = 64 << 20  # disk space that a download leaves free
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a download would fetch."""
+    """The files of a repository's latest revision, with how much of each is cached."""
 
     repo: str
     files: tuple[File, ...]
 
     @property
     def total_bytes(self) -> int:
-        """The whole model."""
+        """The bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
     def missing_bytes(self) -> int:
-        """What is not here yet."""
-        return sum(file.size - file.have for file in self.files)
+        """The bytes that are not in the cache."""
+        return sum(file.size - file.cached for file in self.files)
 
     @property
     def cached(self) -> bool:
-        """Whether there is nothing to fetch."""
+        """Whether all files are in the cache."""
         return self.missing_bytes == 0
 
 
 def plan(repo: str) -> Plan:
-    """Ask the Hub for a model's newest files; nothing is downloaded.
+    """Request the list of files of a model's latest revision. Downloads nothing.
 
-    DFlashError when the Hub refuses or cannot be reached, or when no model is there.
+    Raises DFlashError if the Hub refuses the request or cannot be reached, or if the repository is
+    no model with safetensors weights.
     """
-    with faults(repo):
-        return ask(repo)
+    with dflash_errors(repo):
+        return request_plan(repo)
 
 
-def ask(repo: str) -> Plan:
-    """The plan; raises what the Hub's client raises."""
+def request_plan(repo: str) -> Plan:
+    """As `plan`, but raises the exceptions of huggingface_hub."""
     from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.utils import filter_repo_objects
 
-    # snapshot_download(dry_run=True) would send one request a file and move the cache's `main`
-    # to a version that is not there yet.
+    # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's `main`
+    # to a revision that is not cached.
     info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT)
     found = {s.rfilename: s for s in info.siblings or []}
-    names = list(filter_repo_objects(found, allow_patterns=WANTED, ignore_patterns=UNWANTED))
-    for what, there in (
+    names = list(
+        filter_repo_objects(found, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS)
+    )
+    for what, present in (
         ("config.json", "config.json" in names),
         ("safetensors", any(name.endswith(".safetensors") for name in names)),
     ):
-        if not there:
+        if not present:
             raise DFlashError(
                 f"'{repo}' has no {what} file.",
                 hint="give a model with safetensors weights, not GGUF or PyTorch files",
@@ -78,41 +88,45 @@ def ask(repo: str) -> Plan:
         lfs, size = found[name].lfs, found[name].size or 0
         blob = (lfs.sha256 if lfs else found[name].blob_id) or ""
         url = hf_hub_url(repo, name, revision=commit)
-        files.append(File(name, url, size, blob, here(folder, commit, name, blob, size)))
+        files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))
     plan = Plan(repo, tuple(sorted(files, key=lambda file: (file.size, file.name))))
-    if not plan.cached:  # a licence is asked for at the files, not at the list of them
+    if not plan.cached:  # a gated repository refuses its files, not the list of them
         get_hf_file_metadata(plan.files[0].url, timeout=TIMEOUT)
     return plan
 
 
-def here(folder: Path, commit: str, name: str, blob: str, size: int) -> int:
-    """Bytes of one file that the cache has; a file of another length is damaged and counts none."""
+def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -> int:
+    """The bytes of one file that the cache holds; 0 for a file of a wrong length.
+
+    `folder` is the cache folder of the repository, `blob` the file's hash (empty if unknown) and
+    `size` its full length in bytes.
+    """
     places = [folder / "snapshots" / commit / name]
     places += [folder / "blobs" / blob] if blob else []
     if any(is_whole(path, size) for path in places):
         return size
-    part = folder / "blobs" / (blob + PART)
-    return min(part.stat().st_size, size) if blob and part.exists() else 0
+    partial = folder / "blobs" / (blob + INCOMPLETE)
+    return min(partial.stat().st_size, size) if blob and partial.exists() else 0
 
 
 def download(repo: str, on_download: Progress | None = None) -> Path:
-    """Fetch a model's newest version, as far as it is not here; its folder in the Hub's cache.
+    """Download what the cache lacks of a model's latest revision. Returns its folder in the cache.
 
-    `on_download(done, total)` counts bytes, from any thread. DFlashError says what went wrong; what
-    has arrived by then stays.
+    `on_download(done, total)` is called with counts of bytes, from any thread. Raises DFlashError
+    if the download fails; the bytes received so far stay in the cache.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import build_hf_headers
     from tqdm.auto import tqdm
 
     class Silent(tqdm):
-        """Draws nothing."""
+        """A progress bar without output."""
 
         def __init__(self, *args: Any, **options: Any):
             super().__init__(*args, **{**options, "disable": True})
 
-    with faults(repo):
-        found = ask(repo)
+    with dflash_errors(repo):
+        found = request_plan(repo)
         check_room(found)
         done = found.total_bytes - found.missing_bytes
 
@@ -123,17 +137,20 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
                 on_download(done, found.total_bytes)
 
         count(0)
-        wanted = [file for file in found.files if file.have < file.size and file.blob]
-        if wanted:
+        incomplete = [file for file in found.files if file.cached < file.size and file.blob]
+        if incomplete:
             headers = build_hf_headers(library_name="dflash-chat")
-            Transfer(repo_folder(repo) / "blobs", headers, count).run(wanted)
+            Transfer(repo_folder(repo) / "blobs", headers, count).run(incomplete)
         folder = Path(
             snapshot_download(
-                repo, allow_patterns=WANTED, ignore_patterns=UNWANTED, tqdm_class=Silent
+                repo,
+                allow_patterns=ALLOW_PATTERNS,
+                ignore_patterns=IGNORE_PATTERNS,
+                tqdm_class=Silent,
             )
         )
         count(found.total_bytes - done)
-        if what := missing(folder):
+        if what := first_missing_file(folder):
             raise DFlashError(
                 f"'{repo}' is not whole on the Hub: {what} is missing or damaged.",
                 hint="`dflash models list` shows models that are",
@@ -142,24 +159,24 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
 
 
 def check_room(*plans: Plan) -> None:
-    """DFlashError when the disk is too small for what is missing."""
-    wanted = sum(found.missing_bytes for found in plans)
+    """Raise DFlashError if the disk has not enough free space for the missing files."""
+    needed = sum(found.missing_bytes for found in plans)
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
-    if wanted and wanted + ROOM > free:
+    if needed and needed + RESERVED_BYTES > free:
         names = " and ".join(f"'{found.repo}'" for found in plans)
         raise DFlashError(
-            f"there is no room for {names}: {wanted / 1e9:.1f} GB are missing, and "
+            f"there is no room for {names}: {needed / 1e9:.1f} GB are missing, and "
             f"'{folder}' has {free / 1e9:.1f} GB free.",
             hint="delete a model with `dflash models rm`, or set HF_HOME to another disk",
         )
 
 
 @contextmanager
-def faults(repo: str) -> Iterator[None]:
-    """Errors become DFlashErrors; the Hub's client writes no warnings of its own meanwhile."""
+def dflash_errors(repo: str) -> Iterator[None]:
+    """Convert errors to DFlashErrors, and silence the warnings of huggingface_hub."""
     from huggingface_hub.utils import logging
 
     before = logging.get_verbosity()
@@ -167,7 +184,7 @@ def faults(repo: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (shown := explain(error, repo)) is error:
+        if (shown := to_dflash_error(error, repo)) is error:
             raise
         raise shown from error
     finally:

@@ -1,7 +1,7 @@
-"""How much memory a pair needs, and whether this machine has it.
+"""Memory estimate of a pair, and the check against this machine's memory.
 
-Counts weights and caches from file sizes and config.json; loads nothing. The rest (activations, the
-interpreter, other programs) is what the share above `COMFORT` is for.
+The estimate is the weights and caches, from file sizes and config.json; no model is loaded. The
+share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, other programs.
 """
 
 import os
@@ -13,15 +13,15 @@ from dflash_mlx.drafter.config import load_config
 from dflash_mlx.errors import DFlashError
 
 from . import registry
-from .registry import COMFORT, CONTEXT, Entry, snapshots_of
+from .registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 
-CPU_SHARE = 0.75  # of physical memory, about the share that Metal recommends on a Mac
-SCALES = 0.5  # bits that a quantised weight's scale and bias add
+CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
+SCALE_BITS = 0.5  # bits for each weight that the scales and biases of quantisation add
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """Bytes for the target's weights, the caches of both models, and the drafter's weights."""
+class MemoryEstimate:
+    """Bytes of the target's weights, of the caches of both models, and of the drafter's weights."""
 
     weights: int
     caches: int
@@ -29,12 +29,15 @@ class Need:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum, in bytes."""
         return self.weights + self.caches + self.draft
 
 
 def working_set() -> int:
-    """Bytes that models may take here: what Metal recommends, else 75 % of physical memory."""
+    """The bytes that models may use: Metal's recommended working set size.
+
+    75 % of physical memory where MLX has no Metal.
+    """
     import mlx.core as mx
 
     limit = mx.device_info().get("max_recommended_working_set_size")
@@ -43,79 +46,86 @@ def working_set() -> int:
     return int(CPU_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def need(
+def estimate_memory(
     target: Path | Entry,
     draft: Path | None = None,
     context_tokens: int = CONTEXT,
     *,
     draft_bits: int | None = None,
     item_bytes: int = 2,
-) -> Need:
-    """What a pair needs once `context_tokens` are read.
+) -> MemoryEstimate:
+    """The memory of a pair with a context of `context_tokens` tokens.
 
-    From two folders, or from a registry entry (then with its own drafter; unknown sizes count as
-    none). `item_bytes` is what a number takes that is not quantised: 2, or 4 where MLX computes on
-    the CPU. DFlashError when a config.json cannot be read.
+    `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
+    that entry, and unknown sizes count 0. `draft_bits` (4 or 8) quantises the drafter. `item_bytes`
+    is the size of a number that is not quantised: 2, or 4 where MLX computes on the CPU. Raises
+    DFlashError if a config.json cannot be read.
     """
-    wide = item_bytes / 2
+    widening = item_bytes / 2
     if isinstance(target, Entry):
-        weights, own = target.target_bytes or 0, target.draft_bytes or 0
-        caches = target.kv_bytes * context_tokens * wide
-        caches += target.state_bytes + snapshots_of(target.state_bytes)
-        weights *= 1 if target.quant not in ("", "bf16") else wide
+        weights, draft_weights = target.target_bytes or 0, target.draft_bytes or 0
+        caches = target.kv_bytes * context_tokens * widening
+        caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
+        weights *= 1 if target.quant not in ("", "bf16") else widening
     else:
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
-        weights *= 1 if "quantization" in config else wide
-        caches, own = cache_bytes(config, context_tokens, item_bytes), 0
+        weights *= 1 if "quantization" in config else widening
+        caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
         caches += snapshot_bytes(config, item_bytes)
         if draft is not None:
-            own = weight_bytes(draft, "*.safetensors")
+            draft_weights = weight_bytes(draft, "*.safetensors")
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
-    own *= (draft_bits + SCALES) / 16 if draft_bits else wide
-    return Need(round(weights), round(caches), round(own))
+    draft_weights *= (draft_bits + SCALE_BITS) / 16 if draft_bits else widening
+    return MemoryEstimate(round(weights), round(caches), round(draft_weights))
 
 
 def weight_bytes(folder: Path, pattern: str) -> int:
-    """Bytes of a folder's weight files."""
+    """The bytes of a folder's files that match `pattern`."""
     return sum(file.stat().st_size for file in folder.glob(pattern))
 
 
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
-    """Bytes of the caches that a config.json asks for after `tokens` tokens.
+    """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
 
-    Sliding layers hold no more than their window, recurrent layers a state that does not grow.
+    A sliding layer holds at most its window, a recurrent layer a state of constant size.
     """
-    config = text_part(config)
+    config = text_config(config)
     window = config.get("sliding_window") or tokens
-    bytes_ = 0
-    for kind in layer_kinds(config):
+    total = 0
+    for kind in layer_types(config):
         if kind == "linear_attention":
-            bytes_ += state_bytes(config, item_bytes)
+            total += state_bytes(config, item_bytes)
         else:
             rows = min(window, tokens) if kind == "sliding_attention" else tokens
-            bytes_ += rows * row_width(config, kind) * item_bytes
-    return bytes_
+            total += rows * kv_width(config, kind) * item_bytes
+    return total
 
 
 def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
-    """At most what a conversation's snapshots take: states and windows at the ends of turns."""
-    config = text_part(config)
-    kinds, window = layer_kinds(config), config.get("sliding_window")
+    """The largest number of bytes of a conversation's cache snapshots.
+
+    A snapshot holds the states of recurrent layers and the windows of sliding layers.
+    """
+    config = text_config(config)
+    kinds, window = layer_types(config), config.get("sliding_window")
     one = kinds.count("linear_attention") * state_bytes(config, item_bytes)
     if window:
-        width = row_width(config, "sliding_attention") * item_bytes
+        width = kv_width(config, "sliding_attention") * item_bytes
         one += kinds.count("sliding_attention") * window * width
-    return snapshots_of(one)
+    return max_snapshot_bytes(one)
 
 
-def text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """The language model's settings, on top of those around them."""
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the entries of its `text_config` (multimodal models) at the top level."""
     return {**config, **(config.get("text_config") or {})}
 
 
-def layer_kinds(config: dict[str, Any]) -> list[str]:
-    """The kind of every layer that has a cache of its own."""
+def layer_types(config: dict[str, Any]) -> list[str]:
+    """The type of each layer that has a cache; without KV-shared layers.
+
+    "full_attention", "sliding_attention" or "linear_attention", as `layer_types` of transformers.
+    """
     layers = config["num_hidden_layers"]
     kinds = config.get("layer_types")
     if not kinds:
@@ -127,14 +137,14 @@ def layer_kinds(config: dict[str, Any]) -> list[str]:
     return list(kinds[: layers - (config.get("num_kv_shared_layers") or 0)])
 
 
-def row_width(config: dict[str, Any], kind: str) -> int:
-    """How many numbers a layer with rows keeps of each token."""
-    if rank := config.get("kv_lora_rank"):  # keys and values in one
+def kv_width(config: dict[str, Any], kind: str) -> int:
+    """How many numbers the KV cache of one layer of this type holds for each token."""
+    if rank := config.get("kv_lora_rank"):  # MLA: one latent for keys and values
         return rank + config["qk_rope_head_dim"] + 2 * (config.get("index_head_dim") or 0)
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    if kind == "full_attention":  # Gemma 4 has wider heads there, and fewer
+    if kind == "full_attention":  # Gemma 4: other heads in full layers
         head_dim = config.get("global_head_dim") or head_dim
         if config.get("attention_k_eq_v"):
             kv_heads = config.get("num_global_key_value_heads") or kv_heads
@@ -142,7 +152,7 @@ def row_width(config: dict[str, Any], kind: str) -> int:
 
 
 def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
-    """A recurrent layer's state, which is always float32, and its convolution's last rows."""
+    """The bytes of a Gated DeltaNet layer's cache: float32 state and inputs of the convolution."""
     values = config.get("linear_num_value_heads") or 0
     keys = config.get("linear_num_key_heads") or values
     key_dim = config.get("linear_key_head_dim") or 0
@@ -153,27 +163,27 @@ def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
     )
 
 
-def judge(total: Need | int, limit: int) -> Literal["ok", "warn", "refuse"]:
-    """Whether a need fits into a limit: easily (up to 75 %), just so (up to 100 %), or not."""
-    size = total.total if isinstance(total, Need) else total
+def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn", "refuse"]:
+    """How bytes fit a limit: "ok" up to 75 % of it, "warn" up to 100 %, else "refuse"."""
+    size = total.total if isinstance(total, MemoryEstimate) else total
     if size > limit:
         return "refuse"
-    return "warn" if size > COMFORT * limit else "ok"
+    return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
-def check_fits(wanted: Need, limit: int, name: str) -> str | None:
-    """A warning when a pair fills more than 75 % of the limit, else None.
+def check_fits(needed: MemoryEstimate, limit: int, name: str) -> str | None:
+    """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    DFlashError above 100 %, with a smaller pair in its hint.
+    Raises DFlashError above 100 %, with a smaller pair in its hint.
     """
-    verdict = judge(wanted, limit)
-    if verdict == "ok":
+    fit = memory_fit(needed, limit)
+    if fit == "ok":
         return None
-    share = f"{wanted.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
-    if verdict == "warn":
+    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
+    if fit == "warn":
         return f"'{name}' needs {share}: close other programs if it gets slow"
-    smaller = registry.suits(limit, 1 << 62)
-    fits = smaller is not None and (smaller.memory_bytes or 0) < wanted.total
+    smaller = registry.best_pair(limit, 1 << 62)
+    fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
     raise DFlashError(
         f"'{name}' needs {share}.",

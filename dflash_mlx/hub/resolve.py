@@ -1,6 +1,6 @@
-"""Where models are: names to folders, and which drafter belongs to which target.
+"""Names of models to local folders, and the choice of the drafter for a target.
 
-Knows the registry, and asks `snapshots` and `download` for what has a Hub id.
+Hub ids are resolved by the registry, the local cache (`cache`) and `download`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pathlib import Path
 from dflash_mlx.errors import DFlashError, UsageError
 
 from . import registry
-from .cache import local
+from .cache import cached_folder
 from .download import Progress, download
 
 BUNDLED = "bundled"
@@ -18,7 +18,7 @@ BUNDLED = "bundled"
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Where a pair is, a folder or a Hub id each, and what to call it."""
+    """The folders or Hub ids of a pair, and the labels to show for them; None without a drafter."""
 
     target: str | Path
     target_label: str
@@ -27,7 +27,10 @@ class Names:
 
 
 def bundled(part: str) -> Path:
-    """The folder of the bundled target or drafter ("target", "draft")."""
+    """The folder of a bundled model; `part` is "target" or "draft".
+
+    Raises DFlashError if the installation lacks it.
+    """
     with as_file(files("dflash_mlx.bundled")) as folder:
         if not (folder / part).is_dir():
             raise DFlashError(
@@ -40,29 +43,30 @@ def bundled(part: str) -> Path:
 def pair_names(
     target: str | Path | None, draft: str | Path | None, *, no_draft: bool = False
 ) -> Names:
-    """Decide what to load; DFlashError when no drafter is known for the target, or none that runs.
+    """The names of the pair to load; without `target` the bundled pair.
 
-    UsageError when a drafter is named and forbidden.
+    Without `draft` the registry gives the drafter, unless `no_draft`. Raises DFlashError if it has
+    no supported drafter for the target, UsageError if both `draft` and `no_draft` are given.
     """
     if no_draft and draft is not None:
         raise UsageError("a drafter and no drafter were asked for.", hint="leave one of them out")
     if target is None:
-        where: str | Path = bundled("target")
+        source: str | Path = bundled("target")
         label = BUNDLED
     else:
-        where, label = target, str(target)
+        source, label = target, str(target)
     if no_draft:
-        return Names(where, label, None, None)
+        return Names(source, label, None, None)
     if draft is not None:
-        return Names(where, label, draft, str(draft))
+        return Names(source, label, draft, str(draft))
     if target is None:
-        return Names(where, label, bundled("draft"), BUNDLED)
+        return Names(source, label, bundled("draft"), BUNDLED)
     found = known_drafter(target)
-    return Names(where, label, found, found)
+    return Names(source, label, found, found)
 
 
 def known_drafter(target: str | Path) -> str:
-    """The Hub id of a target's drafter; DFlashError when there is none that this engine runs."""
+    """The Hub id of a target's drafter. Raises DFlashError if there is no supported one."""
     entry = registry.find(str(target))
     if entry is None:
         hint = "give one with --draft, or run without with --no-draft"
@@ -78,10 +82,11 @@ def known_drafter(target: str | Path) -> str:
 
 
 def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
-    """The local folder of a model; Hub ids are downloaded unless the Hub's cache has them whole.
+    """The local folder of a model. Downloads a Hub id unless its cached revision is complete.
 
-    What is cached is taken as it is: only `dflash models pull` looks for a newer version.
-    `on_download(done, total)` counts bytes. DFlashError says what is missing.
+    A complete revision is used without a check for a newer one (`dflash models pull` checks).
+    `on_download(done, total)` is called with counts of bytes. Raises DFlashError if there is no
+    such folder, or if the download fails.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -90,11 +95,11 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
         raise DFlashError(
             f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
         )
-    return local(str(name)) or download(str(name), on_download)
+    return cached_folder(str(name)) or download(str(name), on_download)
 
 
 def is_hub_id(name: str | Path) -> bool:
-    """Whether a name that is no folder reads owner/model."""
+    """Whether a name has the form owner/model and is not an existing folder."""
     text = str(name)
-    looks_so = not text.startswith((".", "/", "~")) and text.count("/") == 1
-    return isinstance(name, str) and looks_so and not Path(name).is_dir()
+    hub_form = not text.startswith((".", "/", "~")) and text.count("/") == 1
+    return isinstance(name, str) and hub_form and not Path(name).is_dir()

@@ -1,7 +1,7 @@
-"""Files from the Hub into the cache's blobs, several at once; a second try asks only for the rest.
+"""Parallel, resumable download of files from the Hub into the cache's blobs.
 
-The Hub's own client (2.4) throws unfinished files away; these stay, under a name of their own, and
-become blobs when their hash is right. Knows bytes, not models.
+huggingface_hub 2.4 deletes incomplete files. Here they stay, with the suffix `INCOMPLETE`, and
+become blobs when their hash is correct. This module knows bytes, not models.
 """
 
 import fcntl
@@ -17,88 +17,88 @@ from typing import BinaryIO
 
 from dflash_mlx.errors import DFlashError
 
-from .cache import PART
-from .faults import passes
+from .cache import INCOMPLETE
+from .errors import is_transient
 
-WORKERS = 4
+THREADS = 4
 TIMEOUT = 20.0  # seconds without a byte
-WAITS = (1.0, 2.0, 4.0, 8.0)  # seconds before another try; a try that brought bytes starts anew
-LOCK_WAIT = 2.0  # seconds; an interrupted download in this process lets go by then
+RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0)  # seconds; a request that received bytes resets the count
+LOCK_TIMEOUT = 2.0  # seconds; an interrupted download in this process releases its lock in less
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a repository: its name there, its size in bytes, and how many of them are here.
+    """One file of a repository.
 
-    `blob` is its hash, which is its name in the cache: sha256 for large files, else git's; empty
-    when the Hub does not tell.
+    `size` and `cached` are bytes: the full length, and what the cache holds. `blob` is the file's
+    hash and its name in the cache: sha256 for LFS files, else git's sha1; empty if unknown.
     """
 
     name: str
     url: str
     size: int
     blob: str
-    have: int
+    cached: int
 
 
-class Stopped(Exception):
-    """The download was given up in another thread."""
+class Cancelled(Exception):
+    """Another thread stopped the download."""
 
 
 class Transfer:
-    """One download: `run` fetches files into `folder`, reporting every byte to `count`."""
+    """One download: `run` fetches files into `folder`; `count` gets the bytes of each chunk."""
 
     def __init__(self, folder: Path, headers: Mapping[str, str], count: Callable[[int], None]):
         self._folder = folder
-        # Compressed bytes could be neither counted nor resumed.
+        # Bytes of a compressed response can be neither counted nor resumed.
         self._headers = {**headers, "Accept-Encoding": "identity"}
         self._count, self._lock = count, Lock()
         self._stop = Event()
 
     def run(self, files: list[File]) -> None:
-        """Fetch the files; the first fault ends all. What has arrived stays for the next time."""
+        """Fetch the files. The first error stops all; the bytes received so far stay on disk."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        waiting: SimpleQueue[File] = SimpleQueue()
+        queue: SimpleQueue[File] = SimpleQueue()
         for file in files:
-            waiting.put(file)
-        faults: list[BaseException] = []
+            queue.put(file)
+        errors: list[BaseException] = []
 
         def work() -> None:
             while not self._stop.is_set():
                 try:
-                    self._fetch(waiting.get_nowait())
-                except (Empty, Stopped):
+                    self._fetch(queue.get_nowait())
+                except (Empty, Cancelled):
                     return
                 except BaseException as error:
-                    faults.append(error)
+                    errors.append(error)
                     self._stop.set()
 
-        # Daemons, watched from here: Ctrl-C must not wait for a slow network.
-        threads = [Thread(target=work, daemon=True) for _ in range(min(WORKERS, len(files)))]
+        # Daemon threads, which this one watches: Ctrl-C must not wait for a slow network.
+        threads = [Thread(target=work, daemon=True) for _ in range(min(THREADS, len(files)))]
         for thread in threads:
             thread.start()
         try:
-            while any(thread.is_alive() for thread in threads) and not faults:
+            while any(thread.is_alive() for thread in threads) and not errors:
                 threads[0].join(0.05)
                 threads.sort(key=Thread.is_alive, reverse=True)
         finally:
             self._stop.set()
             for thread in threads:
                 thread.join(0.2)
-        if faults:
-            raise faults[0]
+        if errors:
+            raise errors[0]
 
     def _fetch(self, file: File) -> None:
-        blob, part = self._folder / file.blob, self._folder / (file.blob + PART)
+        blob, part = self._folder / file.blob, self._folder / (file.blob + INCOMPLETE)
         with part.open("ab", buffering=0) as out:
-            self._claim(out, file)
-            if is_whole(blob, file.size):  # another program was quicker
+            self._lock_file(out, file)
+            if is_whole(blob, file.size):  # another process has fetched it
                 part.unlink(missing_ok=True)
-                return self._add(file.size - file.have)
+                return self._add(file.size - file.cached)
             if out.tell() > file.size:
                 self._restart(out)
             self._receive(out, file)
-            if digest(part, file) != file.blob:
+            if file_hash(part, file) != file.blob:
                 part.unlink()
                 raise DFlashError(
                     f"'{file.name}' arrived damaged.", hint="run the same command again"
@@ -106,9 +106,9 @@ class Transfer:
             os.fsync(out.fileno())
             part.replace(blob)
 
-    def _claim(self, out: BinaryIO, file: File) -> None:
-        """Nobody else writes to this file until it is closed."""
-        end = time.monotonic() + LOCK_WAIT
+    def _lock_file(self, out: BinaryIO, file: File) -> None:
+        """Lock the file against other writers until it is closed."""
+        end = time.monotonic() + LOCK_TIMEOUT
         while True:
             try:
                 return fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,19 +118,19 @@ class Transfer:
                         f"'{file.name}' is being downloaded by another program.",
                         hint="wait until it is done",
                     ) from None
-                self._pause(0.1)
+                self._sleep(0.1)
 
     def _receive(self, out: BinaryIO, file: File) -> None:
-        """Append what is missing, in as many requests as it takes."""
-        tries = 0
+        """Append the missing bytes; retry after transient errors."""
+        attempts = 0
         while (start := out.tell()) < file.size:
             try:
                 self._request(out, file, start)
             except Exception as error:
-                tries = 1 if out.tell() > start else tries + 1
-                if not passes(error) or tries > len(WAITS):
+                attempts = 1 if out.tell() > start else attempts + 1
+                if not is_transient(error) or attempts > len(RETRY_DELAYS):
                     raise
-                self._pause(WAITS[tries - 1])
+                self._sleep(RETRY_DELAYS[attempts - 1])
 
     def _request(self, out: BinaryIO, file: File, start: int) -> None:
         from huggingface_hub import get_session
@@ -143,11 +143,11 @@ class Transfer:
                 self._restart(out)
             for chunk in response.iter_bytes():
                 if self._stop.is_set():
-                    raise Stopped
-                write(out, chunk)
+                    raise Cancelled
+                write_all(out, chunk)
                 self._add(len(chunk))
                 if out.tell() > file.size:
-                    return  # not the file that was promised: its hash will say so
+                    return  # longer than announced: the hash check refuses it
 
     def _restart(self, out: BinaryIO) -> None:
         self._add(-out.tell())
@@ -158,30 +158,30 @@ class Transfer:
         with self._lock:
             self._count(count)
 
-    def _pause(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         if self._stop.wait(seconds):
-            raise Stopped
+            raise Cancelled
 
 
 def is_whole(path: Path, size: int) -> bool:
-    """Whether a file is there and as long as it should be."""
+    """Whether a file exists and has `size` bytes."""
     return path.exists() and path.stat().st_size == size
 
 
-def write(out: BinaryIO, data: bytes) -> None:
-    """All of the bytes: an unbuffered file may take fewer when the disk is nearly full."""
+def write_all(out: BinaryIO, data: bytes) -> None:
+    """Write all bytes. One call of an unbuffered file may write fewer on a nearly full disk."""
     view = memoryview(data)
     while view:
         view = view[out.write(view) :]
 
 
-def digest(path: Path, file: File) -> str:
-    """The hash of a file, of the kind that its blob's name is."""
+def file_hash(path: Path, file: File) -> str:
+    """The hash of a file in hex: sha256 if `file.blob` is one (64 digits), else git's blob sha1."""
     if len(file.blob) == 64:
-        made = hashlib.sha256()
+        digest = hashlib.sha256()
     else:
-        made = hashlib.sha1(b"blob %d\0" % path.stat().st_size)
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as stream:
         while data := stream.read(1 << 20):
-            made.update(data)
-    return made.hexdigest()
+            digest.update(data)
+    return digest.hexdigest()

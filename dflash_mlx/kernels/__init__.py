@@ -1,5 +1,5 @@
-"""Operations that have a Metal kernel of this package, each beside its reference in MLX operations.
+"""Operations with a Metal kernel, each with a reference in MLX operations.
 
-One file an operation: `reference` says what is computed, `launch` gives the same to a kernel, and
-`OP` names the two together. Which of them runs is `dispatch.Kernels`' business alone.
+There is one file for each operation: `reference` defines the result, `launch` runs the kernel, and
+`OP` holds both. `dispatch.Kernels` decides which of them runs.
 """

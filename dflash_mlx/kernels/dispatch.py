@@ -1,6 +1,6 @@
-"""Which operations run as Metal kernels and which by their reference, and why.
+"""Dispatch of operations: to a Metal kernel, to the reference, or to stock MLX.
 
-One `Kernels` belongs to one loaded pair. Knows operations only as a reference and a launch.
+Each loaded pair has one `Kernels`.
 """
 
 import os
@@ -14,16 +14,16 @@ from dflash_mlx.errors import UsageError
 
 from .source import Launcher, MetalLauncher
 
-SWITCH = "DFLASH_KERNELS"
-WORDS = ("on", "off", "stock")
-EXACT_ROWS = 64  # of a verify at most; a prompt's longer pieces are the same in every decoding
+VARIABLE = "DFLASH_KERNELS"  # an environment variable
+VALUES = ("on", "off", "stock")
+EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equal in every mode
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """An operation: `reference(*args)` in MLX operations, `launch(launcher, *args)` by kernels.
 
-    `fits(*args)` says whether the kernels take these shapes and dtypes.
+    `fits(*args)` says whether the kernels support these shapes and dtypes.
     """
 
     name: str
@@ -34,13 +34,12 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Runs operations; without a launcher all by their references.
+    """Runs operations by kernel or reference; without a launcher by reference only.
 
-    `off` has the names of operations whose kernel is not used, each with the reason, for people;
-    of those `wrong` are the ones whose kernel gave wrong results. `on`: the only operations that
-    may run as kernels, where they were proven; None is all.
-    `own`: where MLX or mlx-lm has a function of its own for an operation, the reference stands in
-    for it all the same. `exact`: so that no row's bits depend on how many rows there are.
+    `off`: the operations whose kernel is disabled, each with the reason to show. `wrong`: those of
+    `off` whose kernel gave wrong results. `on`: the only operations that may run as kernels, those
+    that are proven on this machine; None is all. `own`: the references also replace the functions
+    of stock MLX and mlx-lm. `exact`: the bits of a row must not depend on the number of rows.
     """
 
     launcher: Launcher | None = None
@@ -52,50 +51,50 @@ class Kernels:
 
     @property
     def stock(self) -> bool:
-        """Whether MLX's and mlx-lm's own functions run wherever there are such."""
+        """Whether stock MLX and mlx-lm compute everything that they have a function for."""
         return self.launcher is None and not self.own and not self.exact
 
     def launches(self, op: Op, *args: Any) -> bool:
-        """Whether a kernel would run."""
+        """Whether `op` runs as a kernel with these arguments."""
         if self.launcher is None or op.name in self.off:
             return False
         return (self.on is None or op.name in self.on) and op.fits(*args)
 
     def takes(self, op: Op, *args: Any) -> bool:
-        """Whether to run an operation here that MLX or mlx-lm has a function of its own for."""
+        """Whether to run `op` by this object in place of the function of stock MLX or mlx-lm."""
         return self.own or self.exact or self.launches(op, *args)
 
     def __call__(self, op: Op, *args: Any) -> Any:
-        """The operation's result."""
+        """Run `op` by its kernel, or by its reference."""
         if self.launcher is not None and self.launches(op, *args):
             return op.launch(self.launcher, *args)
         return op.reference(*args)
 
 
 def by_metal() -> bool:
-    """Whether MLX computes by Metal."""
+    """Whether MLX's default device is a GPU with Metal."""
     return mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()
 
 
 def wanted() -> str:
-    """The word of DFLASH_KERNELS; UsageError for one that is not known.
+    """The value of DFLASH_KERNELS. Raises UsageError for an unknown value.
 
-    Where it is not set: "on" where MLX computes by Metal, "stock" elsewhere.
+    The default is "on" if MLX computes by Metal, else "stock".
     """
-    word = os.environ.get(SWITCH) or ("on" if by_metal() else "stock")
-    if word not in WORDS:
-        raise UsageError(f"{SWITCH} cannot be '{word}'.", hint=f"give {', '.join(WORDS)}")
-    return word
+    value = os.environ.get(VARIABLE) or ("on" if by_metal() else "stock")
+    if value not in VALUES:
+        raise UsageError(f"{VARIABLE} cannot be '{value}'.", hint=f"give {', '.join(VALUES)}")
+    return value
 
 
 def available(*, exact: bool = False) -> Kernels:
-    """What DFLASH_KERNELS asks for.
+    """The kernels for the value of DFLASH_KERNELS.
 
-    "on": kernels where MLX computes by Metal, none of them before it is proven (`proof.proven`);
-    "off": the references in their place, which are slow and good for finding faults; "stock":
-    neither, where MLX or mlx-lm has a function of its own.
+    "on": Metal kernels; each is disabled until it is proven (`proof.results.proven`). "off": the
+    references in their place, which are slow, for debugging. "stock": the functions of MLX and
+    mlx-lm where they have one.
     """
-    word = wanted()
-    launcher = MetalLauncher() if by_metal() and word == "on" else None
+    value = wanted()
+    launcher = MetalLauncher() if by_metal() and value == "on" else None
     on = frozenset() if launcher else None
-    return Kernels(launcher, own=word == "off", exact=exact, on=on)
+    return Kernels(launcher, own=value == "off", exact=exact, on=on)

@@ -1,7 +1,7 @@
-"""Commits the accepted rows of all Gated DeltaNet layers of a model: states and windows.
+"""Commit of the accepted rows of all Gated DeltaNet layers: states and convolution windows.
 
 Replays the tape of `gated_delta_tape` or `gated_delta_tree` from the states before the verify:
-S <- g S + delta k for each accepted row. Knows the layers as one stack of equal shapes.
+S <- g S + delta k for each accepted row. The layers are one stack of equal shapes.
 """
 
 import mlx.core as mx
@@ -28,20 +28,20 @@ def reference(
     count: mx.array,
     inputs: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """The states [L, Hv, Dv, Dk] and the windows [L, W, C] of L layers after the accepted rows.
+    """The states [L, Hv, Dv, Dk] and windows [L, W, C] of L layers after the accepted rows.
 
-    `state` float32 as returned, that before the rows; `delta` float32 [L, T, Hv, Dv]; `k`
-    [L, T, Hk, Dk] and `g` [L, T, Hv] or [L, T, Hv, Dk], what the rows were verified with; `path`
-    int32 [P], the accepted rows from the first on, of which the first `count` (int32 [1]) are
-    taken; `inputs` [L, W + T, C], those of the convolution: the old window, then the rows.
+    `state`: float32 [L, Hv, Dv, Dk], before the rows. `delta`: float32 [L, T, Hv, Dv]. `k`:
+    [L, T, Hk, Dk] and `g`: [L, T, Hv] or [L, T, Hv, Dk], of the verified rows. `path`: int32 [P],
+    row numbers; the first `count` (int32 [1]) of them are accepted. `inputs`: [L, W + T, C], the
+    inputs of the convolution: the old window, then the rows.
     """
     rows, repeat = delta.shape[1], delta.shape[2] // k.shape[2]
     k = mx.repeat(k, repeat, axis=2)[..., None, :]
     g = g[..., None, None] if g.ndim == 3 else g[..., None, :]
     for step in range(len(path)):
         at = path[step]
-        grown = state * g[:, at] + k[:, at] * delta[:, at][..., None]
-        state = mx.where(step < count, grown, state)
+        updated = state * g[:, at] + k[:, at] * delta[:, at][..., None]
+        state = mx.where(step < count, updated, state)
     width = inputs.shape[1] - rows
     order = mx.concatenate([mx.arange(width), width + path])
     return state, mx.take(inputs, order[count + mx.arange(width)], axis=1)
@@ -57,7 +57,7 @@ def launch(
     count: mx.array,
     inputs: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """As `reference`, in one dispatch; states are those of the verify kernels bit for bit."""
+    """As `reference`, in one dispatch. The states have the bits of the verify kernels."""
     layers, heads, values, keys = state.shape
     width, channels = inputs.shape[1] - delta.shape[1], inputs.shape[2]
     after, window = launcher(
@@ -81,7 +81,10 @@ def fits(
     count: mx.array,
     inputs: mx.array,
 ) -> bool:
-    """Dk a multiple of 4; float32 states and deltas; a window of at least one row."""
+    """Whether the kernel supports the inputs.
+
+    Dk is a multiple of 4, states and deltas are float32, the window has at least one row.
+    """
     return (
         state.shape[3] % 4 == 0
         and inputs.shape[1] > delta.shape[1]

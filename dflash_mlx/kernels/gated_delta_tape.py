@@ -1,8 +1,8 @@
-"""Verify rows of one Gated DeltaNet layer, a chain, with the small tape that can commit fewer.
+"""Verify of a chain by one Gated DeltaNet layer, with a tape to commit fewer rows from.
 
-The tape is `delta`, what each row wrote to the state; with the rows' keys and gates it gives the
-state after any of them (`gated_delta_replay`). Knows neither convolutions nor layers: queries and
-keys are those of mlx-lm's `normalize_qk`, gates those of its `compute_g`, beta is sigmoid(b).
+The tape is `delta`, the update of each row to the state. With the keys and gates of the rows it
+gives the state after any row (`gated_delta_replay`). Inputs are those of mlx-lm's Gated DeltaNet:
+queries and keys after `normalize_qk`, gates of `compute_g`, beta = sigmoid(b).
 """
 
 import mlx.core as mx
@@ -10,8 +10,8 @@ import mlx.core as mx
 from .dispatch import Op
 from .source import Launcher, Source
 
-LANES = 8  # that hold one row of the state
-ROWS = 16  # of the state in a threadgroup
+LANES = 8  # for one row of the state
+STATE_ROWS = 16  # rows of the state in one threadgroup
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 HEADERS = ("lanes.h", "gated_delta.h")
 SOURCE = Source(
@@ -25,9 +25,10 @@ SOURCE = Source(
 def step(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """One row, the gated delta rule: its output and delta [Hv, Dv] and the state after it.
+    """One step of the gated delta rule -> output [Hv, Dv], delta [Hv, Dv], state [Hv, Dv, Dk].
 
-    `q` and `k` [Hk, Dk]; `v` [Hv, Dv]; `g` [Hv] or, one an element, [Hv, Dk]; `beta` [Hv]; `state`
+    S <- g S; delta = beta (v - S k); S <- S + delta k; output = S q. `q` and `k` [Hk, Dk]; `v`
+    [Hv, Dv]; `g` [Hv], or [Hv, Dk] with one gate for each element; `beta` [Hv]; `state`
     [Hv, Dv, Dk].
     """
     q, k = (mx.repeat(part, len(v) // len(k), axis=0)[:, None, :] for part in (q, k))
@@ -40,10 +41,10 @@ def step(
 def reference(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """The rows' outputs [T, Hv, Dv], their deltas (float32, same shape) and the state after all.
+    """The outputs [T, Hv, Dv], deltas (float32 [T, Hv, Dv]) and the state after the last row.
 
     `q` and `k` [T, Hk, Dk]; `v` [T, Hv, Dv]; `g` [T, Hv] or [T, Hv, Dk]; `beta` [T, Hv]; `state`
-    float32 [Hv, Dv, Dk]. Outputs are of q's dtype.
+    float32 [Hv, Dv, Dk]. Outputs have the dtype of q.
     """
     ys, deltas = [], []
     for row in range(len(v)):
@@ -62,13 +63,13 @@ def launch(
     beta: mx.array,
     state: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """As `reference`, in one dispatch. No row's arithmetic depends on how many rows there are."""
+    """As `reference`, in one dispatch. The bits of a row do not depend on the number of rows."""
     y, delta, after = launcher(
         SOURCE,
         [q, k, v, g, beta, state],
         template=[("InT", q.dtype), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
-        threadgroup=(LANES * ROWS, 1, 1),
+        threadgroup=(LANES * STATE_ROWS, 1, 1),
         output_shapes=[v.shape, v.shape, state.shape],
         output_dtypes=[q.dtype, mx.float32, mx.float32],
     )
@@ -76,7 +77,7 @@ def launch(
 
 
 def template(k: mx.array, g: mx.array, state: mx.array) -> list[tuple[str, int | bool]]:
-    """The sizes that the kernels of this rule are compiled for, of a layer or a stack of them."""
+    """The template arguments of the Gated DeltaNet kernels, for one layer or a stack of layers."""
     sizes = dict(zip(("Hv", "Dv", "Dk"), state.shape[-3:], strict=True))
     return [("Hk", k.shape[-2]), *sizes.items(), ("Vector", g.ndim == k.ndim)]
 
@@ -84,7 +85,7 @@ def template(k: mx.array, g: mx.array, state: mx.array) -> list[tuple[str, int |
 def fits(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
 ) -> bool:
-    """Dk a multiple of 32 up to 256, any Dv; a float32 state."""
+    """Whether the kernel supports the inputs: Dk a multiple of 32 up to 256, a float32 state."""
     return (
         k.shape[2] % 32 == 0
         and k.shape[2] <= 256

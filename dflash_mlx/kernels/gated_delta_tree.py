@@ -1,7 +1,7 @@
-"""Verify rows of one Gated DeltaNet layer, a tree by parent index, with the tape of its nodes.
+"""Verify of a draft tree by one Gated DeltaNet layer, with the tape of its nodes.
 
-As `gated_delta_tape`, but each row goes on from its parent's state, and no state is written: a
-tree is always committed by `gated_delta_replay`.
+As `gated_delta_tape`, but each row starts from the state of its parent. No state is written:
+`gated_delta_replay` commits the accepted path.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ import mlx.core as mx
 
 from . import gated_delta_tape
 from .dispatch import Op
-from .gated_delta_tape import HEADERS, LANES, ROWS, step, template
+from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, step, template
 from .source import Launcher, Source
 
-NODES = 64  # bits of the word that holds a path
+MAX_NODES = 64  # bits of the integer that holds a path
 SOURCE = Source(
     "gated_delta_tree",
     inputs=("q", "k", "v", "g", "beta", "state", "parents"),
@@ -31,9 +31,9 @@ def reference(
     state: mx.array,
     parents: Sequence[int],
 ) -> tuple[mx.array, mx.array]:
-    """The rows' outputs and deltas, as those of `gated_delta_tape.reference`.
+    """The outputs and deltas of the rows, see `gated_delta_tape.reference`.
 
-    `parents`, one a row, are earlier rows; -1 is the given state.
+    `parents` has an earlier row for each row; -1 is the given state.
     """
     ys, deltas, states = [], [], [state]
     for row, parent in enumerate(parents):
@@ -55,13 +55,13 @@ def launch(
     state: mx.array,
     parents: Sequence[int],
 ) -> tuple[mx.array, mx.array]:
-    """As `reference`, in one dispatch; a row gives the bits that a chain of its path gives."""
+    """As `reference`, in one dispatch. A row has the same bits as in a chain of its path."""
     y, delta = launcher(
         SOURCE,
         [q, k, v, g, beta, state, mx.array([*parents], mx.int32)],
-        template=[("InT", q.dtype), ("Rows", ROWS), *template(k, g, state)],
+        template=[("InT", q.dtype), ("Rows", STATE_ROWS), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
-        threadgroup=(LANES * ROWS, 1, 1),
+        threadgroup=(LANES * STATE_ROWS, 1, 1),
         output_shapes=[v.shape, v.shape],
         output_dtypes=[q.dtype, mx.float32],
     )
@@ -77,8 +77,8 @@ def fits(
     state: mx.array,
     parents: Sequence[int],
 ) -> bool:
-    """What fits a chain, up to 64 nodes."""
-    return len(parents) <= NODES and gated_delta_tape.fits(q, k, v, g, beta, state)
+    """Whether the kernel supports the inputs: as `gated_delta_tape.fits`, up to 64 nodes."""
+    return len(parents) <= MAX_NODES and gated_delta_tape.fits(q, k, v, g, beta, state)
 
 
 OP = Op("gated_delta_tree", reference, launch, fits)

@@ -1,39 +1,35 @@
-"""What a verify came to, as one small array: accepting operations give it, the host reads it.
-
-Knows neither logits nor rules.
-"""
+"""The outcome of a verify: one small array that the accept operations return and the host reads."""
 
 import mlx.core as mx
 
 
-def pack(broken: mx.array, kept: mx.array, bonus: mx.array, drafts: mx.array) -> mx.array:
-    """An outcome, int32 [γ + 3], from three arrays [] and the drafts [γ].
+def pack(has_nan: mx.array, accepted: mx.array, bonus: mx.array, drafts: mx.array) -> mx.array:
+    """The outcome, int32 [γ + 3], from three arrays [] and the drafts [γ].
 
-    [0] is 1 where something was no number, and then the rest means nothing; [1] how many drafts
-    stay; [2] the bonus token, which is the next anchor; [3:] the drafts. Committed are the drafts
-    that stay and the bonus token.
+    [0]: 1 if a logit was NaN; the other entries are then undefined. [1]: the number of accepted
+    drafts. [2]: the bonus token, which is the next anchor. [3:]: the drafts.
     """
-    parts = (broken[None], kept[None], bonus[None], drafts)
+    parts = (has_nan[None], accepted[None], bonus[None], drafts)
     return mx.concatenate([part.astype(mx.int32) for part in parts])
 
 
 def count_prefix(flags: mx.array) -> mx.array:
-    """How many flags hold before the first that does not: [γ] -> []."""
+    """The number of true flags before the first false one: [γ] -> []."""
     return mx.cumprod(flags.astype(mx.int32)).sum()
 
 
-# What accept.h says too: how the kernels divide the work, and for which shapes.
+# As in accept.h: the division of the kernels' work, and their limits.
 THREADS, CHUNK, MAX_ROWS, MAX_CHUNKS = 256, 4096, 256, 256
 HEADERS = ("common.h", "accept.h")
 
 
-def chunks_of(vocab: int) -> int:
-    """Into how many chunks a row of the vocabulary is divided."""
+def chunk_count(vocab: int) -> int:
+    """The number of chunks of a row of `vocab` tokens."""
     return -(-vocab // CHUNK)
 
 
 def fits(rows: mx.array, drafts: mx.array, *_: object) -> bool:
-    """Whether the kernels take such a block: rows [γ + 1, V], drafts [γ]."""
+    """Whether the kernels support a block: rows [γ + 1, V] and drafts [γ], γ < 256, V <= 2^20."""
     floating = mx.issubdtype(rows.dtype, mx.floating)
-    sizes = 0 < drafts.size < MAX_ROWS and chunks_of(rows.shape[-1]) <= MAX_CHUNKS
+    sizes = 0 < drafts.size < MAX_ROWS and chunk_count(rows.shape[-1]) <= MAX_CHUNKS
     return floating and sizes and rows.ndim == 2

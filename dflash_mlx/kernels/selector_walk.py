@@ -1,7 +1,7 @@
-"""The greedy drafts of DFlash 2: from the anchor, always the best candidate after the one taken.
+"""The greedy walk of DFlash 2's candidate selector: in each slot the best candidate after the last.
 
-The reference scores every pair of neighbours, the kernel only the rows that the walk goes through,
-and takes the codebooks' rows by itself.
+Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector. The reference scores
+all pairs of candidates of neighbouring slots; the kernel only the pairs that the walk visits.
 """
 
 import mlx.core as mx
@@ -11,71 +11,71 @@ from .source import Launcher, Source
 
 SOURCE = Source(
     "selector_walk",
-    ("own", "candidates", "anchor", "hidden", "predecessors", "successors"),
+    ("unary", "candidates", "anchor", "hidden", "predecessors", "successors"),
     ("drafts",),
 )
 THREADS = 256
-MAX_CANDIDATES = 256  # two sets of scores in threadgroup memory
+MAX_CANDIDATES = 256  # threadgroup memory holds the scores of two slots
 
 
 def reference(
-    own: mx.array,
+    unary: mx.array,
     candidates: mx.array,
     anchor: int,
     hidden: mx.array,
     predecessors: mx.array,
     successors: mx.array,
 ) -> mx.array:
-    """The drafts, [γ] token ids; of equal scores the first. Arguments as those of `scores`."""
-    lattice = scores(own, candidates, anchor, hidden, predecessors, successors)
+    """The drafts, int32 [γ]; of equal scores the first wins. Arguments as those of `scores`."""
+    lattice = scores(unary, candidates, anchor, hidden, predecessors, successors)
     path = walk(mx.argmax(lattice, axis=-1))
     return mx.take_along_axis(candidates, path[:, None], axis=-1)[:, 0].astype(mx.int32)
 
 
 def scores(
-    own: mx.array,
+    unary: mx.array,
     candidates: mx.array,
     anchor: int,
     hidden: mx.array,
     predecessors: mx.array,
     successors: mx.array,
 ) -> mx.array:
-    """The lattice [γ, k, k] float32: [t, i, j] scores candidate j of slot t after i of t - 1.
+    """The lattice, float32 [γ, k, k]: [t, i, j] scores candidate j of slot t after i of slot t - 1.
 
-    own: [γ, k] float32, each candidate's own score. candidates: [γ, k] ids; before them stands
-    the anchor. hidden: [γ, r], the slots' projected hidden states. predecessors, successors: [V, r]
-    codebooks (spec 3.3).
+    unary: float32 [γ, k], the logits of the candidates. candidates: ids [γ, k]; the slot before the
+    first holds the anchor. hidden: [γ, r], the slots' projected hidden states. predecessors,
+    successors: the codebooks [V, r]. score = unary + sum over r of predecessor hidden successor.
     """
     start = mx.full((1, candidates.shape[-1]), anchor, dtype=candidates.dtype)
     before = predecessors[mx.concatenate([start, candidates[:-1]])] * hidden[:, None]
     after = successors[candidates]
     pairs = before.astype(mx.float32) @ after.astype(mx.float32).swapaxes(1, 2)
-    return own[:, None] + pairs
+    return unary[:, None] + pairs
 
 
 def walk(choices: mx.array) -> mx.array:
-    """Each row's choice [γ, k] -> the places [γ] of the candidates taken, from the anchor."""
-    place, path = mx.array(0), []
+    """Follow the best successors [γ, k] from the anchor -> each slot's candidate index [γ]."""
+    index, path = mx.array(0), []
     for row in choices:
-        place = row[place]
-        path.append(place)
+        index = row[index]
+        path.append(index)
     return mx.stack(path)
 
 
 def launch(
     launcher: Launcher,
-    own: mx.array,
+    unary: mx.array,
     candidates: mx.array,
     anchor: int,
     hidden: mx.array,
     predecessors: mx.array,
     successors: mx.array,
 ) -> mx.array:
-    """`reference` in one dispatch."""
+    """As `reference`, in one dispatch."""
     same = predecessors.dtype == hidden.dtype
     return launcher(
         SOURCE,
-        [own, candidates, mx.array(anchor), hidden, predecessors, successors],
+        [unary, candidates, mx.array(anchor), hidden, predecessors, successors],
         grid=(THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[candidates.shape[:1]],
@@ -84,8 +84,8 @@ def launch(
     )[0]
 
 
-def fits(own: mx.array, candidates: mx.array, *_: object) -> bool:
-    """Whether the kernel takes so many candidates [γ, k]."""
+def fits(unary: mx.array, candidates: mx.array, *_: object) -> bool:
+    """Whether the kernel supports candidates [γ, k]: at least one, k <= 256."""
     return candidates.size > 0 and candidates.shape[-1] <= MAX_CANDIDATES
 
 

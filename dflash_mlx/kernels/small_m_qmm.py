@@ -1,10 +1,9 @@
-"""The product of a few rows with a matrix of weights, packed or not, each weight read once.
+"""Product of a few rows with a weight matrix, quantised or not, that reads each weight once.
 
-MLX reads the weights again for every few rows; here up to 16 share one reading. No row's bits
-depend on how many rows there are: each row's sum has one order along K, whatever M, and rows that
-are not there cost nothing but time. The kernel is plain float32 fused multiply-adds and sums over
-8 lanes: of `simdgroup_matrix` no order of sums is documented, and on chips before the M5 it has no
-arithmetic of its own to be faster by, while a single row would pay for eight. Knows no modules.
+MLX reads the weights again for every few rows; here up to 16 rows share one read. The bits of a row
+do not depend on the number of rows M: each row's sum has one order along K. The kernel uses float32
+fused multiply-adds and sums over 8 lanes. It does not use `simdgroup_matrix`: its order of sums is
+not documented, it always computes 8 rows, and chips before the M5 have no faster unit for it.
 """
 
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from .source import Launcher, Source
 
 THREADS = 128  # of a threadgroup
 COLUMNS = 32  # of a threadgroup
-SIZES = (1, 2, 4, 8, 12, 16)  # rows that a kernel is made for; more go in turns of the last
-GROUPS = (32, 64, 128)
+ROW_COUNTS = (1, 2, 4, 8, 12, 16)  # rows of one threadgroup; more rows take several threadgroups
+GROUP_SIZES = (32, 64, 128)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 SOURCE = Source(
     "small_m_qmm",
@@ -29,11 +28,11 @@ SOURCE = Source(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A matrix [N, K], as the modules of MLX hold it, and what is added to the product.
+    """A weight matrix [N, K] in the format of MLX's modules, and the bias [N] of a linear layer.
 
-    Without `scales` `values` are the weights themselves. With them they are packed as by
-    `mx.quantize(..., group, bits, mode)`, uint32 [N, K * bits / 32]; scales, and biases where the
-    mode has them, are [N, K / group]. `bias` is [N].
+    Without `scales` `values` are the weights. With `scales` they are packed as by
+    `mx.quantize(..., group, bits, mode)`, uint32 [N, K * bits / 32]; `scales` and `biases` (if the
+    mode has them) are [N, K / group].
     """
 
     values: mx.array
@@ -46,12 +45,12 @@ class Weights:
 
 
 def reference(x: mx.array, weights: Weights) -> mx.array:
-    """Rows x [M, K] -> [M, N] of x's dtype, each row as if it was alone."""
+    """x [M, K] -> [M, N] in the dtype of x; each row is computed alone."""
     return mx.concatenate([product(row, weights) for row in mx.split(x, len(x))])
 
 
 def product(x: mx.array, weights: Weights) -> mx.array:
-    """All rows x [M, K] at once, as MLX's modules do it -> [M, N] of x's dtype."""
+    """x [M, K] -> [M, N] in the dtype of x; all rows at once, as MLX's modules compute it."""
     w = weights
     if w.scales is None:
         out = x @ w.values.T
@@ -63,31 +62,31 @@ def product(x: mx.array, weights: Weights) -> mx.array:
 
 
 def launch(launcher: Launcher, x: mx.array, weights: Weights) -> mx.array:
-    """As `reference`, in one dispatch, rounded once; weights are read once for 16 rows."""
+    """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once."""
     w = weights
     rows, columns = len(x), len(w.values)
-    size = next((size for size in SIZES if size >= rows), SIZES[-1])
+    row_count = next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
     packed = w.scales is not None
     values = w.values.view(mx.uint16) if packed and w.bits == 5 else w.values
-    some = w.scales if w.scales is not None else values
+    unused = w.scales if w.scales is not None else values  # in place of absent inputs
     (out,) = launcher(
         SOURCE,
         [
             x,
             values,
-            some,
-            some if w.biases is None else w.biases,
-            some if w.bias is None else w.bias,
+            unused,
+            unused if w.biases is None else w.biases,
+            unused if w.bias is None else w.bias,
         ],
         template=[
             ("OutT", x.dtype),
-            ("Rows", size),
+            ("Rows", row_count),
             ("Bits", w.bits if packed else 0),
-            ("Group", w.group if packed else GROUPS[0]),
+            ("Group", w.group if packed else GROUP_SIZES[0]),
             ("Mxfp4", packed and w.mode == "mxfp4"),
             ("Biased", w.bias is not None),
         ],
-        grid=(-(-columns // COLUMNS) * THREADS, -(-rows // size), 1),
+        grid=(-(-columns // COLUMNS) * THREADS, -(-rows // row_count), 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[(rows, columns)],
         output_dtypes=[x.dtype],
@@ -96,7 +95,10 @@ def launch(launcher: Launcher, x: mx.array, weights: Weights) -> mx.array:
 
 
 def fits(x: mx.array, weights: Weights) -> bool:
-    """Affine weights of 4, 5, 6 or 8 bits, "mxfp4", or floats with K a multiple of 4."""
+    """Whether the kernel supports the weights.
+
+    Affine with 4, 5, 6 or 8 bits, "mxfp4", or floats with K a multiple of 4.
+    """
     w = weights
     if x.ndim != 2 or not len(x) or w.values.ndim != 2 or x.dtype not in FLOATS:
         return False
@@ -108,7 +110,7 @@ def fits(x: mx.array, weights: Weights) -> bool:
         return (w.group, w.bits, w.biases) == (32, 4, None)
     return (
         w.mode == "affine"
-        and w.group in GROUPS
+        and w.group in GROUP_SIZES
         and w.bits in (4, 5, 6, 8)
         and w.biases is not None
         and w.scales.dtype in FLOATS

@@ -1,7 +1,7 @@
-"""The Metal sources of this package and how one is launched. Knows no operation by name.
+"""Metal sources of this package, and their launch by `mx.fast.metal_kernel`.
 
-A kernel's text is its headers and the body in `metal_kernels/<name>.metal`; MLX writes the
-signature around the body.
+A kernel's source is its headers and the body in `metal_kernels/<name>.metal`. MLX generates the
+signature.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Grid = tuple[int, int, int]
-CONSTANT = 8  # elements from which MLX puts an input into device memory
+DEVICE_MEMORY_SIZE = 8  # elements; MLX puts smaller inputs into constant memory
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One kernel: the name of its file, and those of its buffers in the order of its signature."""
+    """One kernel: the name of its file, and the names of its buffers in the signature's order."""
 
     name: str
     inputs: tuple[str, ...]
@@ -27,16 +27,16 @@ class Source:
     @property
     def body(self) -> str:
         """The statements of the kernel."""
-        return text(f"{self.name}.metal")
+        return read_source(f"{self.name}.metal")
 
     @property
     def header(self) -> str:
-        """What stands before the signature: helpers that several kernels share."""
-        return "\n".join(text(name) for name in self.headers)
+        """The source before the signature: helpers that kernels share."""
+        return "\n".join(read_source(name) for name in self.headers)
 
 
 class Launcher(Protocol):
-    """Runs kernels: MLX on a Mac, an emulator in the tests."""
+    """Runs a kernel: MLX on a Mac, an emulator in the tests."""
 
     def __call__(
         self,
@@ -50,15 +50,15 @@ class Launcher(Protocol):
         template: Sequence[tuple[str, Any]] = (),
         init_value: float | None = None,
     ) -> list[mx.array]:
-        """The outputs; `grid` counts threads, as in `mx.fast.metal_kernel`."""
+        """Run one kernel and return its outputs. `grid` counts threads, not threadgroups."""
         ...
 
 
 class MetalLauncher:
-    """Builds each kernel once a signature and gives it to MLX's Metal backend.
+    """Builds each kernel once for each signature, and runs it by MLX's Metal backend.
 
-    MLX keeps one compiled text a name and compiles anew when another comes: buffers of other types,
-    or of fewer than 8 elements, which it puts elsewhere, are another text. So each has its name.
+    MLX keeps one compiled source for each name. Buffers with other dtypes, or with fewer than 8
+    elements (constant memory), change the source. So the name contains the signature.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class MetalLauncher:
         template: Sequence[tuple[str, Any]] = (),
         init_value: float | None = None,
     ) -> list[mx.array]:
-        """As `Launcher`; inputs are made row-contiguous by MLX where they are not."""
+        """As `Launcher`. MLX copies inputs that are not row-contiguous."""
         name = f"dflash_{source.name}_{signature(inputs, output_dtypes)}"
         if name not in self._built:
             self._built[name] = mx.fast.metal_kernel(
@@ -98,12 +98,14 @@ class MetalLauncher:
 
 
 def signature(inputs: Sequence[mx.array], output_dtypes: Sequence[mx.Dtype]) -> str:
-    """What MLX writes into a kernel's signature beside its buffers' names, as one word."""
-    kinds = [(x.dtype, "" if x.size >= CONSTANT else "c" if x.ndim else "s") for x in inputs]
-    kinds += [(dtype, "") for dtype in output_dtypes]
-    return "_".join(f"{dtype}".rpartition(".")[2] + place for dtype, place in kinds)
+    """The dtypes and address spaces of a kernel's buffers as an identifier."""
+    buffers = [
+        (x.dtype, "" if x.size >= DEVICE_MEMORY_SIZE else "c" if x.ndim else "s") for x in inputs
+    ]
+    buffers += [(dtype, "") for dtype in output_dtypes]
+    return "_".join(f"{dtype}".rpartition(".")[2] + space for dtype, space in buffers)
 
 
-def text(name: str) -> str:
-    """A file of `metal_kernels`."""
+def read_source(name: str) -> str:
+    """The text of a file in `metal_kernels`."""
     return (files("dflash_mlx.metal_kernels") / name).read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Which drafts a greedy target keeps: its choice at every row of a block, and the prefix that fits.
+"""Greedy acceptance: the longest prefix of drafts that equal the target's argmax, and the bonus.
 
-The kernels read the logits once, in chunks of the vocabulary, in one dispatch; a second one puts
-the chunks together.
+The first kernel reads the logits once, in chunks of the vocabulary; the second one combines the
+chunks.
 """
 
 import mlx.core as mx
@@ -16,23 +16,23 @@ PREFIX = Source("verify_accept_prefix", ("values", "places", "drafts"), ("outcom
 
 
 def reference(logits: mx.array, drafts: mx.array) -> mx.array:
-    """Logits [γ + 1, V] and drafts [γ] -> the outcome, int32 [γ + 3].
+    """Logits [γ + 1, V] and drafts [γ] -> the outcome (see `outcome.pack`), int32 [γ + 3].
 
-    A row's choice is `mx.argmax`, the first of equals; a NaN anywhere breaks the outcome.
+    Of equal logits the first wins, as in `mx.argmax`. A NaN anywhere sets the NaN flag.
     """
     return of_choices(mx.argmax(logits, axis=-1), drafts, mx.isnan(logits).any())
 
 
-def of_choices(chosen: mx.array, drafts: mx.array, broken: mx.array) -> mx.array:
-    """The outcome when the target chose [γ + 1] at its rows."""
-    kept = outcome.count_prefix(chosen[:-1] == drafts)
-    return outcome.pack(broken, kept, chosen[kept], drafts)
+def of_choices(chosen: mx.array, drafts: mx.array, has_nan: mx.array) -> mx.array:
+    """The outcome for the target's tokens [γ + 1], the drafts [γ] and the NaN flag []."""
+    accepted = outcome.count_prefix(chosen[:-1] == drafts)
+    return outcome.pack(has_nan, accepted, chosen[accepted], drafts)
 
 
 def launch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array:
-    """`reference` in two dispatches."""
+    """As `reference`, in two dispatches."""
     rows, vocab = logits.shape
-    chunks = outcome.chunks_of(vocab)
+    chunks = outcome.chunk_count(vocab)
     parts = launcher(
         ARGMAX,
         [logits],

@@ -1,9 +1,10 @@
-"""Which sampled drafts stay, and the bonus token: token by token, or the block as a whole.
+"""Acceptance of sampled drafts by token rejection or block verification, and the bonus token.
 
-Every decision follows from random words that are given. Probabilities are MLX's softmax; what is
-summed over the vocabulary is summed in integers, 2^30 to a probability of 1, so that every order of
-summation gives the same sum, and the kernels decide bit for bit as the reference does. Rounding to
-2^-30 moves the law by less than float32 sums would.
+Token rejection: Leviathan et al., arXiv 2211.17192. Block verification: Sun et al., arXiv
+2403.10444. All randomness comes from the given random bits. Probabilities are MLX's softmax; sums
+over the vocabulary are sums of integers in units of 2^-30. Integer sums do not depend on their
+order, so the kernels and the reference give the same bits. The rounding error is less than that of
+float32 sums.
 """
 
 import mlx.core as mx
@@ -13,12 +14,13 @@ from .dispatch import Op
 from .outcome import HEADERS, THREADS
 from .source import Launcher, Source
 
-INPUTS = ("p", "q", "candidates", "drafts", "words")
-SUMS = Source("verify_accept_sample_sums", INPUTS, ("rests", "wholes"), HEADERS)
-DRAW = Source("verify_accept_sample_draw", (*INPUTS, "rests", "wholes"), ("outcome",), HEADERS)
+INPUTS = ("p", "q", "candidates", "drafts", "random_bits")
+PARTIAL_SUMS = ("residual_sums", "p_sums")
+SUMS = Source("verify_accept_sample_sums", INPUTS, PARTIAL_SUMS, HEADERS)
+DRAW = Source("verify_accept_sample_draw", (*INPUTS, *PARTIAL_SUMS), ("outcome",), HEADERS)
 
-ONE = 1 << 30
-TINY = 1.1754944e-38  # the smallest normal float32: a draft's q cannot be 0, but can round to it
+ONE = 1 << 30  # a probability of 1 as an integer
+TINY = 1.1754944e-38  # the smallest normal float32; q of a draft is positive but may round to 0
 
 
 def reference(
@@ -26,43 +28,51 @@ def reference(
     drafts: mx.array,
     q: mx.array,
     candidates: mx.array | None,
-    words: mx.array,
-    joint: bool,
+    random_bits: mx.array,
+    block: bool,
 ) -> mx.array:
-    """The outcome, int32 [γ + 3], of drafts [γ] against the target's log-probabilities.
+    """The outcome (see `outcome.pack`), int32 [γ + 3], of sampled drafts [γ].
 
-    scores: [γ + 1, V] float32, up to a constant a row. q: [γ, V] float32, what the drafts were
-    drawn from; or [γ, k], that of `candidates` [γ, k], distinct tokens. words: [γ + 1] uint32,
-    uniform: one for each draft, the last for the bonus token. Token by token is Leviathan et al.,
-    equation 1; `joint` is Sun et al., algorithm 2. A row without a number breaks the outcome.
+    scores: float32 [γ + 1, V], the target's log-probabilities up to a constant for each row. q:
+    float32 [γ, V], the distributions that the drafts were drawn from; or [γ, k], the probabilities
+    of `candidates` [γ, k], distinct tokens. random_bits: uint32 [γ + 1], uniform; one for each
+    draft, the last for the bonus token. block: False is token rejection (Leviathan et al., equation
+    1), True block verification (Sun et al., algorithm 2). A NaN row sets the outcome's NaN flag.
     """
     p = mx.softmax(scores, axis=-1)
     if candidates is not None:
-        nothing = mx.zeros((drafts.size, p.shape[-1]))
-        q = mx.put_along_axis(nothing, candidates, q, axis=-1)
-    at_p, at_q, chances = at(p[:-1], drafts), at(q, drafts), uniform(words[:-1])
-    if joint:
-        kept, weight = keep_jointly(p, q, at_p / mx.maximum(at_q, TINY), chances)
+        zeros = mx.zeros((drafts.size, p.shape[-1]))
+        q = mx.put_along_axis(zeros, candidates, q, axis=-1)
+    p_drafts, q_drafts, uniforms = (
+        gather(p[:-1], drafts),
+        gather(q, drafts),
+        uniform(random_bits[:-1]),
+    )
+    if block:
+        ratios = p_drafts / mx.maximum(q_drafts, TINY)
+        accepted, weight = accept_block(p, q, ratios, uniforms)
     else:
-        kept, weight = keep_each(at_p, at_q, chances), mx.array(1.0)
-    last = mx.minimum(kept, drafts.size - 1)
-    bonus = draw(p[kept], mx.where(kept < drafts.size, q[last], 0), weight, words[-1])
-    return outcome.pack(mx.isnan(p[:, 0]).any(), kept, bonus, drafts)
+        accepted, weight = accept_tokens(p_drafts, q_drafts, uniforms), mx.array(1.0)
+    last = mx.minimum(accepted, drafts.size - 1)
+    q_bonus = mx.where(accepted < drafts.size, q[last], 0)
+    bonus = sample_residual(p[accepted], q_bonus, weight, random_bits[-1])
+    return outcome.pack(mx.isnan(p[:, 0]).any(), accepted, bonus, drafts)
 
 
-def keep_each(at_p: mx.array, at_q: mx.array, chances: mx.array) -> mx.array:
-    """How many drafts stay, each with the chance min(1, p / q): all arrays [γ]."""
-    return outcome.count_prefix(chances * at_q < at_p)
+def accept_tokens(p_drafts: mx.array, q_drafts: mx.array, uniforms: mx.array) -> mx.array:
+    """The number of accepted drafts, each with the probability min(1, p / q): arrays [γ] -> []."""
+    return outcome.count_prefix(uniforms * q_drafts < p_drafts)
 
 
-def keep_jointly(
-    p: mx.array, q: mx.array, ratios: mx.array, chances: mx.array
+def accept_block(
+    p: mx.array, q: mx.array, ratios: mx.array, uniforms: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Algorithm 2 (spec 5.3): how many drafts stay, and w at the row of the bonus token.
+    """Sun et al. (arXiv 2403.10444), algorithm 2: the number of accepted drafts, and w there.
 
-    p: [γ + 1, V], q: [γ, V], their ratios at the drafts and uniform chances [γ]. Draft i may be the
-    last that stays with the chance h_i = s_i / (s_i + 1 - w_i), s_i the sum of (w_i p - q)+ over
-    the row after it; h_γ = w_γ.
+    p: [γ + 1, V], q: [γ, V]; ratios: [γ], p / q at the drafts; uniforms: [γ] in [0, 1). w_i is the
+    running min(1, w p / q). Draft i passes with the probability h_i = s_i / (s_i + 1 - w_i), where
+    s_i is the sum of (w_i p - q)+ over the row after it; h_γ = w_γ. The last draft that passes is
+    the last accepted one.
     """
     running = [mx.array(1.0)]
     for ratio in ratios:
@@ -70,40 +80,40 @@ def keep_jointly(
     weights = mx.stack(running)
     surplus = residual(p[1:-1], q[1:], weights[1:-1, None]).sum(axis=-1) / ONE
     spread = surplus + (1 - weights[1:-1])
-    passed = (chances[:-1] * spread < surplus) | (spread == 0)
-    passed = mx.concatenate([passed, chances[-1:] < weights[-1:]])
-    kept = mx.max(mx.where(passed, mx.arange(1, passed.size + 1), 0))
-    # With every draft kept the bonus token is a plain sample: q is 0 there, any weight will do.
-    return kept, mx.where(kept == passed.size, 1.0, weights[kept])
+    passed = (uniforms[:-1] * spread < surplus) | (spread == 0)
+    passed = mx.concatenate([passed, uniforms[-1:] < weights[-1:]])
+    accepted = mx.max(mx.where(passed, mx.arange(1, passed.size + 1), 0))
+    # If all drafts are accepted, the bonus token is a sample of p: q is 0, and the weight is free.
+    return accepted, mx.where(accepted == passed.size, 1.0, weights[accepted])
 
 
-def draw(p: mx.array, q: mx.array, weight: mx.array, word: mx.array) -> mx.array:
-    """A token from (weight p - q)+ over [V], by its inverse CDF; from p where that is 0.
+def sample_residual(p: mx.array, q: mx.array, weight: mx.array, bits: mx.array) -> mx.array:
+    """A token drawn from the residual (weight p - q)+ [V] by its inverse CDF, int [].
 
-    Where nothing is left after the drafts that stay, p and q are equal and the weight is 1.
+    From p if the residual is 0: then p and q are equal, and the weight is 1.
     """
     parts = residual(p, q, weight)
-    parts = mx.where(parts.sum() > 0, parts, whole(p, weight))
-    place = (word.astype(mx.uint64) * parts.sum().astype(mx.uint64)) >> 32
+    parts = mx.where(parts.sum() > 0, parts, to_fixed_point(p, weight))
+    place = (bits.astype(mx.uint64) * parts.sum().astype(mx.uint64)) >> 32
     return (mx.cumsum(parts) <= place.astype(mx.int32)).sum()
 
 
 def residual(p: mx.array, q: mx.array, weight: mx.array) -> mx.array:
-    """(weight p - q)+ in units of 1 / ONE."""
-    return mx.maximum(whole(p, weight) - whole(q, mx.array(1.0)), 0)
+    """(weight p - q)+ in units of 1 / ONE, int32."""
+    return mx.maximum(to_fixed_point(p, weight) - to_fixed_point(q, mx.array(1.0)), 0)
 
 
-def whole(p: mx.array, weight: mx.array) -> mx.array:
-    """weight p in units of 1 / ONE, to the nearest, int32."""
+def to_fixed_point(p: mx.array, weight: mx.array) -> mx.array:
+    """weight p in units of 1 / ONE, rounded to the nearest, int32."""
     return mx.round((weight * ONE) * p).astype(mx.int32)
 
 
-def uniform(words: mx.array) -> mx.array:
-    """Uniform words -> as many floats in [0, 1), multiples of 2^-24."""
-    return (words >> 8).astype(mx.float32) * 2.0**-24
+def uniform(random_bits: mx.array) -> mx.array:
+    """Random uint32 -> uniform float32 in [0, 1), multiples of 2^-24."""
+    return (random_bits >> 8).astype(mx.float32) * 2.0**-24
 
 
-def at(rows: mx.array, tokens: mx.array) -> mx.array:
+def gather(rows: mx.array, tokens: mx.array) -> mx.array:
     """rows [γ, V] at tokens [γ] -> [γ]."""
     return mx.take_along_axis(rows, tokens[:, None], axis=-1)[:, 0]
 
@@ -114,18 +124,18 @@ def launch(
     drafts: mx.array,
     q: mx.array,
     candidates: mx.array | None,
-    words: mx.array,
-    joint: bool,
+    random_bits: mx.array,
+    block: bool,
 ) -> mx.array:
-    """`reference` in MLX's softmax and two dispatches.
+    """As `reference`: MLX's softmax, then two dispatches.
 
-    Token by token the first reads only the row of the bonus token, jointly all of them.
+    The first one sums the row of the bonus token (token rejection) or all rows (block).
     """
     p = mx.softmax(scores, axis=-1)
     rows, vocab = p.shape
-    chunks, summed = outcome.chunks_of(vocab), rows if joint else 1
-    inputs = [p, q, drafts if candidates is None else candidates, drafts, words]
-    template = [("JOINT", joint), ("K", 0 if candidates is None else candidates.shape[-1])]
+    chunks, summed = outcome.chunk_count(vocab), rows if block else 1
+    inputs = [p, q, drafts if candidates is None else candidates, drafts, random_bits]
+    template = [("BLOCK", block), ("K", 0 if candidates is None else candidates.shape[-1])]
     sums = launcher(
         SUMS,
         inputs,

@@ -1,8 +1,8 @@
 """Attention of the few rows of a block, a chain or a tree, over a long cache of keys and values.
 
-Each row attends to the committed context and to its own path through the block, exactly as a
-plain decoding step over that path would: no row's arithmetic depends on the other rows. Knows
-neither caches nor models; keys already carry their positions.
+Each row attends to the committed context and to its path through the block (DDTree, arXiv
+2604.12989: ancestors and itself). A row has the same bits as a plain decoding step over its path:
+they do not depend on the other rows. RoPE is already applied to queries and keys.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ import mlx.core as mx
 from .dispatch import EXACT_ROWS, Op
 from .source import Launcher, Source
 
-SPLIT = 256  # positions one threadgroup goes through, in a long context four times as many
-SHORT = 16  # splits of that length
+SPLIT = 256  # positions for one threadgroup; four times as many after SHORT_SPLITS splits
+SHORT_SPLITS = 16
 THREADS = 256  # of a threadgroup at most
-ROWS = EXACT_ROWS  # of a block at most: bits of the word that holds a path
-DIMS = (32, 64, 80, 96, 128, 192, 256)
+MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
+HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
-NO_SINK = -3.4028234663852886e38  # the lowest float32: its weight is 0, and no kernel needs -inf
+NO_SINK = -3.4028234663852886e38  # the lowest float32: its weight is 0, and kernels need no -inf
 HEADERS = ("lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
@@ -38,11 +38,11 @@ COMBINE = Source(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a block behind `context` committed ones, and what each of them sees.
+    """The rows of a block after `context` committed rows, and which rows each of them sees.
 
-    `paths` are the rows from the first to each row itself. `sees` uint32 [T, 1 or 2] has them as
-    bits, `depths` int32 [T] the row's place on its path. `start` is the position of the cache's
-    row 0; row t has position start + context + depths[t].
+    `paths`: for each row the block's rows from the root to the row itself. `sees`: uint32
+    [T, 1 or 2], the paths as bits. `depths`: int32 [T], the row's index on its path. `start` is the
+    position of the cache's row 0; row t has the position start + context + depths[t].
     """
 
     context: int
@@ -53,7 +53,7 @@ class Rows:
 
     @classmethod
     def of(cls, context: int, parents: Sequence[int], start: int = 0) -> "Rows":
-        """A tree: `parents` are earlier rows, -1 the context. `range(-1, T - 1)` is a chain."""
+        """A tree: each row's parent is an earlier row, or -1. `range(-1, T - 1)` is a chain."""
         paths: list[tuple[int, ...]] = []
         for row, parent in enumerate(parents):
             paths.append((*(paths[parent] if parent >= 0 else ()), row))
@@ -69,9 +69,9 @@ class Rows:
 class Scores:
     """How queries and keys become weights.
 
-    Scores are `scale` q.k, then, with a `cap`, cap tanh(score / cap) (Gemma). A row sees the
-    `window` newest positions, its own among them; 0 is all. `sinks` [Hq] are one more logit a head,
-    without a value (gpt-oss).
+    score = scale q.k; with a `cap` then cap tanh(score / cap) (Gemma). A row sees the `window`
+    newest positions, itself included; 0 is all. `sinks` [Hq]: one more logit for each head, without
+    a value (gpt-oss).
     """
 
     scale: float
@@ -83,11 +83,11 @@ class Scores:
 def reference(
     q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
 ) -> mx.array:
-    """What each row reads, [Hq, T, D] of q's dtype; float32 within.
+    """The attention outputs [Hq, T, D] in the dtype of q; computed in float32.
 
-    `q` [Hq, T, D]; `keys` and `values` [Hkv, capacity, D], by position: `rows.context` committed
-    rows, then the block's, then whatever. Row by row, over nothing but what the row sees: as
-    invariant as the kernel, on any backend, and no faster than plain steps.
+    `q` [Hq, T, D]; `keys` and `values` [Hkv, capacity, D] in the order of positions:
+    `rows.context` committed rows, the rows of the block, then unused rows. Each row is computed
+    alone over the keys that it sees, so its bits do not depend on the other rows.
     """
     heads, count, dim = q.shape
     packed = q.reshape(len(keys), -1, count, dim).astype(mx.float32) * scores.scale
@@ -95,9 +95,11 @@ def reference(
     window = scores.window or NO_WINDOW
     for row, path in enumerate(rows.paths):
         oldest = max(0, rows.context + len(path) - window)
-        own = mx.array([rows.context + step for step in path[-window:]])
+        in_block = mx.array([rows.context + step for step in path[-window:]])
         k, v = (
-            mx.concatenate([part[:, oldest : rows.context], mx.take(part, own, axis=1)], axis=1)
+            mx.concatenate(
+                [part[:, oldest : rows.context], mx.take(part, in_block, axis=1)], axis=1
+            )
             for part in (keys.astype(mx.float32), values.astype(mx.float32))
         )
         logits = packed[:, :, row] @ k.swapaxes(1, 2)
@@ -120,10 +122,10 @@ def launch(
     scores: Scores,
     split: int = SPLIT,
 ) -> mx.array:
-    """As `reference`, in two dispatches: the splits' parts, then their sum.
+    """As `reference`, in two dispatches: the splits, then their combination.
 
-    `keys` and `values` are whole buffers, row-contiguous, or they are copied. Each is read once for
-    64 rows of queries of a head of keys (32 where D is over 128).
+    MLX copies `keys` and `values` unless they are row-contiguous. They are read once for 64 rows of
+    queries of a KV head (32 rows if D is over 128).
     """
     heads, count, dim = q.shape
     packed = heads // len(keys) * count
@@ -168,23 +170,26 @@ def launch(
 
 
 def edges_between(first: int, end: int, split: int) -> list[int]:
-    """Where the splits that hold positions `first` to `end` - 1 begin, and where the last ends.
+    """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
-    But for `first` itself they depend on no other position: that is why a row's sums do not.
+    Inner edges are at fixed positions, so that the order of a row's sums is fixed.
     """
     edges, edge = [first], 0
     while edge < end:
-        edge += split if edge < SHORT * split else 4 * split
+        edge += split if edge < SHORT_SPLITS * split else 4 * split
         if edge > first:
             edges.append(edge)
     return edges
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
-    """Up to 64 rows, heads of 32 to 256 as listed, keys and values of one shape and dtype."""
+    """Whether the kernel supports the inputs.
+
+    At most 64 rows, D in `HEAD_DIMS`, keys and values of one shape and dtype.
+    """
     return (
-        len(rows.paths) <= ROWS
-        and q.shape[2] in DIMS
+        len(rows.paths) <= MAX_ATTENTION_ROWS
+        and q.shape[2] in HEAD_DIMS
         and keys.shape == values.shape
         and keys.dtype == values.dtype
         and keys.dtype in FLOATS

@@ -1,73 +1,93 @@
 """What decides about rounds has to answer, and the policy that always decides the same.
 
-A round goes: `drafts` (is there anything to draft?), `looks` (is its confidence wanted?), `plan`,
-and when the round is done `learn`. Decides and counts only: knows no models, clocks or caches.
+A round of all running sequences goes: `drafts` (which of them draft a block?), `reads` (is the
+drafters' confidence wanted?), `choose` (how many rows are verified?), and when the round is done
+`learn`. Decides and counts only: knows no models, clocks or caches.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .calibration import Confidence, Positions
-from .costs import Plan, words
+from dflash_mlx.types import Plan
+
+from .belief import Belief, Confidence
+from .costs import words
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What the policy sees of one sequence in a round; `room` tokens can still be committed."""
+
+    belief: Belief
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one sequence's round.
+
+    `verified` drafts were in the pass and `accepted` of them kept; `committed` tokens at most
+    `accepted` say that the answer ended within them. `drafted`: a block was drafted, also where
+    none of it was verified.
+    """
+
+    belief: Belief
+    plan: Plan
+    verified: int
+    accepted: int
+    committed: int
+    drafted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
     """What was chosen so far, and why.
 
-    `plans`: how often each was chosen, most often first. `seconds`: what each of them takes.
-    `acceptance`: share of the drafts in slot 1, 2, ... that were kept with all before them kept, in
-    chains.
-    `gain`: what a drafted round saves against plain steps, in plain steps, as it looked last.
+    `plans`: how often each was chosen, most often first. `acceptance`: share of the drafts in
+    position 1, 2, ... of chains that were kept with all before them kept. `drafting`: whether the
+    last round drafted because that pays; `tries`: how often that was tried where it did not.
     """
 
     name: str
     reason: str
-    parked: bool = False
     plans: tuple[tuple[Plan, int], ...] = ()
-    seconds: tuple[tuple[Plan, float], ...] = ()
     acceptance: tuple[float, ...] = ()
-    gain: float = 0.0
+    drafting: bool = True
     tries: int = 0
 
 
 class Policy(Protocol):
-    """How a round's plan is found."""
+    """How the plans of a round are found."""
 
-    @property
-    def most_nodes(self) -> int:
-        """Nodes of the largest tree that `plan` may ask for after a look."""
+    def new_belief(self) -> Belief:
+        """What a new sequence begins with: what was learned in the long run."""
         ...
 
-    def begin(self) -> None:
-        """A new conversation."""
-        ...
+    def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
+        """Which of these sequences draft a block in this round.
 
-    def drafts(self, room: int) -> bool:
-        """Whether to draft in this round; at most `room` tokens can still be committed."""
-        ...
-
-    @property
-    def rests(self) -> bool:
-        """In a round without a draft: whether the next one surely has none either."""
-        ...
-
-    def looks(self) -> bool:
-        """Whether `plan` wants the confidence; reading it makes the host wait for the drafter."""
-        ...
-
-    def plan(self, confidence: Confidence | None, room: int) -> Plan:
-        """This round, after drafting; `confidence` if `looks` asked for it."""
-        ...
-
-    def learn(
-        self, plan: Plan, accepted: int, committed: int, seconds: float | None = None
-    ) -> None:
-        """What came of a round; `committed` below `accepted` + 1 says that the answer ended in it.
-
-        `seconds` of the whole round; None where other things happened in it too.
+        `rows`: what other sequences have in the pass anyway.
         """
+        ...
+
+    def reads(self, count: int) -> bool:
+        """Whether `choose` wants the confidence of `count` blocks; the host waits for that."""
+        ...
+
+    def rests(self, texts: Sequence[Text]) -> bool:
+        """Whether no sequence drafts now nor in the next round."""
+        ...
+
+    def choose(
+        self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
+    ) -> list[Plan]:
+        """What is verified of each drafted block; `rows` as in `drafts`, plain steps included."""
+        ...
+
+    def learn(self, rounds: Sequence[Outcome], seconds: float | None) -> None:
+        """What came of a round; its `seconds`, None where they are not known."""
         ...
 
     @property
@@ -77,45 +97,42 @@ class Policy(Protocol):
 
 
 class Fixed:
-    """Always the same plan, as far as there is room: the modes dflash, ddtree and baseline."""
+    """Always the same plan: the modes dflash, ddtree and baseline."""
 
     def __init__(self, plan: Plan):
         self._plan = plan
         self._counts: Counter[Plan] = Counter()
-        self._positions = Positions()
+        self._acceptance = Belief()
 
-    @property
-    def most_nodes(self) -> int:
-        """It never looks."""
-        return 0
+    def new_belief(self) -> Belief:
+        """Nothing is learned by text."""
+        return self._acceptance
 
-    def begin(self) -> None:
-        """Nothing to forget."""
+    def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
+        """All, unless the plan is a plain step."""
+        return [self._plan.rows > 1] * len(texts)
 
-    def drafts(self, room: int) -> bool:
-        """Unless the plan is a plain step."""
-        return self._plan.rows > 1
-
-    @property
-    def rests(self) -> bool:
-        """It never changes."""
-        return True
-
-    def looks(self) -> bool:
+    def reads(self, count: int) -> bool:
         """No."""
         return False
 
-    def plan(self, confidence: Confidence | None, room: int) -> Plan:
-        """The plan."""
-        return self._plan
+    def rests(self, texts: Sequence[Text]) -> bool:
+        """Where the plan is a plain step."""
+        return self._plan.rows == 1
 
-    def learn(
-        self, plan: Plan, accepted: int, committed: int, seconds: float | None = None
-    ) -> None:
-        """Count."""
-        self._counts[plan] += 1
-        if not plan.tree:  # how deep a tree was is not known here
-            self._positions.learn(accepted, plan.rows - 1, cut=committed <= accepted)
+    def choose(
+        self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
+    ) -> list[Plan]:
+        """The plan, for each."""
+        return [self._plan] * len(texts)
+
+    def learn(self, rounds: Sequence[Outcome], seconds: float | None) -> None:
+        """Count; how deep a tree was is not known here."""
+        for done in rounds:
+            self._counts[done.plan] += 1
+            if not done.plan.tree:
+                cut = done.committed <= done.accepted
+                self._acceptance.learn(None, done.verified, done.accepted, cut=cut)
 
     @property
     def state(self) -> PolicyState:
@@ -124,5 +141,6 @@ class Fixed:
             "fixed",
             f"always {words(self._plan)}",
             plans=tuple(self._counts.most_common()),
-            acceptance=self._positions.shares,
+            acceptance=self._acceptance.acceptance,
+            drafting=self._plan.rows > 1,
         )

@@ -1,1 +1,1 @@
-"""The proof that each kernel is right and fast on this machine, at the shapes of a pair."""
+"""Checks on the user's machine that each kernel is correct and fast at the shapes of a pair."""

@@ -1,7 +1,7 @@
-"""Holds every kernel against its reference on this machine, and times it against MLX's own.
+"""Comparison of every kernel with its reference on this machine, and with the time of stock MLX.
 
-A kernel that gives other results, raises or is slower is not used. Knows how to try an operation
-(`trials`), nothing of models, files or terminals.
+A kernel with other results, with an exception, or slower than stock MLX is not used. `trials` has
+the inputs of each operation. This module knows no models, files or terminals.
 """
 
 import time
@@ -19,9 +19,9 @@ from .cases import TOLERANCE, Case
 from .shapes import GENERIC, Shapes
 from .trials import TRIALS, Trial
 
-BUDGET = 2.0  # seconds, at the start of a program
-SLOW = 1.05  # times MLX's own; less than that is noise
-RUNS, SERIES = 5, 4  # medians of so many series of so many calls, each after the one before
+TIME_BUDGET = 2.0  # seconds, at the start of a program
+MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
+RUNS, CALLS = 5, 4  # the time is the median of RUNS runs of CALLS dependent calls
 UNUSED = "this model does not use it"
 UNTIMED = "not timed yet: the time was spent"
 STARTED = "its last check did not end"
@@ -30,13 +30,14 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of one operation's kernel.
+class KernelResult:
+    """The result of one operation's kernel.
 
-    `error` is the largest difference of an output from its reference, relative to 1 or to what it
-    should be where that is more; None where decisions differ or there is nothing to compare.
-    `seconds` a call and `ratio` to MLX's own are None if not timed. `reason` says why it is not
-    used, and is empty if it is; `right` is False only for results that are wrong.
+    `right` is False if the kernel raises or its outputs are wrong. `error` is the largest
+    difference of an output from the reference's, divided by the larger of 1 and the absolute value
+    of the reference; None if integers differ or nothing was compared. `seconds` per call and
+    `ratio` to the time of stock MLX are None if not timed. `reason` says why the kernel is not
+    used; empty if it is used.
     """
 
     name: str
@@ -48,16 +49,16 @@ class Verdict:
 
     @property
     def final(self) -> bool:
-        """Whether there is nothing left to find out."""
+        """Whether neither a comparison nor a timing is left to do."""
         return self.reason != UNTIMED
 
     @property
     def used(self) -> bool:
-        """Whether the model has use for it."""
+        """Whether the model uses the operation."""
         return self.reason != UNUSED
 
 
-OnVerdict = Callable[[Verdict], None]
+OnResult = Callable[[KernelResult], None]
 
 
 def prove(
@@ -65,46 +66,50 @@ def prove(
     shapes: Shapes,
     *,
     clock: Clock = time.perf_counter,
-    budget: float = BUDGET,
-    known: Mapping[str, Verdict] | None = None,
+    budget: float = TIME_BUDGET,
+    known: Mapping[str, KernelResult] | None = None,
     everything: bool = False,
     trials: Sequence[Trial] = TRIALS,
-    on_verdict: OnVerdict = lambda _: None,
-) -> tuple[Verdict, ...]:
-    """Try the operations that a model of these shapes uses: all results first, then the times.
+    on_result: OnResult = lambda _: None,
+) -> tuple[KernelResult, ...]:
+    """Check the kernels of the operations that a model of these shapes uses.
 
-    What is not timed when `budget` seconds are spent is not used: give its verdict as `known` the
-    next time, and only its time is looked at. With `everything` also operations that the model does
-    not use are compared, at other shapes. `on_verdict` gets what is known so far: before something
-    is tried that it has begun, and then what came of it.
+    First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
+    on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
+    which then only times it. With `everything` also the operations that the model does not use are
+    compared, at `GENERIC` shapes. `on_result` is called before each comparison and timing with the
+    reason `STARTED`, and after it with the result. Returns one result for each operation tried.
     """
-    began, verdicts = clock(), dict(known or {})
+    began, results = clock(), dict(known or {})
     tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
     for trial, used in tried.items():
-        if trial.name in verdicts or not (used or everything):
+        if trial.name in results or not (used or everything):
             continue
-        on_verdict(Verdict(trial.name, False, reason=STARTED))
+        on_result(KernelResult(trial.name, False, reason=STARTED))
         cases = trial.fitting(shapes if used else GENERIC)
-        verdict = compared(launcher, trial, cases, bits=shapes.exact or everything)
-        if verdict.right:
-            verdict = replace(verdict, reason=UNTIMED if used else UNUSED)
-        verdicts[trial.name] = verdict
-        on_verdict(verdict)
+        result = compare(launcher, trial, cases, bits=shapes.exact or everything)
+        if result.right:
+            result = replace(result, reason=UNTIMED if used else UNUSED)
+        results[trial.name] = result
+        on_result(result)
     for trial, used in tried.items():
-        verdict = verdicts.get(trial.name)
-        if verdict is None or verdict.final or not used or clock() - began >= budget:
+        result = results.get(trial.name)
+        if result is None or result.final or not used or clock() - began >= budget:
             continue
-        on_verdict(Verdict(trial.name, False, reason=STARTED))
+        on_result(KernelResult(trial.name, False, reason=STARTED))
         case = trial.fitting(shapes)[-1]
-        verdicts[trial.name] = timed(launcher, trial, case, verdict, clock)
-        on_verdict(verdicts[trial.name])
-    return tuple(verdicts[trial.name] for trial in tried if trial.name in verdicts)
+        results[trial.name] = measure_times(launcher, trial, case, result, clock)
+        on_result(results[trial.name])
+    return tuple(results[trial.name] for trial in tried if trial.name in results)
 
 
-def compared(
+def compare(
     launcher: Launcher, trial: Trial, cases: Sequence[Case], *, bits: bool = False
-) -> Verdict:
-    """Whether a kernel gives what its reference gives; and `bits` of a row as of that row alone."""
+) -> KernelResult:
+    """Compare the outputs of a kernel with those of its reference, for all cases.
+
+    With `bits` one row must also have the same bits as in a launch with that row alone.
+    """
     worst = 0.0
     for case in cases:
         try:
@@ -114,23 +119,25 @@ def compared(
                 alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
             mx.eval(got, alone)
         except Exception as error:  # whatever it is, the kernel cannot be used
-            return Verdict(trial.name, False, reason=f"raised {named(error)}")
-        want = outputs((trial.truth or trial.op.reference)(*case))
+            return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+        want = outputs((trial.expected or trial.op.reference)(*case))
         if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
-            return Verdict(trial.name, False, reason="gives another shape or dtype")
+            return KernelResult(trial.name, False, reason="gives another shape or dtype")
         for ours, theirs in zip(got, want, strict=True):
-            error, allowed = distance(trial.meaning(ours), trial.meaning(theirs))
+            error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
             if not error <= allowed:
-                reason = difference(error, theirs)
-                return Verdict(trial.name, False, error if allowed else None, reason=reason)
+                reason = describe_difference(error, theirs)
+                return KernelResult(trial.name, False, error if allowed else None, reason=reason)
             worst = max(worst, error)
         if alone and not same_bits(trial, got[0], alone[0]):
-            return Verdict(trial.name, False, reason="gives a row other bits than that row alone")
-    return Verdict(trial.name, True, worst)
+            return KernelResult(
+                trial.name, False, reason="gives a row other bits than that row alone"
+            )
+    return KernelResult(trial.name, True, worst)
 
 
 def same_bits(trial: Trial, whole: mx.array, alone: mx.array) -> bool:
-    """Whether one row came out the same with the others and without."""
+    """Whether one row has the same bits with the other rows and without them."""
     place = trial.row % whole.shape[trial.axis]
     row = mx.take(whole, mx.array([place]), axis=trial.axis)
     unsigned = {2: mx.uint16, 4: mx.uint32}[alone.dtype.size]
@@ -138,30 +145,33 @@ def same_bits(trial: Trial, whole: mx.array, alone: mx.array) -> bool:
 
 
 def outputs(result: Any) -> list[mx.array]:
-    """The arrays of a result."""
+    """The outputs of an operation as a list of arrays."""
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
-def distance(got: mx.array, want: mx.array) -> tuple[float, float]:
-    """How far two arrays are apart, and how far they may be; infinite where one has a NaN."""
+def error_and_tolerance(got: mx.array, want: mx.array) -> tuple[float, float]:
+    """The largest error of `got` and the largest that is allowed; infinite if only one is NaN.
+
+    Integers have no tolerance; floats are relative, see `TOLERANCE`.
+    """
     if not mx.issubdtype(want.dtype, mx.floating):
         far = mx.abs(got.astype(mx.int64) - want.astype(mx.int64))
-        return greatest(far), 0.0
+        return largest(far), 0.0
     allowed = TOLERANCE[want.dtype]
     got, want = got.astype(mx.float32), want.astype(mx.float32)
     same = (got == want) | (mx.isnan(got) & mx.isnan(want))
     far = mx.where(same, 0.0, mx.abs(got - want) / mx.maximum(1, mx.abs(want)))
-    return greatest(mx.where(mx.isnan(far), mx.inf, far)), allowed
+    return largest(mx.where(mx.isnan(far), mx.inf, far)), allowed
 
 
-def greatest(x: mx.array) -> float:
-    """The greatest element."""
+def largest(x: mx.array) -> float:
+    """The largest element."""
     found: Any = x.max().item()
     return float(found)
 
 
-def difference(error: float, want: mx.array) -> str:
-    """What is wrong with a result, for people."""
+def describe_difference(error: float, want: mx.array) -> str:
+    """The reason that is shown for a wrong output."""
     if not mx.issubdtype(want.dtype, mx.floating):
         return "decides otherwise than its reference"
     if error == float("inf"):
@@ -169,32 +179,37 @@ def difference(error: float, want: mx.array) -> str:
     return f"differs from its reference by {error:.1g}"
 
 
-def named(error: Exception) -> str:
-    """An exception in a few words."""
+def describe_error(error: Exception) -> str:
+    """The class and the first line of an exception."""
     return f"{type(error).__name__}: {first_line(error)}"
 
 
-def timed(launcher: Launcher, trial: Trial, case: Case, verdict: Verdict, clock: Clock) -> Verdict:
-    """A verdict with times: kernel and stock in turns, each once before it counts."""
-    ways = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
-    taken: tuple[list[float], list[float]] = ([], [])
+def measure_times(
+    launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
+) -> KernelResult:
+    """The result with `seconds` and `ratio`; kernel and stock MLX run in turn.
+
+    The first run of each is a warm-up.
+    """
+    calls = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
+    durations: tuple[list[float], list[float]] = ([], [])
     mx.eval([part for part in case if isinstance(part, mx.array)])
     try:
         for _ in range(RUNS + 1):
-            for way, seconds in zip(ways, taken, strict=True):
-                seconds.append(series(way, case, clock))
+            for call, seconds in zip(calls, durations, strict=True):
+                seconds.append(time_calls(call, case, clock))
     except Exception as error:
-        return replace(verdict, right=False, reason=f"raised {named(error)}")
-    ours, theirs = (median(seconds[1:]) / SERIES for seconds in taken)
+        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
     ratio = ours / theirs if theirs else 1.0
-    reason = f"{ratio:.1f}x as slow as MLX's own" if ratio > SLOW else ""
-    return replace(verdict, seconds=ours, ratio=ratio, reason=reason)
+    reason = f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
+    return replace(result, seconds=ours, ratio=ratio, reason=reason)
 
 
-def series(way: Callable[..., Any], case: Case, clock: Clock) -> float:
-    """The seconds of a few calls, each of which waits for the one before."""
-    began, result = clock(), outputs(way(*case))
-    for _ in range(SERIES - 1):
-        result = outputs(way(mx.depends(case[0], result), *case[1:]))
+def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
+    """The seconds of CALLS calls, each of which depends on the one before."""
+    began, result = clock(), outputs(call(*case))
+    for _ in range(CALLS - 1):
+        result = outputs(call(mx.depends(case[0], result), *case[1:]))
     mx.eval(result)
     return clock() - began

@@ -1,4 +1,4 @@
-"""The sizes at which a loaded pair would run kernels. Knows configs and modules, no operation."""
+"""The shapes at which a loaded pair runs kernels, from its configs and modules."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx import nn
 
-from dflash_mlx.hub.memory import layer_kinds, row_width
+from dflash_mlx.hub.memory import kv_width, layer_types
 
 if TYPE_CHECKING:
-    from dflash_mlx.pair import Pair
+    from dflash_mlx.drafter.drafter import Drafter
+    from dflash_mlx.target.target import Target
 
-ROWS = 16  # of a verify where there is no drafter to say
-CONTEXT = 1024  # tokens before a block, where attention is timed
+DEFAULT_VERIFY_ROWS = 16  # without a drafter
+CONTEXT = 1024  # tokens in the cache when attention is timed
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
-    """One kind of attention layers; a `window` of 0 is none."""
+class AttentionShape:
+    """The attention layers of one type; `window` 0 is full attention."""
 
     heads: int
     kv_heads: int
@@ -28,8 +29,8 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
-    """Gated DeltaNet layers: heads and their sizes, how many layers, the convolution's inputs."""
+class GatedDeltaShape:
+    """Gated DeltaNet layers; `window` and `channels` are the convolution's cached inputs."""
 
     key_heads: int
     value_heads: int
@@ -41,8 +42,8 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
-    """DFlash 2's candidate selector; `dtype` is that of its codebooks, by name."""
+class SelectorShape:
+    """DFlash 2's candidate selector; `dtype` names the dtype of its codebooks."""
 
     candidates: int
     rank: int
@@ -50,8 +51,11 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """One kind of weights [outputs, inputs]; 0 `bits`: not packed. `dtype` names that of scales."""
+class LinearShape:
+    """Weights [outputs, inputs] of linear layers.
+
+    `bits` 0: not quantised. `dtype` names the dtype of the weights, or of the scales.
+    """
 
     outputs: int
     inputs: int
@@ -63,82 +67,85 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a pair needs: a verify of `rows` rows of logits of `vocab` tokens, and its layers.
+    """The shapes of a pair: a verify of `rows` rows, logits of `vocab` tokens, and its layers.
 
-    `dtype` is the name of the hidden states' dtype. `linears` has of each kind of weights the most
-    frequent size, the most frequent kind last. `exact`: a row is to have the bits of a row alone.
+    `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
+    quantisation and dtype, with its most frequent size; the most frequent combination is last.
+    `exact`: a row must have the same bits as a row alone.
     """
 
     vocab: int
     rows: int
     dtype: str
-    attention: tuple[Attention, ...] = ()
-    delta: Delta | None = None
-    selector: Selector | None = None
-    linears: tuple[Linear, ...] = ()
+    attention: tuple[AttentionShape, ...] = ()
+    delta: GatedDeltaShape | None = None
+    selector: SelectorShape | None = None
+    linears: tuple[LinearShape, ...] = ()
     context: int = CONTEXT
     exact: bool = False
 
     @classmethod
-    def of(cls, pair: "Pair") -> "Shapes":
-        """Those of a loaded pair; reads its configs, evaluates nothing."""
-        target, drafter, selector = pair.target, pair.drafter, None
-        rows = drafter.config.block_size if drafter else ROWS
-        if drafter and (more := drafter.config.dflash2):
+    def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
+        """The shapes of a loaded target and drafter; evaluates nothing."""
+        selector = None
+        rows = drafter.config.block_size if drafter else DEFAULT_VERIFY_ROWS
+        if drafter and (dflash2 := drafter.config.dflash2):
             assert drafter.model.selector is not None
             codebook = drafter.model.selector.predecessor_codebook
-            selector = Selector(more.selector_top_k, more.selector_rank, name_of(codebook.dtype))
+            selector = SelectorShape(
+                dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
+            )
         return cls(
             vocab=target.vocab_size,
             rows=rows,
-            dtype=name_of(target.embed(mx.array([0])).dtype),
-            attention=attention_of(target.config),
-            delta=delta_of(target.config),
+            dtype=dtype_name(target.embed(mx.array([0])).dtype),
+            attention=attention_shapes(target.config),
+            delta=gated_delta_shape(target.config),
             selector=selector,
-            linears=linears_of(target.model),
+            linears=linear_shapes(target.model),
             exact=target.kernels.exact,
         )
 
 
-# Where a model has no such layers: sizes of which nothing is a multiple of much.
+# For operations that a model does not use: sizes with few common factors.
 GENERIC = Shapes(
     vocab=4103,
     rows=7,
     dtype="bfloat16",
-    attention=(Attention(6, 2, 64, 9, sinks=True), Attention(2, 1, 128)),
-    delta=Delta(2, 4, 64, 33, layers=2, window=3, channels=7),
-    selector=Selector(13, 70, "bfloat16"),
+    attention=(AttentionShape(6, 2, 64, 9, sinks=True), AttentionShape(2, 1, 128)),
+    delta=GatedDeltaShape(2, 4, 64, 33, layers=2, window=3, channels=7),
+    selector=SelectorShape(13, 70, "bfloat16"),
     linears=(
-        Linear(70, 384, 0, 0, "", "bfloat16"),
-        *(Linear(70, 384, bits, 64, "affine", "bfloat16") for bits in (5, 6, 8)),
-        Linear(70, 384, 4, 32, "mxfp4", "uint8"),
-        Linear(70, 384, 4, 64, "affine", "bfloat16"),
+        LinearShape(70, 384, 0, 0, "", "bfloat16"),
+        *(LinearShape(70, 384, bits, 64, "affine", "bfloat16") for bits in (5, 6, 8)),
+        LinearShape(70, 384, 4, 32, "mxfp4", "uint8"),
+        LinearShape(70, 384, 4, 64, "affine", "bfloat16"),
     ),
     context=300,
 )
 
 
-def attention_of(config: dict[str, Any]) -> tuple[Attention, ...]:
-    """The kinds of a config's attention layers; none where keys and values are one (MLA)."""
+def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
+    """The attention layers of a config, one entry for each layer type; empty for MLA."""
     if config.get("kv_lora_rank"):
         return ()
     heads, found = config["num_attention_heads"], []
-    for kind in dict.fromkeys(layer_kinds(config)):
+    for kind in dict.fromkeys(layer_types(config)):
         if kind == "linear_attention":
             continue
         dim = config.get("head_dim") or config["hidden_size"] // heads
         if kind == "full_attention":
             dim = config.get("global_head_dim") or dim
-        kv_heads = row_width(config, kind) // (2 * dim)
+        kv_heads = kv_width(config, kind) // (2 * dim)
         window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
         sinks = config["model_type"] == "gpt_oss"
-        found.append(Attention(heads, kv_heads, dim, window, sinks))
+        found.append(AttentionShape(heads, kv_heads, dim, window, sinks))
     return tuple(found)
 
 
-def delta_of(config: dict[str, Any]) -> Delta | None:
-    """The Gated DeltaNet layers of a config, if it has any."""
-    layers = layer_kinds(config).count("linear_attention")
+def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
+    """The Gated DeltaNet layers of a config; None if it has none."""
+    layers = layer_types(config).count("linear_attention")
     names = ("linear_num_key_heads", "linear_num_value_heads")
     keys, values, key_dim, value_dim = (
         config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
@@ -147,13 +154,13 @@ def delta_of(config: dict[str, Any]) -> Delta | None:
         return None
     window = (config.get("linear_conv_kernel_dim") or 4) - 1
     channels = 2 * keys * key_dim + values * value_dim
-    return Delta(keys, values, key_dim, value_dim, layers, window, channels)
+    return GatedDeltaShape(keys, values, key_dim, value_dim, layers, window, channels)
 
 
-def linears_of(model: nn.Module) -> tuple[Linear, ...]:
-    """The kinds of a model's linear layers, the most frequent last."""
-    found = Counter(filter(None, map(linear_of, model.modules())))
-    kinds: dict[tuple[Any, ...], tuple[int, Linear]] = {}
+def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
+    """The linear layers of a model, see `Shapes.linears`."""
+    found = Counter(filter(None, map(linear_shape, model.modules())))
+    kinds: dict[tuple[Any, ...], tuple[int, LinearShape]] = {}
     for linear, count in sorted(found.items(), key=lambda item: item[1]):
         kind = (linear.bits, linear.group, linear.mode, linear.dtype)
         total = kinds[kind][0] if kind in kinds else 0
@@ -161,18 +168,18 @@ def linears_of(model: nn.Module) -> tuple[Linear, ...]:
     return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
 
 
-def linear_of(module: nn.Module) -> Linear | None:
-    """What a module's weights are, if it is a linear layer of MLX."""
+def linear_shape(module: nn.Module) -> LinearShape | None:
+    """The weights of a linear layer of MLX; None for another module."""
     if isinstance(module, nn.QuantizedLinear):
         bits, group, scales = module.bits, module.group_size, module.scales
         sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
-        return Linear(*sizes, bits, group, module.mode, name_of(scales.dtype))
+        return LinearShape(*sizes, bits, group, module.mode, dtype_name(scales.dtype))
     if isinstance(module, nn.Linear):
         rows, columns = module.weight.shape
-        return Linear(rows, columns, 0, 0, "", name_of(module.weight.dtype))
+        return LinearShape(rows, columns, 0, 0, "", dtype_name(module.weight.dtype))
     return None
 
 
-def name_of(dtype: mx.Dtype) -> str:
-    """A dtype's name, as MLX's module has it."""
+def dtype_name(dtype: mx.Dtype) -> str:
+    """A dtype's name in `mlx.core`, such as "bfloat16"."""
     return str(dtype).rpartition(".")[2]

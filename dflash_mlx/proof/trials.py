@@ -1,6 +1,6 @@
-"""How every operation is tried on a user's machine: its cases, and what it is timed against.
+"""The trial of each operation: its cases, and the stock operations that it is timed against.
 
-One entry an operation, in `TRIALS`. Knows no launcher and no clock.
+`TRIALS` has one entry for each operation.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,14 @@ from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.small_m_qmm import Weights
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target.gated_delta import grow
-from dflash_mlx.target.tree_pass import Branch
+from dflash_mlx.target.gated_delta import update_tree
+from dflash_mlx.target.tree_pass import TreePass
 
 from .cases import (
     Case,
     accept_cases,
     attention_cases,
-    meant,
+    defined_part,
     product_cases,
     replay_cases,
     sample_cases,
@@ -48,58 +48,58 @@ from .shapes import Shapes
 class Trial:
     """How an operation is tried.
 
-    `cases(shapes)` are arguments, those at the model's own sizes last; `needs(shapes)` says whether
-    the model has such layers. `stock(*case)` is what MLX or mlx-lm would compute in its place.
-    Results are compared with `truth(*case)`, the reference if there is none, after `meaning` was
-    applied to each output of both. `alone(*case)` are arguments that give only row `row` of the
-    first output, along `axis`, and must give the same bits.
+    `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
+    the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
+    Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
+    is applied to both. `alone(*case)` are arguments of row `row` only, along `axis` of the first
+    output; exact mode requires the same bits.
     """
 
     op: Op
     cases: Callable[[Shapes], list[Case]]
     stock: Callable[..., Any]
     needs: Callable[[Shapes], bool] = lambda _: True
-    meaning: Callable[[mx.array], mx.array] = lambda output: output
-    truth: Callable[..., Any] | None = None
+    comparable: Callable[[mx.array], mx.array] = lambda output: output
+    expected: Callable[..., Any] | None = None
     alone: Callable[..., Case] | None = None
     row: int = 0
     axis: int = 0
 
     @property
     def name(self) -> str:
-        """The operation's."""
+        """The name of the operation."""
         return self.op.name
 
     def fitting(self, shapes: Shapes) -> list[Case]:
-        """The cases that the kernels take; none where the model has no such layers."""
+        """The cases whose shapes the kernel supports; empty if the model has no such layers."""
         cases = self.cases(shapes) if self.needs(shapes) else []
         return [case for case in cases if self.op.fits(*case)]
 
 
-def chained(
+def mlx_lm_chain(
     q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """mlx-lm's recurrence over a chain, which finds its gates by itself."""
-    own = mx.zeros((v.shape[1],))
+    """mlx-lm's `gated_delta_update` of a chain; computes its gates from g."""
+    zeros = mx.zeros((v.shape[1],))
     rows = (q[None], k[None], v[None], g[None], beta[None])
-    return gated_delta_update(*rows, own, own, state[None])
+    return gated_delta_update(*rows, zeros, zeros, state[None])
 
 
-def branched(*args: Any) -> mx.array:
-    """What this engine does with a tree by mlx-lm's recurrence: a step for each depth."""
+def mlx_lm_tree(*args: Any) -> mx.array:
+    """The engine's tree verify without the kernel: one mlx-lm update for each depth."""
     *rows, state, parents = args
     depths: list[int] = []
     for parent in parents:
         depths.append(depths[parent] + 1 if parent >= 0 else 1)
-    nodes = len(parents)  # of a tree whose anchor is one more row
+    nodes = len(parents)  # without the anchor, which is one more row
     tree = Tree((0,) * nodes, tuple(p + 1 for p in parents), tuple(depths), (0.0,) * nodes)
     q, k, v, g, beta = (mx.concatenate([part[:1], part])[None] for part in rows)
-    own = mx.zeros((v.shape[2],))
-    net = SimpleNamespace(A_log=own, dt_bias=own, training=False)
-    return grow(net, q, k, v, g, beta, state[None], Branch(tree))
+    zeros = mx.zeros((v.shape[2],))
+    net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
+    return update_tree(net, q, k, v, g, beta, state[None], TreePass(tree))
 
 
-def replayed(
+def mlx_lm_replay(
     state: mx.array,
     delta: mx.array,
     k: mx.array,
@@ -108,49 +108,51 @@ def replayed(
     count: mx.array,
     inputs: mx.array,
 ) -> list[mx.array]:
-    """What this engine does without a tape: the accepted rows of every layer once more."""
-    found, taken, rows = [], len(path), delta.shape[1]
+    """The engine's commit without the kernel: the accepted rows run again in each layer."""
+    found, accepted, rows = [], len(path), delta.shape[1]
     for layer in range(len(state)):
         fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
-        found.append(chained(*fed, g[layer, path], state[layer])[1])
-        found.append(mx.contiguous(inputs[layer, taken : taken + inputs.shape[1] - rows]))
+        found.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
+        found.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
     return found
 
 
-def attended(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> mx.array:
-    """MLX's attention over a chain, with the mask that mlx-lm would give it."""
+def mlx_attention(
+    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
+) -> mx.array:
+    """MLX's attention of a chain, with mlx-lm's mask."""
     count, window = q.shape[1], scores.window or None
-    held = rows.context if window is None else min(rows.context, window - 1)
-    first, end = rows.context - held, rows.context + count
+    cached = rows.context if window is None else min(rows.context, window - 1)
+    first, end = rows.context - cached, rows.context + count
     mask: Any = "causal" if count > 1 else None
     if window is not None:
-        mask = create_causal_mask(count, held, window_size=window)
+        mask = create_causal_mask(count, cached, window_size=window)
     k, v = (part[None, :, first:end] for part in (keys, values))
     return mx.fast.scaled_dot_product_attention(
         q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
     )
 
 
-def multiplied(x: mx.array, weights: Weights) -> mx.array:
-    """The product in float32, rounded once: MLX's CPU rounds sums of 16 bits on their way."""
+def float32_product(x: mx.array, weights: Weights) -> mx.array:
+    """The product in float32, rounded once. MLX's CPU backend also rounds partial sums."""
     if weights.scales is None:
         weights = replace(weights, values=weights.values.astype(mx.float32))
     return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
 
 
 def last_row(x: mx.array, weights: Weights) -> Case:
-    """A product of the last row only."""
+    """The arguments of a product of the last row only."""
     return x[-1:], weights
 
 
 def first_rows(*args: Any) -> Case:
-    """A recurrence of the first row only; of a tree too."""
+    """The arguments of a recurrence, chain or tree, of the first row only."""
     rows, rest = args[:5], args[5:]
     return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
 
 
 def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
-    """Attention of the first row only."""
+    """The arguments of attention of the first row only."""
     return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
 
 
@@ -161,25 +163,25 @@ def has_delta(shapes: Shapes) -> bool:
 
 ACCEPT, SAMPLE, WALK = verify_accept.OP, verify_accept_sample.OP, selector_walk.OP
 TRIALS = (
-    Trial(ACCEPT, accept_cases, ACCEPT.reference, meaning=meant),
-    Trial(SAMPLE, sample_cases, SAMPLE.reference, meaning=meant),
+    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
+    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
     Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
     Trial(
         small_m_qmm.OP,
         product_cases,
         small_m_qmm.product,
         lambda shapes: bool(shapes.linears),
-        truth=multiplied,
+        expected=float32_product,
         alone=last_row,
         row=-1,
     ),
-    Trial(gated_delta_tape.OP, tape_cases, chained, has_delta, alone=first_rows),
-    Trial(gated_delta_tree.OP, tree_cases, branched, has_delta, alone=first_rows),
-    Trial(gated_delta_replay.OP, replay_cases, replayed, has_delta),
+    Trial(gated_delta_tape.OP, tape_cases, mlx_lm_chain, has_delta, alone=first_rows),
+    Trial(gated_delta_tree.OP, tree_cases, mlx_lm_tree, has_delta, alone=first_rows),
+    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta),
     Trial(
         verify_attention.OP,
         attention_cases,
-        attended,
+        mlx_attention,
         lambda shapes: bool(shapes.attention),
         alone=first_query,
         axis=1,

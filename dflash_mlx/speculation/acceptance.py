@@ -1,17 +1,16 @@
-"""Which drafts stay: the rules that keep the output exactly the target's.
+"""Which drafts are accepted: the rules that keep the output exactly the target's.
 
-A rule proposes drafts from what the drafter says of a block's slots and judges them against the
-target's logits of the same block. Everything is built lazily; one small array per block reaches the
-host. Does not know models or caches.
+A rule takes drafts from what the drafter says of a block, and accepts a prefix or a path of them by
+the target's logits of the same rows. Everything is built lazily; one small array a sequence reaches
+the host. Does not know models or caches.
 
-    Match              the likeliest draft; stays while it equals the target's own choice
+    Match              greedy drafts; accepted while they equal the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192
-    BlockVerification  sampled drafts, judged as a whole; Sun et al., arXiv 2403.10444
+    BlockVerification  sampled drafts, accepted as a whole; Sun et al., arXiv 2403.10444
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
-from typing import cast
 
 import mlx.core as mx
 import numpy as np
@@ -21,120 +20,154 @@ from dflash_mlx.kernels import verify_accept, verify_accept_sample
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.types import SamplingParams
 
-from .drafts import Draft, Slots
-from .sampling import Draws, Shaper, words
-from .tree import Tree
+from .drafts import Draft, DraftBlock
+from .sampling import Keys, Shaper, new_seed
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The outcome of one block on the host: accepted drafts, then the target's bonus token.
+class Accepted:
+    """The drafts of one sequence that are accepted, then the target's bonus token.
 
     Of a tree, `path` are the accepted drafts' rows.
     """
 
-    accepted: tuple[int, ...]
+    drafts: tuple[int, ...]
     bonus: int
     path: tuple[int, ...] | None = None
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """What is committed if nothing ends the answer."""
-        return (*self.accepted, self.bonus)
+        return (*self.drafts, self.bonus)
 
 
 class Match:
-    """The target chooses at every row; drafts stay while they are what it chose.
+    """The target chooses at every row; drafts are accepted while they are what it chose.
 
-    At temperature 0 its choice is the argmax; above, a sample, so draft d stays with probability
-    p(d) and the output has the target's distribution.
+    At temperature 0 its choice is the argmax; above, a draw with the key of the token's position,
+    so draft d is accepted with probability p(d), the output has the target's distribution, and a
+    seed gives the same tokens in whatever rounds they are drawn.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
         self.params = params
         self.kernels = kernels or Kernels()
         self.shaper = Shaper(params, vocab_size)
-        self.draws = Draws(params.seed)
+        self.keys = Keys(new_seed() if params.seed is None else params.seed)
 
-    def first(self, logits: mx.array, history: list[int]) -> int:
-        """The token after the prompt, from the logits [1, V] of its last token."""
-        return chosen(*self.step(logits, history))
-
-    def step(self, logits: mx.array, history: list[int]) -> tuple[mx.array, mx.array]:
-        """The choice [1] at a row [1, V] without drafts, and the row's largest value.
-
-        That is NaN if anything in the row is. Nothing waits for them.
-        """
-        rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
-        return self.choose(rows), mx.max(rows)
-
-    def propose(self, slots: Slots, history: list[int]) -> Draft:
+    def draft(self, block: DraftBlock, history: list[int]) -> Draft:
         """The likeliest drafts."""
-        return slots.likeliest(self.kernels)
+        return block.greedy(self.kernels)
 
-    def choose(self, rows: mx.array) -> mx.array:
-        """The target's own choice at each of its penalised rows [S, V] -> [S]."""
+    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
+        """The target's own choices [S] at penalised rows [S, V].
+
+        `places`: which token of the answer, from 0, each row chooses.
+        """
         if self.params.greedy:
             return mx.argmax(rows, axis=-1)
-        return mx.random.categorical(self.shaper.shape(rows), key=self.draws.next())
+        return self.shaper.draw(rows, self.keys.uniforms(places))
 
-    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
-        """Compare the drafts [γ] with the target's logits [γ + 1, V]."""
-        rows = self.shaper.penalise(logits, history, draft.tokens)
-        return to_host(self._outcome(rows, draft.tokens))
+    def step(self, logits: mx.array, history: list[int], place: int) -> tuple[mx.array, mx.array]:
+        """The choice [1] at a row [1, V] without drafts, and its outcome; nothing is waited for."""
+        rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
+        choice = self.choose(rows, [place])
+        broken = mx.isnan(mx.max(rows))[None]
+        return choice, mx.concatenate([broken.astype(mx.int32), choice.astype(mx.int32)])
 
-    def _outcome(self, rows: mx.array, drafts: mx.array) -> mx.array:
-        if self.params.greedy:
-            return self.kernels(verify_accept.OP, rows, drafts)
-        return verify_accept.of_choices(self.choose(rows), drafts, mx.isnan(rows).any())
+    def outcome(self, draft: Draft, logits: mx.array, history: list[int], place: int) -> mx.array:
+        """What the host reads, int32: drafts [γ] against the target's logits [γ + 1, V].
 
-    def walk(self, tree: Tree, logits: mx.array, history: list[int]) -> Verdict:
-        """Follow the target's own choices through a tree, from its logits [R, V] of all rows.
-
-        Each row chooses once, and those on the way decide: what is committed was chosen by the
-        target after just the tokens before it, which is plain sampling (spec 4.3).
+        `history` ends with the anchor; `place` is that of the first token to commit.
         """
-        chosen = self.choose(self.shaper.penalise_paths(logits, history, tree.paths()))
-        broken = mx.isnan(logits).any()[None]
-        first, *choices = np.array(mx.concatenate([broken, chosen.astype(mx.int32)])).tolist()
-        if first:
+        if draft.tree is not None:
+            rows = self.shaper.penalise_paths(logits, history, draft.tree.paths())
+            places = [place, *(place + depth for depth in draft.tree.depths)]
+            broken = mx.isnan(logits).any()[None].astype(mx.int32)
+            return mx.concatenate([broken, self.choose(rows, places).astype(mx.int32)])
+        if not draft.drafted:
+            return self.step(logits, history, place)[1]
+        rows = self.shaper.penalise(logits, history, draft.tokens)
+        return self._chain_outcome(draft, rows, place)
+
+    def _chain_outcome(self, draft: Draft, rows: mx.array, place: int) -> mx.array:
+        if self.params.greedy:
+            return self.kernels(verify_accept.OP, rows, draft.tokens)
+        chosen = self.choose(rows, range(place, place + len(rows)))
+        return verify_accept.of_choices(chosen, draft.tokens, mx.isnan(rows).any())
+
+    def accept(self, draft: Draft, outcome: mx.array) -> Accepted:
+        """Read an outcome: the accepted drafts. DFlashError when the logits are not numbers.
+
+        In a tree the target's choices are followed from the anchor (arXiv 2604.12989): what is
+        committed was chosen after just the tokens before it, which is plain sampling.
+        """
+        broken, *found = np.array(outcome).tolist()
+        if broken:
             raise not_numbers()
-        path, bonus = tree.walk(choices)
-        return Verdict(tuple(tree.tokens[row - 1] for row in path), bonus, path)
+        if draft.tree is not None:
+            path, bonus = draft.tree.walk(found)
+            return Accepted(tuple(draft.tree.tokens[row - 1] for row in path), bonus, path)
+        if not draft.drafted:
+            return Accepted((), found[0])
+        kept, bonus, *drafts = found
+        return Accepted(tuple(drafts[:kept]), bonus)
 
 
 class TokenRejection(Match):
-    """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+."""
+    """Accept draft d with probability min(1, p(d) / q(d)); else resample from (p - q)+.
+
+    Its random numbers belong to rounds: a seed gives the same tokens for the same widths.
+    """
 
     joint = False
 
-    def propose(self, slots: Slots, history: list[int]) -> Draft:
-        """Draw each slot from the drafter's distribution."""
-        return slots.drawn(self.shaper, self.draws.next(), history)
+    def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
+        super().__init__(params, vocab_size, kernels)
+        self._used = 0
 
-    def judge(self, draft: Draft, logits: mx.array, history: list[int]) -> Verdict:
-        """Hold the target's distributions against those the drafts were drawn from."""
-        rows = self.shaper.penalise(logits, history, draft.tokens)
-        return to_host(
-            self.kernels(
-                verify_accept_sample.OP,
-                self.shaper.shape(rows),
-                draft.tokens,
-                draft.probabilities,
-                draft.candidates,
-                words(self.draws.next(), draft.tokens.size + 1),
-                self.joint,
-            )
+    def _key(self) -> mx.array:
+        self._used += 1
+        return self.keys[self._used - 1]
+
+    def choose(self, rows: mx.array, places: Sequence[int]) -> mx.array:
+        """A draw from each row, with the next keys."""
+        self._used += len(places)
+        return self.shaper.draw(
+            rows, self.keys.uniforms(range(self._used - len(places), self._used))
+        )
+
+    def draft(self, block: DraftBlock, history: list[int]) -> Draft:
+        """A draw from the drafter's distribution of each position."""
+        return block.sample(self.shaper, self._key(), history)
+
+    def _chain_outcome(self, draft: Draft, rows: mx.array, place: int) -> mx.array:
+        return self.kernels(
+            verify_accept_sample.OP,
+            self.shaper.shape(rows),
+            draft.tokens,
+            draft.probabilities,
+            draft.candidates,
+            random_bits(self._key(), draft.drafted + 1),
+            self.joint,
         )
 
 
 class BlockVerification(TokenRejection):
-    """Judge prefixes by their joint ratio: never fewer accepted tokens than token by token."""
+    """Accept prefixes by their joint ratio: never fewer drafts than token by token."""
 
     joint = True
 
 
 RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
+
+
+def check_rule(name: str) -> None:
+    """UsageError for an acceptance rule that there is not."""
+    if name not in RULES:
+        raise UsageError(
+            f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
+        )
 
 
 def make_rule(
@@ -144,26 +177,13 @@ def make_rule(
 
     Without `kernels` everything is computed by MLX operations.
     """
-    if name not in RULES:
-        raise UsageError(
-            f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
-        )
+    check_rule(name)
     return (Match if params.greedy else RULES[name])(params, vocab_size, kernels)
 
 
-def to_host(outcome: mx.array) -> Verdict:
-    """The block's one look at results; DFlashError when the logits are not numbers."""
-    broken, kept, bonus, *drafts = np.array(outcome).tolist()
-    if broken:
-        raise not_numbers()
-    return Verdict(tuple(drafts[:kept]), bonus)
-
-
-def chosen(choice: mx.array, largest: mx.array) -> int:
-    """The token of a `step`; DFlashError when its logits are not numbers."""
-    if isnan(cast(float, largest.item())):
-        raise not_numbers()
-    return cast(int, choice.item())
+def random_bits(key: mx.array, count: int) -> mx.array:
+    """Uniform random words of a key, [count] uint32: a key is two of them."""
+    return mx.random.split(key, count)[:, 0]
 
 
 def not_numbers() -> DFlashError:

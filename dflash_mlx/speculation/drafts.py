@@ -1,10 +1,9 @@
-"""What a drafter says about the slots of one block, and the drafts taken from it.
+"""What a drafter says about the positions of one block, and the drafts taken from it.
 
-A DFlash v1 drafter gives every slot a distribution of its own. A DFlash 2 drafter gives each slot a
-few candidates and scores them by the token before, so its drafts are a walk from the anchor. Both
-can be asked for the likeliest drafts, for drafts drawn at random with what each was drawn from, or
-for what a tree is made of.
-Does not know models, or how drafts are judged.
+A DFlash v1 drafter gives every position a distribution of its own. A DFlash 2 drafter gives each
+position a few candidates and scores them by the token before, so its drafts are a walk from the
+anchor. Both give the likeliest drafts, drafts drawn at random with what each was drawn from, and
+the candidates that a tree is built from. Does not know models, or how drafts are accepted.
 """
 
 from collections.abc import Callable
@@ -19,21 +18,43 @@ from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import Kernels
 
 from .sampling import Shaper
-from .tree import Candidates
+from .tree import Candidates, Tree
 
-BLOCK = 64  # tokens looked at together where the likeliest of a vocabulary are wanted
+GROUP = 64  # tokens compared together where the likeliest of a vocabulary are wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Proposed tokens [γ], and what they were drawn from (None: not drawn).
+    """What a verify checks after an anchor: tokens [γ], a chain or the nodes of a `tree`.
 
-    probabilities: [γ, V]; or [γ, k], those of the `candidates` [γ, k], and 0 for other tokens.
+    Of a chain that was drawn at random, `probabilities` says from what: [γ, V]; or [γ, k], those of
+    the `candidates` [γ, k], and 0 for other tokens. Without tokens the round is a plain step.
     """
 
     tokens: mx.array
     probabilities: mx.array | None = None
     candidates: mx.array | None = None
+    tree: Tree | None = None
+
+    @property
+    def drafted(self) -> int:
+        """γ, the drafts that the target checks."""
+        return self.tokens.size
+
+    @property
+    def depth(self) -> int:
+        """The positions of the block that they are for; a tree has several for one position."""
+        return self.drafted if self.tree is None else max(self.tree.depths, default=0)
+
+    @staticmethod
+    def none() -> "Draft":
+        """A plain step."""
+        return Draft(mx.zeros((0,), dtype=mx.int32))
+
+    @staticmethod
+    def of_tree(tree: Tree) -> "Draft":
+        """The nodes of a tree."""
+        return Draft(mx.array(tree.tokens, dtype=mx.int32), tree=tree if tree.tokens else None)
 
     def first(self, count: int) -> "Draft":
         """At most the first `count` drafts."""
@@ -46,8 +67,8 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
-    """The likeliest tokens of every slot: [γ, k] ids, ascending, and what `Candidates` wants.
+class TopTokens:
+    """The likeliest tokens of every position: [γ, k] ids, ascending, and what `Candidates` wants.
 
     scores: [γ, c, k] and totals: [γ, c], both float32.
     """
@@ -61,95 +82,95 @@ class Top:
         return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
 
 
-class Slots(Protocol):
-    """The slots of one block, before anything is proposed for them."""
+class DraftBlock(Protocol):
+    """What a drafter says of one block; nothing is computed that is not asked for."""
 
-    def likeliest(self, kernels: Kernels | None = None) -> Draft:
+    def greedy(self, kernels: Kernels | None = None) -> Draft:
         """The greedy drafts."""
         ...
 
-    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
         """Drafts at the shaper's temperature, after the tokens of the history."""
         ...
 
-    def sureness(self) -> Callable[[], np.ndarray]:
-        """Begin to compute how likely each of the likeliest drafts is after those before it.
+    def confidence(self) -> Callable[[], np.ndarray]:
+        """Begin to compute how likely each greedy draft is after those before it.
 
         What is returned waits for it: [γ], float32.
         """
         ...
 
-    def top(self, count: int) -> Top:
-        """At least the `count` likeliest tokens of each slot, or all there are."""
+    def top_tokens(self, count: int) -> TopTokens:
+        """At least the `count` likeliest tokens of each position, or all there are."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """Logits [γ, V]: no slot looks at another one's draft."""
+    """Logits [γ, V]: no position sees the draft of another."""
 
     logits: mx.array
 
-    def likeliest(self, kernels: Kernels | None = None) -> Draft:
-        """Each slot's argmax."""
+    def greedy(self, kernels: Kernels | None = None) -> Draft:
+        """Each position's argmax."""
         return Draft(mx.argmax(self.logits, axis=-1))
 
-    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Each slot from its own distribution, shaped as the target's."""
+    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Each position from its own distribution, shaped as the target's."""
         rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
         rows = shaper.shape(rows)
         return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
 
-    def sureness(self) -> Callable[[], np.ndarray]:
-        """Each slot's largest probability."""
+    def confidence(self) -> Callable[[], np.ndarray]:
+        """Each position's largest probability."""
         return largest(self.logits.astype(mx.float32))
 
-    def top(self, count: int) -> Top:
-        """The likeliest of each slot; its argmax is among them also where many are level."""
+    def top_tokens(self, count: int) -> TopTokens:
+        """The likeliest of each position; its argmax is among them also where many are level."""
         logits = self.logits.astype(mx.float32)
         best = top_ids(logits, min(count, logits.shape[-1]))
         scores = mx.take_along_axis(logits, best, axis=-1)
-        return Top(best, scores[:, None], mx.logsumexp(logits, axis=-1)[:, None])
+        return TopTokens(best, scores[:, None], mx.logsumexp(logits, axis=-1)[:, None])
 
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Candidates of each slot, scored for every candidate that may stand before (spec 3.3).
+    """A DFlash 2 block: candidates of each position, scored after every candidate before them.
 
     candidates: [γ, k] token ids, ascending. scores: [γ, k, k] float32; [t, i, j] is the score of
-    slot t's candidate j after candidate i of slot t - 1. Before slot 0 stands the anchor, and all
-    its k rows are the same. made_of: what the scores were computed from, if the greedy walk may be
-    computed from that too; nothing is computed that is not asked for.
+    position t's candidate j after candidate i of position t - 1. Before position 0 stands the
+    anchor, and all its k rows are the same. made_of: what the scores were computed from, if the
+    greedy walk may be computed from that too; nothing is computed that is not asked for.
     """
 
     candidates: mx.array
     scores: mx.array
     made_of: tuple[Any, ...] | None = None
 
-    def likeliest(self, kernels: Kernels | None = None) -> Draft:
-        """The best candidate after the one just taken, slot by slot; the smaller id of equals."""
+    def greedy(self, kernels: Kernels | None = None) -> Draft:
+        """The best candidate after the one just taken; of equals the smaller id."""
         if self.made_of is not None:
             return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
         return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
 
-    def drawn(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Each slot from softmax(score / temperature) over its candidates after the last draft.
+    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Each position from softmax(score / temperature) over its candidates after the last draft.
 
         Every row of the lattice draws, and the walk takes the draws that it passes: the same law as
-        drawing one slot after another. Neither filters nor penalties apply (spec 2.2).
+        drawing one position after another. Neither filters nor penalties apply.
         """
         rows = self.scores * (1 / shaper.params.temperature)
         path = self._walk(mx.random.categorical(rows, key=key))
         chances = mx.softmax(self.passed(path, rows), axis=-1)
         return Draft(self._tokens(path), chances, self.candidates)
 
-    def sureness(self) -> Callable[[], np.ndarray]:
+    def confidence(self) -> Callable[[], np.ndarray]:
         """The largest probability among the candidates, on the way of the greedy walk."""
         return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
 
-    def top(self, count: int) -> Top:
+    def top_tokens(self, count: int) -> TopTokens:
         """All candidates, each after every candidate before it."""
-        return Top(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
+        return TopTokens(self.candidates, self.scores, mx.logsumexp(self.scores, axis=-1))
 
     def passed(self, path: mx.array, rows: mx.array | None = None) -> mx.array:
         """The rows [γ, k] (of the scores) that a walk's places [γ] go through."""
@@ -193,11 +214,11 @@ def top_ids(logits: mx.array, count: int) -> mx.array:
     if count == 1:
         return best
     costs = mx.put_along_axis(-logits, best, mx.array(-mx.inf), axis=-1)
-    if logits.shape[-1] % BLOCK or logits.shape[-1] < 4 * BLOCK * count:
+    if logits.shape[-1] % GROUP or logits.shape[-1] < 4 * GROUP * count:
         return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
-    costs = costs.reshape(costs.shape[0], -1, BLOCK)
+    costs = costs.reshape(costs.shape[0], -1, GROUP)
     blocks = mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count]
     inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
     places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
-    ids = mx.take_along_axis(blocks, places // BLOCK, axis=1) * BLOCK + places % BLOCK
+    ids = mx.take_along_axis(blocks, places // GROUP, axis=1) * GROUP + places % GROUP
     return mx.sort(ids, axis=-1)

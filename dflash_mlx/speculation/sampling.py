@@ -1,7 +1,9 @@
-"""From raw logits to the distribution that is sampled, row by row of a block.
+"""From raw logits to the distribution that is sampled, row by row of a pass.
 
-Penalties and filters are mlx-lm's own functions in mlx-lm's own order, so plain decoding and DFlash
-sample one and the same distribution. Knows the tokens before each row, not where drafts come from.
+Penalties, filters and the draw itself are mlx-lm's own functions in mlx-lm's own order, so plain
+decoding and DFlash sample one and the same distribution. A random key belongs to a position of the
+answer, not to a round: token n is drawn with the n-th key. Knows the tokens before each row, not
+where drafts come from.
 """
 
 import secrets
@@ -12,24 +14,65 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logi
 
 from dflash_mlx.types import SamplingParams
 
-HISTORY = 20  # how many tokens mlx-lm's penalties look back
+HISTORY = 20  # tokens that mlx-lm's penalties look back
+KEYS = 64  # made at once
 
 
-class Draws:
-    """Random keys of one answer, in a fixed order from a seed; no global state."""
-
-    def __init__(self, seed: int | None):
-        self._key = mx.random.key(secrets.randbits(63) if seed is None else seed)
-
-    def next(self) -> mx.array:
-        """A fresh key."""
-        self._key, key = mx.random.split(self._key)
-        return key
+def new_seed() -> int:
+    """A seed for an answer that was given none."""
+    return secrets.randbits(63)
 
 
-def words(key: mx.array, count: int) -> mx.array:
-    """Uniform random words of a key, [count] uint32: a key is two of them."""
-    return mx.random.split(key, count)[:, 0]
+class Keys:
+    """The random keys of one answer, in a fixed order from a seed; no global state.
+
+    They are those that MLX's global generator gives after `mx.random.seed(seed)`, one a draw, so
+    stock mlx-lm draws token n with the n-th of them too.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+        self._state = mx.random.key(seed)
+        self._keys = mx.zeros((0, 2), dtype=mx.uint32)
+        self._uniforms = mx.zeros((0,))
+
+    def __getitem__(self, place: int) -> mx.array:
+        """The key of token `place` of the answer, from 0."""
+        self._make(place)
+        return self._keys[place]
+
+    def uniforms(self, places: Sequence[int]) -> mx.array:
+        """The uniform numbers [S] in [0, 1) that `mx.random.categorical` draws tokens with."""
+        self._make(max(places))
+        first, count = places[0], len(places)
+        if list(places) == list(range(first, first + count)):
+            return self._uniforms[first : first + count]
+        return self._uniforms[mx.array([*places])]
+
+    def _make(self, place: int) -> None:
+        while len(self._keys) <= place:
+            made = []
+            for _ in range(KEYS):
+                self._state, key = mx.random.split(self._state)
+                made.append(key)
+            keys = mx.stack(made)
+            uniforms = mx.vmap(lambda key: mx.random.uniform(shape=(), key=key))(keys)
+            self._keys = mx.concatenate([self._keys, keys])
+            self._uniforms = mx.concatenate([self._uniforms, uniforms])
+            mx.async_eval(self._state, self._keys, self._uniforms)
+
+
+def categorical(rows: mx.array, uniforms: mx.array) -> mx.array:
+    """Tokens [S] drawn from log-probabilities [S, V] up to a constant, by uniform numbers [S].
+
+    Each row gives what `mx.random.categorical` gives for it alone, by inverse CDF, with the key
+    that its number is from; that function would use one key for all rows, and another method.
+    """
+    most = mx.max(rows, axis=-1, keepdims=True)
+    weights = mx.where(mx.isinf(most), (rows == most).astype(rows.dtype), mx.exp(rows - most))
+    below = mx.cumsum(weights, axis=-1, inclusive=False)
+    places = uniforms * mx.sum(weights, axis=-1)
+    return mx.sum(below <= places[:, None], axis=-1) - 1
 
 
 class Shaper:
@@ -66,11 +109,18 @@ class Shaper:
             rows.append(row)
         return mx.concatenate(rows)
 
+    def draw(self, logits: mx.array, uniforms: mx.array) -> mx.array:
+        """Tokens [S] drawn from penalised rows [S, V], as stock mlx-lm draws each of them."""
+        rows = self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+        return categorical(rows.astype(mx.float32), uniforms)
+
     def shape(self, logits: mx.array) -> mx.array:
         """Filter and scale penalised rows [S, V] in float32; filtered tokens become -inf."""
-        params = self.params
         logits = logits.astype(mx.float32)
-        rows = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+        return self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+    def _filter(self, rows: mx.array) -> mx.array:
+        params = self.params
         if params.top_p < 1:
             rows = apply_top_p(rows, params.top_p)
         if params.min_p > 0:

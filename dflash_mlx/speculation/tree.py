@@ -1,7 +1,7 @@
 """Draft trees: the likeliest continuations of an anchor, as many as a verify may hold.
 
-DDTree (arXiv 2604.12989) sees a drafter's slots as a distribution over texts. The prefixes that are
-likeliest under it form a tree, and no other tree of that size has a longer expected match: a
+DDTree (arXiv 2604.12989) takes a drafter's block as a distribution over texts. The prefixes that
+are likeliest under it form a tree, and no other tree of that size has a longer expected match: a
 best-first heap finds them one by one. Plain numbers on the host; does not know models or MLX.
 """
 
@@ -94,29 +94,33 @@ class Tree:
 
 
 class Candidates:
-    """The tokens that the drafter offers in every slot, likeliest first.
+    """The drafter's tokens for every position of a block, the likeliest first.
 
     Made from `tokens` [γ, k], ascending, and their `scores` [γ, c, k], which become
     log-probabilities when `totals` [γ, c] are taken off. Where c is more than 1, case i is that
-    candidate i stands in the slot before; in slot 0 all cases are the same.
+    candidate i stands at the position before; at position 0 all cases are the same.
     """
 
     def __init__(self, tokens: np.ndarray, scores: np.ndarray, totals: np.ndarray):
-        self.slots, self._cases = scores.shape[:2]
+        self.positions, self._cases = scores.shape[:2]
         order = np.argsort(-scores, axis=-1, kind="stable")
         self._logs = np.minimum(np.take_along_axis(scores, order, -1) - totals[..., None], 0.0)
         self._order, self._tokens = order, tokens
         self._known: dict[tuple[int, int], Ranked] = {}
 
-    def after(self, slot: int, case: int) -> Ranked:
-        """What may stand in a slot; of equals the smaller token id first."""
-        found = self._known.get((slot, case))
+    def after(self, position: int, case: int) -> Ranked:
+        """What may stand at a position; of equals the smaller token id first."""
+        found = self._known.get((position, case))
         if found is None:
-            order, logs = self._order[slot, case], self._logs[slot, case].tolist()
+            order, logs = self._order[position, case], self._logs[position, case].tolist()
             while logs and not logs[-1] > -inf:  # what the drafter cannot say is no candidate
                 logs.pop()
             cases = order.tolist() if self._cases > 1 else [0] * len(logs)
-            found = self._known[slot, case] = logs, self._tokens[slot][order].tolist(), cases
+            found = self._known[position, case] = (
+                logs,
+                self._tokens[position][order].tolist(),
+                cases,
+            )
         return found
 
 
@@ -136,12 +140,12 @@ def best_first(
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
-    costs, slots = [0.0], candidates.slots
+    costs, positions = [0.0], candidates.positions
     heap: list[Entry] = []
 
     def child(row: int, ranks: tuple[int, ...], case: int) -> Entry | None:
         """The likeliest child of a row."""
-        if len(ranks) == slots or (row and tokens[row - 1] in stops):
+        if len(ranks) == positions or (row and tokens[row - 1] in stops):
             return None
         ranked = candidates.after(len(ranks), case)
         return (costs[row] - ranked[0][0], (*ranks, 0), row, ranked) if ranked[0] else None

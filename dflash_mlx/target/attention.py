@@ -2,11 +2,12 @@
 
 mlx-lm's attention modules call `scaled_dot_product_attention` by that name. Those of one model
 instance get a class of their own, which runs their code with that name leading here; mlx-lm's
-classes and modules stay as they are. Knows caches and masks, no family; what it does not know is
-left to stock.
+classes and modules stay as they are. In a packed pass attention goes sequence by sequence; modules
+whose code cannot be led here run as a whole for one sequence after another. Knows caches and masks,
+no family; what it does not know is left to stock.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FunctionType
@@ -20,9 +21,10 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache
 from dflash_mlx.cpu.modules import MaskedCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.kernels.verify_attention import OP, ROWS, Rows, Scores
+from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Scores
 
-from .tree_pass import Branch
+from .packed import PackedCache, PackedPass, PerSegment, per_segment
+from .tree_pass import TreePass
 
 STOCK = "_dflash_stock"
 NAME = scaled_dot_product_attention.__name__
@@ -30,7 +32,7 @@ KINDS = (KVCache, MaskedCache, RotatingKVCache)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedRows:
     """What one cache holds in a pass: keys and values [1, Hkv, capacity, D] by position.
 
     Row 0 has position `start`; `context` rows were there before the pass, then come its own. A row
@@ -45,41 +47,41 @@ class Held:
     mask: Any
 
 
-class Pass:
-    """One pass over `count` tokens: the windows of its masks, what its caches hold, its rows."""
+class MaskedRows:
+    """One sequence's rows in a pass: the windows of their masks, and what its caches hold."""
 
     def __init__(self, rows: Rows):
         self._rows: dict[tuple[int, int], Rows] = {(0, 0): rows}
         self._windows: dict[int, tuple[mx.array, int]] = {}
-        self._lent: dict[int, tuple[mx.array, Held]] = {}
+        self._shared: dict[int, tuple[mx.array, CachedRows]] = {}
 
-    def noting(self, cache: Any) -> Callable[..., Any]:
-        """A cache's `make_mask`, which remembers the windows of the masks that it makes."""
+    def recording(self, cache: Any) -> Callable[..., Any]:
+        """A cache's `make_mask` that also records the windows of the masks it makes."""
         make_mask, size = cache.make_mask, getattr(cache, "max_size", 0)
 
-        def noted(N: int, return_array: bool = False, window_size: int | None = None) -> Any:
+        def recorded(N: int, return_array: bool = False, window_size: int | None = None) -> Any:
             mask = make_mask(N, return_array=return_array, window_size=window_size)
             if isinstance(mask, mx.array):
                 self._windows[id(mask)] = mask, window_size or size
             return mask
 
-        return noted
+        return recorded
 
-    def held(self, keys: mx.array, cache: Any, mask: Any) -> Held | None:
+    def cached(self, keys: mx.array, cache: Any, mask: Any) -> CachedRows | None:
         """What a layer reads that was given these keys; None if that is not known.
 
         Some layers have no cache, and read what an earlier one with the same mask has read.
         """
-        _, lent = self._lent.get(id(keys), (None, None))
-        if cache is None or lent is not None:
-            return lent if lent is not None and lent.mask is mask else None
+        _, shared = self._shared.get(id(keys), (None, None))
+        if cache is None or shared is not None:
+            return shared if shared is not None and shared.mask is mask else None
         window = 0
         if isinstance(mask, mx.array):
             if id(mask) not in self._windows:
                 return None
             _, window = self._windows[id(mask)]
         if (found := by_position(cache, self.count, window, mask)) is not None:
-            self._lent[id(keys)] = keys, found
+            self._shared[id(keys)] = keys, found
         return found
 
     @property
@@ -87,89 +89,103 @@ class Pass:
         """Number of rows."""
         return len(self._rows[0, 0].paths)
 
-    def rows(self, held: Held) -> Rows:
-        """The rows of the pass behind what was held."""
-        place = held.context, held.start
+    def rows(self, cached: CachedRows) -> Rows:
+        """The rows of the pass behind what was cached."""
+        place = cached.context, cached.start
         if place not in self._rows:
             self._rows[place] = replace(self._rows[0, 0], context=place[0], start=place[1])
         return self._rows[place]
 
 
-def by_position(cache: Any, count: int, window: int, mask: Any) -> Held | None:
+def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | None:
     """What a cache holds that `count` rows were just added to; None for other kinds of caches."""
     if type(cache) not in KINDS:
         return None
     keys, values = cache.keys, cache.values
     if type(cache) is not RotatingKVCache:
-        return Held(keys, values, 0, cache.offset - count, window, mask)
+        return CachedRows(keys, values, 0, cache.offset - count, window, mask)
     if cache.keep:
         return None
     window = window or int(cache.max_size)
     if cache._idx == cache.offset:  # never turned; rows that are not used yet may follow
-        return Held(keys, values, 0, cache.offset - count, window, mask)
+        return CachedRows(keys, values, 0, cache.offset - count, window, mask)
     keys, values = cache._temporal_order(keys), cache._temporal_order(values)
     rows = keys.shape[2]
-    return Held(keys, values, cache.offset - rows, rows - count, window, mask)
+    return CachedRows(keys, values, cache.offset - rows, rows - count, window, mask)
 
 
 class Attention:
-    """What the attention modules of one model instance call, and the pass that runs now."""
+    """What the attention modules of one model instance call, and the passes that run now."""
 
     def __init__(self, kernels: Callable[[], Kernels]):
         self._kernels = kernels
-        self._pass: Pass | None = None
+        self._passes: list[MaskedRows | None] = [None]
+        self._packed: PackedPass | None = None
         self._chains: dict[int, Rows] = {}
         self._classes: dict[type, type] = {}
 
     @contextmanager
     def over(
-        self, count: int, caches: Iterable[Any] | None, branch: Branch | None
+        self,
+        parts: Sequence[tuple[int, Iterable[Any] | None, TreePass | None]],
+        packed: PackedPass | None = None,
     ) -> Iterator[None]:
-        """The pass in this context reads `count` tokens, a chain or a tree, with these caches.
+        """The pass in this context reads, for each sequence, so many rows with these caches.
 
-        None for a pass that has none. DFlashError for more rows than an exact pass can have.
+        With a tree the rows are its, else a chain; None for a sequence without caches. DFlashError
+        for more rows than an exact pass can have.
         """
-        if caches is None or not self._wanted(count, branch):
-            yield
-            return
-        now, made = Pass(self._shape(count, branch)), []
+        changed: list[tuple[Any, Any]] = []
         try:
-            for cache in caches:
-                if type(cache) in KINDS:
-                    made.append((cache, vars(cache).get("make_mask")))
-                    cache.make_mask = now.noting(cache)  # this object's, not its class's
-            self._pass = now
+            self._packed = packed
+            self._passes = [self._begin(*part, changed) for part in parts]
             yield
         finally:
-            self._pass = None
-            for cache, before in made:
+            self._passes, self._packed = [None], None
+            for cache, before in changed:
                 vars(cache).pop("make_mask", None)
                 if before is not None:
                     cache.make_mask = before
 
-    def _wanted(self, count: int, branch: Branch | None) -> bool:
-        """Not for a prefill, nor for a plain step, unless it has to have the bits of a verify."""
+    def _begin(
+        self,
+        count: int,
+        caches: Iterable[Any] | None,
+        tree: TreePass | None,
+        changed: list[tuple[Any, Any]],
+    ) -> MaskedRows | None:
+        if caches is None or not self._wanted(count, tree):
+            return None
+        begun = MaskedRows(self._shape(count, tree))
+        for cache in caches:
+            if type(cache) in KINDS:
+                changed.append((cache, vars(cache).get("make_mask")))
+                cache.make_mask = begun.recording(cache)  # this object's, not its class's
+        return begun
+
+    def _wanted(self, count: int, tree: TreePass | None) -> bool:
+        """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
         kernels = self._kernels()
         if kernels.stock or (count == 1 and not kernels.exact and not kernels.own):
             return False
-        if count <= ROWS:
+        if count <= MAX_ATTENTION_ROWS:
             return True
-        if branch is not None and kernels.exact and kernels.launcher is not None:
+        if tree is not None and kernels.exact and kernels.launcher is not None:
             raise DFlashError(
-                f"exact mode verifies at most {ROWS} rows at once, not {count}.",
-                hint=f"give a tree budget of at most {ROWS - 1}",
+                f"exact mode verifies at most {MAX_ATTENTION_ROWS} rows at once, not {count}.",
+                hint=f"give a tree budget of at most {MAX_ATTENTION_ROWS - 1}",
             )
-        return branch is not None
+        return tree is not None
 
-    def _shape(self, count: int, branch: Branch | None) -> Rows:
-        if branch is not None:
-            return Rows.of(0, branch.parents)
+    def _shape(self, count: int, tree: TreePass | None) -> Rows:
+        if tree is not None:
+            return Rows.of(0, tree.parents)
         if count not in self._chains:
             self._chains[count] = Rows.of(0, range(-1, count - 1))
         return self._chains[count]
 
-    def own(self, module: nn.Module) -> None:
-        """Let an attention module of ours run its code, in which mlx-lm's function is `attend`.
+    def adopt(self, module: nn.Module) -> None:
+        """Let an attention module run its code with mlx-lm's function replaced by `attend`.
 
         The module gets a class of its own, whose base is its class, and keeps everything else.
         """
@@ -187,8 +203,8 @@ class Attention:
     def attend(
         self,
         queries: mx.array,
-        keys: mx.array,
-        values: mx.array,
+        keys: mx.array | PerSegment,
+        values: mx.array | PerSegment,
         cache: Any,
         scale: float,
         mask: Any,
@@ -198,11 +214,39 @@ class Attention:
 
         DFlashError in exact mode for a cache or mask that is not known.
         """
-        now, kernels = self._pass, self._kernels()
-        held = None if now is None or len(queries) > 1 else now.held(keys, cache, mask)
-        if now is not None and held is not None:
-            scores = Scores(scale, window=held.window, sinks=sinks)
-            args = queries[0], held.keys[0], held.values[0], now.rows(held), scores
+        if not isinstance(keys, PerSegment):
+            (now,) = self._passes
+            return self._attend(now, queries, keys, values, cache, scale, mask, sinks)
+        count = len(keys)
+        caches = [None] * count if cache is None else cache.members
+        assert self._packed is not None
+        parts = self._packed.split(queries, 2)
+        masks = per_segment(mask, count)
+        each = zip(self._passes, parts, keys, values, caches, masks, strict=True)
+        return mx.concatenate(
+            [
+                self._attend(now, q, k, v, member, scale, seen, sinks)
+                for now, q, k, v, member, seen in each
+            ],
+            axis=2,
+        )
+
+    def _attend(
+        self,
+        now: MaskedRows | None,
+        queries: mx.array,
+        keys: Any,
+        values: Any,
+        cache: Any,
+        scale: float,
+        mask: Any,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        kernels = self._kernels()
+        cached = None if now is None or len(queries) > 1 else now.cached(keys, cache, mask)
+        if now is not None and cached is not None:
+            scores = Scores(scale, window=cached.window, sinks=sinks)
+            args = queries[0], cached.keys[0], cached.values[0], now.rows(cached), scores
             if kernels.takes(OP, *args):
                 return kernels(OP, *args)[None]
         if now is not None and kernels.exact:
@@ -213,8 +257,40 @@ class Attention:
         return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
 
 
+def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
+    """Let an attention module that cannot be led here run sequence by sequence in a packed pass.
+
+    `enter(tree)` makes the rows of one sequence the current ones; it returns what was before.
+    """
+    kind: Any = stock_class(module)
+
+    def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **options: Any) -> Any:
+        """x [1, R, H] -> [1, R, H]."""
+        if not isinstance(cache, PackedCache):
+            return kind.__call__(self, x, mask, cache, **options)
+        packed, outs = cache.packed, []
+        masks = per_segment(mask, len(packed.segments))
+        rows = zip(packed.split(x, 1), packed.segments, masks, cache.members, strict=True)
+        for part, segment, seen, member in rows:
+            before = enter(segment.tree)
+            try:
+                outs.append(kind.__call__(self, part, seen, member, **options))
+            finally:
+                enter(before)
+        return mx.concatenate(outs, axis=1)
+
+    give_class(module, call)
+
+
+def give_class(module: nn.Module, call: Callable[..., Any]) -> None:
+    """Give one module instance a class of its own that runs `call`; everything else stays."""
+    kind = stock_class(module)
+    own: Any = type(kind.__name__, (kind,), {"__call__": call, STOCK: kind})
+    module.__class__ = own
+
+
 def stock_class(module: nn.Module) -> type:
-    """mlx-lm's class of an attention module."""
+    """mlx-lm's or MLX's class of a module that may have been given one of its own."""
     return getattr(type(module), STOCK, type(module))
 
 
@@ -229,12 +305,15 @@ def covered(module: nn.Module) -> bool:
     return named and NAME in call.__code__.co_names and not hasattr(module, "kv_lora_rank")
 
 
-def install(layers: Iterable[Any], attention: Attention) -> tuple[str, ...]:
-    """Let one model's layers attend by `attention`; the classes that stay stock's."""
+def install(
+    layers: Iterable[Any], attention: Attention, enter: Callable[[Any], Any]
+) -> tuple[str, ...]:
+    """Let one model's layers attend by `attention`; returns the classes that stay stock's."""
     stock: set[str] = set()
-    for module in [layer.self_attn for layer in layers if hasattr(layer, "self_attn")]:
-        if covered(module):
-            attention.own(module)
+    for layer in [layer for layer in layers if hasattr(layer, "self_attn")]:
+        if covered(layer.self_attn):
+            attention.adopt(layer.self_attn)
         else:
-            stock.add(type(module).__name__)
+            stock.add(type(layer.self_attn).__name__)
+            run_one_by_one(layer.self_attn, enter)
     return tuple(sorted(stock))

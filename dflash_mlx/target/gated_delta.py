@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.gated_delta import compute_g, gated_delta_ops, gated_delta_update
 
-from .tree_pass import Branch
+from .tree_pass import TreePass
 
 Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array]]
 
@@ -51,7 +51,7 @@ def walk(
     return mx.concatenate(outs, axis=1), states
 
 
-def grow(
+def update_tree(
     net: Any,
     queries: mx.array,
     keys: mx.array,
@@ -59,19 +59,19 @@ def grow(
     a: mx.array,
     b: mx.array,
     state: mx.array | None,
-    branch: Branch,
+    tree: TreePass,
 ) -> mx.array:
     """`update` over a tree: the outputs [1, R, Hv, Dv] of rows that each go on from their parent.
 
     The rows of one depth are a batch, one step of the recurrence from their parents' states.
     """
-    fed = (branch.split(part[0][:, None]) for part in (queries, keys, values, a, b))
+    fed = (tree.split(part[0][:, None]) for part in (queries, keys, values, a, b))
     outs = []
-    for (_, parents), q, k, v, decay, beta in zip(branch.levels, *fed, strict=True):
+    for (_, parents), q, k, v, decay, beta in zip(tree.levels, *fed, strict=True):
         before = None if state is None else state[parents]
         out, state = update(net, q, k, v, decay, beta, before)
         outs.append(out)
-    return branch.join(outs).swapaxes(0, 1)
+    return tree.join(outs).swapaxes(0, 1)
 
 
 def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:

@@ -14,14 +14,14 @@ from mlx_lm.models.gated_delta import compute_g
 from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
 from dflash_mlx.kernels.dispatch import Kernels
 
-from .tree_pass import Branch
+from .tree_pass import TreePass
 
 NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]
 State = list[mx.array | None]  # of the convolution, and of the recurrence
 
 
 @dataclass(frozen=True, slots=True)
-class Deltas:
+class Writes:
     """What the T rows of one pass wrote to one layer's state.
 
     `inputs` [1, K - 1 + T, C] are the convolution's; `state` [Hv, Dv, Dk] is that before the rows;
@@ -42,8 +42,8 @@ def read(
     fed: Sequence[mx.array],
     inputs: mx.array,
     state: mx.array | None,
-    branch: Branch | None,
-) -> tuple[mx.array, mx.array | None, Deltas] | None:
+    tree: TreePass | None,
+) -> tuple[mx.array, mx.array | None, Writes] | None:
     """The outputs [1, T, Hv, Dv] of a layer's rows, the state after them all, and their tape.
 
     `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. There is no state after
@@ -58,19 +58,19 @@ def read(
     gates, before = compute_g(net.A_log, a, net.dt_bias), state[0]
     args = queries, keys, values, gates, mx.sigmoid(b), before
     after = None
-    if branch is not None:
-        if not kernels.takes(gated_delta_tree.OP, *args, branch.parents):
+    if tree is not None:
+        if not kernels.takes(gated_delta_tree.OP, *args, tree.parents):
             return None
-        y, delta = kernels(gated_delta_tree.OP, *args, branch.parents)
+        y, delta = kernels(gated_delta_tree.OP, *args, tree.parents)
     else:
         if not kernels.takes(gated_delta_tape.OP, *args):
             return None
         y, delta, after = kernels(gated_delta_tape.OP, *args)
         after = after[None]
-    return y[None], after, Deltas(kernels, inputs, before, keys, gates, delta)
+    return y[None], after, Writes(kernels, inputs, before, keys, gates, delta)
 
 
-def replay(tapes: Sequence[Deltas], rows: Sequence[int]) -> list[State]:
+def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers of one shape after these rows.
 
     `rows` are those of the pass from the first on, a path where it read a tree. One operation.

@@ -4,8 +4,10 @@ Taps sit on the layers of this one model instance, never on a class, and record 
 of this module; stock mlx-lm code runs on the same instance unchanged. Knows nothing of drafts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import reduce
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
-from dflash_mlx.chat.template import NOTHING, Template, TemplateOptions
-from dflash_mlx.chat.thinking import turn_ends
-from dflash_mlx.chat.tokenizer import load as load_tokenizer
+from dflash_mlx.chat.template import DEFAULTS, Template, TemplateOptions
+from dflash_mlx.chat.thinking import end_of_turn_ids
+from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.cpu.modules import lighten, settle, unsettle
+from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.drafter.config import is_drafter, load_config
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
@@ -28,8 +30,10 @@ from dflash_mlx.kernels.dispatch import Kernels, available
 from . import attention, linear
 from .caches.target_cache import TargetCache
 from .families import FAMILIES, flat
+from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows
 from .recurrent import recurrent_caches, tape_layers
-from .tree_pass import Branch, plant
+from .ropes import wrap_ropes
+from .tree_pass import TreePass
 
 
 class Tap(nn.Module):
@@ -54,6 +58,18 @@ class Tap(nn.Module):
             return getattr(self["layer"], name)
 
 
+def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
+    """Let the final norm of our instance leave out rows whose logits nobody wants."""
+    kind: Any = attention.stock_class(norm)
+
+    def call(self: Any, x: mx.array) -> mx.array:
+        """x [B, S, H] -> [B, rows, H]."""
+        rows = wanted()
+        return kind.__call__(self, x if rows is None else x[:, rows])
+
+    attention.give_class(norm, call)
+
+
 class Target:
     """A loaded target with its tokenizer, and the kernels that its pair runs.
 
@@ -75,20 +91,23 @@ class Target:
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
         self._attention = attention.Attention(lambda: self.kernels)
-        self.stock_attention = attention.install(self._body.layers, self._attention)
+        layers = self._body.layers
+        self.stock_attention = attention.install(layers, self._attention, self._enter)
+        select_rows(self._body.norm, lambda: self._wanted)
         self.kernels = kernels or Kernels()
         if family.project:
             tape_layers(self._body.layers, family.project, lambda: self.kernels)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
-        self._branch: Branch | None = None
-        self._planted = False
+        self._current: TreePass | PackedPass | None = None
+        self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
+        self._ropes_wrapped = False
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
         # Gemma's class makes a table of its own size where config.json says none on top.
         self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
-        self.eos_ids = frozenset(tokenizer.eos_token_ids) | turn_ends(tokenizer)
+        self.eos_ids = frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
         self.template = Template(tokenizer, path.name)
 
     @property
@@ -106,7 +125,7 @@ class Target:
                 hint="leave exact mode off for this model",
             )
         if kernels.exact:
-            unsettle(self.model)
+            restore_modules(self.model)
         linear.install(self.model, kernels)
         self._kernels = kernels
 
@@ -129,7 +148,7 @@ class Target:
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
             ) from error
-        settle(model)
+        use_cpu_modules(model)
         mx.eval(model.parameters())
         return cls(model, tokenizer, config, path, available(exact=exact))
 
@@ -161,37 +180,81 @@ class Target:
         return self._body.embed_tokens.as_linear(hidden)
 
     def make_cache(self) -> TargetCache:
-        """Empty caches, as mlx-lm makes them for this model."""
-        return TargetCache(recurrent_caches(lighten(make_prompt_cache(self.model))))
+        """Empty caches of one sequence, as mlx-lm makes them for this model."""
+        return TargetCache(recurrent_caches(use_cpu_caches(make_prompt_cache(self.model))))
+
+    def read(self, parts: Sequence[SequenceRows]) -> list[SequencePass]:
+        """One pass over the rows of these sequences, each behind what its own cache holds.
+
+        Evaluates nothing. The rows of all stand in one batch, so weights are read once.
+        """
+        with ExitStack() as stack:
+            trees: list[TreePass | None] = []
+            for part in parts:
+                part.cache.tape(part.tape)
+                read = None if part.tree is None else part.cache.reading(part.tree)
+                trees.append(None if read is None else stack.enter_context(read))
+            tokens = mx.concatenate([part.tokens for part in parts])[None]
+            current, layers = trees[0], parts[0].cache.layers
+            packed = None
+            if len(parts) > 1:
+                each = zip(parts, trees, strict=True)
+                packed = PackedPass([Segment(p.cache.offset, p.tokens.size, t) for p, t in each])
+                per_layer = zip(*(part.cache.layers for part in parts), strict=True)
+                current, layers = packed, [PackedCache(packed, caches) for caches in per_layer]
+            each = zip(parts, trees, strict=True)
+            reading = [(part.tokens.size, part.cache.members, tree) for part, tree in each]
+            with self._attention.over(reading, packed):
+                logits, taps = self._run(tokens, layers, current, wanted_rows(parts))
+        if packed is None:
+            return [SequencePass(logits[0], taps)]
+        counts = [1 if part.last else part.tokens.size for part in parts]
+        ends = list(accumulate(counts))[:-1]
+        each = zip(mx.split(logits[0], ends), packed.split(taps, 1), strict=True)
+        return [SequencePass(*both) for both in each]
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
 
         Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache is reading
-        a tree every row follows its parent.
+        a tree every row follows its parent. Batches, and sequences without a cache, are stock's.
         """
-        self._seen, self._branch = {}, None if cache is None else cache.branch
-        if self._branch is not None and not self._planted:
-            plant(self.model, lambda: self._branch)
-            self._planted = True
-        # Batches and whole sequences without a cache are stock's.
+        tree = None if cache is None else cache.tree
         members = cache.members if cache is not None and len(tokens) == 1 else None
+        with self._attention.over([(tokens.shape[1], members, tree)]):
+            return self._run(tokens, None if cache is None else cache.layers, tree, None)
+
+    def _run(
+        self,
+        tokens: mx.array,
+        layers: list[Any] | None,
+        current: TreePass | PackedPass | None,
+        wanted: mx.array | None,
+    ) -> tuple[mx.array, mx.array]:
+        if current is not None and not self._ropes_wrapped:
+            wrap_ropes(self.model, lambda: self._current)
+            self._ropes_wrapped = True
+        self._seen, self._current, self._wanted = {}, current, wanted
         try:
-            with self._attention.over(tokens.shape[1], members, self._branch):
-                logits = self.model(tokens, cache=None if cache is None else cache.layers)
+            logits = self.model(tokens, cache=layers)
             taps = [self._seen[number] for number in self._tapped]
         finally:
-            self._seen = self._branch = None
+            self._seen = self._current = self._wanted = None
         if not taps:
             return logits, mx.zeros((*tokens.shape, 0), dtype=logits.dtype)
         return logits, mx.concatenate(taps, axis=-1)
+
+    def _enter(self, rows: TreePass | PackedPass | None) -> TreePass | PackedPass | None:
+        """Make rows the current ones for rotary embeddings; what was current before."""
+        before, self._current = self._current, rows
+        return before
 
     def taps(self, tokens: mx.array) -> mx.array:
         """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
         return self.forward(tokens, None)[1]
 
     def chat_tokens(
-        self, messages: list[dict[str, Any]], options: TemplateOptions = NOTHING
+        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
     ) -> list[int]:
         """Token ids of a chat with the opening of the next answer."""
         return self.encode(self.template.write(messages, options))
@@ -199,6 +262,18 @@ class Target:
     def encode(self, text: str) -> list[int]:
         """Token ids of text whose special tokens are written out, as a template writes them."""
         return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def wanted_rows(parts: Sequence[SequenceRows]) -> mx.array | None:
+    """The rows of a pass whose logits are wanted; None for all."""
+    if not any(part.last for part in parts):
+        return None
+    found, first = [], 0
+    for part in parts:
+        end = first + part.tokens.size
+        found += [end - 1] if part.last else range(first, end)
+        first = end
+    return mx.array(found)
 
 
 def target_config(path: Path) -> dict[str, Any]:

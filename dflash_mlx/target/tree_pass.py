@@ -1,27 +1,20 @@
-"""One pass over a tree: what each row sees, where it stands, and which row it goes on from.
+"""One pass over a draft tree: what each row sees, its position, and the row it follows.
 
-Every row of such a pass follows its parent instead of the row before it. Knows the tree, and what
-a cache or a layer may ask of it; does not know models, or what becomes of the rows.
+In such a pass every row follows its parent instead of the row before it. Knows the tree, and what
+a cache or a layer may ask of it. Does not know models, or what becomes of the rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
-from mlx import nn
-from mlx_lm.models.cache import ChunkedKVCache, RotatingKVCache
-from mlx_lm.models.rope_utils import Llama3RoPE, ProportionalRoPE, SuScaledRoPE, YarnRoPE
 
-from dflash_mlx.cpu.modules import SharedRope
 from dflash_mlx.speculation.tree import Tree
 
-# They take an offset for each element of a batch; others read their offset as a number.
-BATCHED = (nn.RoPE, Llama3RoPE, ProportionalRoPE, SharedRope, SuScaledRoPE, YarnRoPE)
 
-
-class Branch:
-    """A tree as the layers of one pass need it, R rows with the anchor; made once a pass."""
+class TreePass:
+    """A tree as the layers of one pass need it, R rows with the anchor's; made once a pass."""
 
     def __init__(self, tree: Tree):
         self.tree = tree
@@ -92,56 +85,14 @@ class Branch:
         return self._windows[size]
 
 
-def tree_mask(cache: Any, branch: Branch) -> Any:
-    """What stands in for the `make_mask` of one cache while it reads a tree."""
+def tree_mask(tree: TreePass, held: Callable[[int | None], tuple[int, int | None]]) -> Any:
+    """What stands in for the `make_mask` of one cache while it reads a tree.
 
-    def make_mask(N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
-        assert branch.tree.rows == N
-        held, window = cache.offset, window_size
-        if isinstance(cache, RotatingKVCache):
-            held, window = min(held, cache.max_size - 1), window_size or cache.max_size
-        elif isinstance(cache, ChunkedKVCache):
-            held -= cache.start_position
-        return branch.mask(held, window)
-
-    return make_mask
-
-
-class TreeRope(nn.Module):
-    """A rotary embedding of our instance that turns the rows of a tree by their depth.
-
-    `reading` gives the branch that is read at the moment, or None: then nothing is different.
+    `held(window)` gives the earlier rows that the cache holds, and the window that applies.
     """
 
-    def __init__(self, rope: nn.Module, reading: Any):
-        super().__init__()
-        self.rope = rope
-        self._reading = reading
+    def make_mask(N: int, return_array: bool = False, window_size: int | None = None) -> mx.array:
+        assert tree.tree.rows == N
+        return tree.mask(*held(window_size))
 
-    def __call__(self, x: mx.array, offset: Any = 0, **options: Any) -> mx.array:
-        """Rotate x [1, heads, R, d] whose row of depth 0 stands at position `offset`."""
-        rope, branch = self.rope, self._reading()
-        if branch is None:
-            return rope(x, offset=offset, **options)
-        assert x.shape[0] == 1
-        assert x.shape[2] == branch.tree.rows
-        if isinstance(rope, SharedRope) and rope.shares(x, offset):
-            return rope(x, offset=offset, depths=branch.depths)
-        rows = x.transpose(2, 1, 0, 3)  # [R, heads, 1, d]: a row an element of a batch
-        if isinstance(rope, BATCHED):
-            rows = rope(rows, offset=offset + branch.depths, **options)
-        else:
-            parts = enumerate(branch.split(rows))
-            rows = branch.join([rope(part, offset=offset + n, **options) for n, part in parts])
-        return rows.transpose(2, 1, 0, 3)
-
-
-def plant(model: nn.Module, reading: Any) -> None:
-    """Put a `TreeRope` around every rotary embedding of one model instance."""
-    wrapped: dict[int, TreeRope] = {}
-    for module in model.modules():
-        if isinstance(module, (TreeRope, SharedRope)):
-            continue
-        for name, child in module.children().items():
-            if isinstance(child, (*BATCHED, nn.Module) if name == "rope" else BATCHED):
-                module[name] = wrapped.setdefault(id(child), TreeRope(child, reading))
+    return make_mask

@@ -1,6 +1,6 @@
-"""Which sequences a step learns from, and at which anchors. Indices only, no model.
+"""The sequences and anchors of each training step, as indices.
 
-Everything follows from (seed, epoch) and (seed, step), so that a run can go on from a step number.
+They depend only on (seed, epoch) and (seed, step), so that a run can resume at a step.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class Sequence:
 
     @property
     def anchors(self) -> range:
-        """Valid anchors: positions of answer tokens that are followed by one (spec section 6.2)."""
+        """The valid anchors, as in SpecForge: positions of answer tokens with a next token."""
         return range(self.answer, len(self.tokens) - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Micro:
-    """A rectangle of blocks that go through the drafter together.
+class MicroBatch:
+    """Blocks of one drafter pass.
 
-    rows: sequence numbers [n]; anchors: [n, m] positions, -1 where there is none.
+    rows: n indices into the batch; anchors: positions [n, m], -1 for padding.
     """
 
     rows: tuple[int, ...]
@@ -33,18 +33,18 @@ class Micro:
 
 
 def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The epoch's batches of at most `size` sequence numbers, in random order.
+    """The batches of an epoch: at most `size` sequence numbers each, in random order.
 
-    Short and long sequences meet in a batch; `rectangles` sorts them out again.
+    Lengths are mixed in a batch; `micro_batches` groups similar ones.
     """
     order = np.random.default_rng([seed, epoch]).permutation(count)
     return [order[i : i + size] for i in range(0, count, size)]
 
 
-def draw_anchors(
+def sample_anchors(
     sequences: list[Sequence], rows: np.ndarray, count: int, seed: int, step: int
 ) -> list[np.ndarray]:
-    """At most `count` anchors of each row, uniformly without replacement, sorted."""
+    """At most `count` anchors of each row, sorted; drawn uniformly without replacement."""
     rng = np.random.default_rng([seed, step, 1])
     drawn = []
     for row in rows:
@@ -53,17 +53,17 @@ def draw_anchors(
     return drawn
 
 
-def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Micro]:
-    """Cover all blocks with rectangles of at most `chunk` blocks and little padding.
+def micro_batches(anchors: list[np.ndarray], chunk: int) -> list[MicroBatch]:
+    """Split all blocks into micro-batches of at most `chunk` blocks, with little padding.
 
-    A sequence with more anchors than that is cut; short pieces share a rectangle.
+    A sequence with more anchors is split; short ones share a micro-batch.
     """
     pieces = []
     for row, positions in enumerate(anchors):
         parts = -(-len(positions) // chunk)
         pieces += [(row, piece) for piece in np.array_split(positions, max(parts, 1))]
     pieces.sort(key=lambda piece: -len(piece[1]))
-    micros = []
+    found = []
     while pieces:
         width = len(pieces[0][1])
         if width == 0:
@@ -72,5 +72,5 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Micro]:
         grid = np.full((len(taken), width), -1)
         for line, (_, positions) in enumerate(taken):
             grid[line, : len(positions)] = positions
-        micros.append(Micro(tuple(row for row, _ in taken), grid))
-    return micros
+        found.append(MicroBatch(tuple(row for row, _ in taken), grid))
+    return found

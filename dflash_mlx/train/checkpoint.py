@@ -1,7 +1,6 @@
-"""What a run leaves on disk: checkpoints to resume from, and the drafter in Z Lab's format.
+"""Files of a training run: checkpoints to resume from, and the drafter in Z Lab's format.
 
-Files appear whole or not at all: each is written beside its place and then renamed. Does not know
-what is trained, or how.
+Files are replaced atomically: each is written under another name and then renamed.
 """
 
 import json
@@ -17,14 +16,14 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Path:
-    """Write `folder`/step-NNNNNN with weights, optimiser and `state`; keep the last two.
+    """Write the checkpoint `folder`/step-NNNNNN, keep the last two; returns its folder.
 
-    `state` holds JSON values, among them "step". The order of the data needs no more than that.
+    It has the weights, the optimiser state, and `state`: JSON values with an entry "step".
     """
     name = f"step-{state['step']:06d}"
     work, place = folder / f".{name}", folder / name
@@ -36,13 +35,13 @@ def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict
     (work / "state.json").write_text(json.dumps(state, indent=2) + "\n")
     shutil.rmtree(place, ignore_errors=True)
     work.rename(place)
-    for old in found(folder)[:-KEPT]:
+    for old in list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
         shutil.rmtree(old)
     return place
 
 
-def found(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, oldest first."""
     return sorted(p for p in folder.glob("step-*") if (p / "state.json").is_file())
 
 
@@ -52,7 +51,10 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Put a checkpoint's weights and optimiser state back."""
+    """Load a checkpoint's weights and optimiser state, in place.
+
+    Raises DFlashError if they do not fit the model.
+    """
     try:
         arrays = mx.load(str(folder / "state.safetensors"))
         parts: dict[str, list[tuple[str, mx.array]]] = {"model": [], "optimizer": []}
@@ -69,8 +71,8 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
         ) from None
 
 
-def export(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: str) -> None:
-    """Write `config.json` and `model.safetensors` as Z Lab's checkpoints name them."""
+def export_drafter(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: str) -> None:
+    """Write `config.json` (`raw`) and `model.safetensors` in Z Lab's format; `dtype` by name."""
     work = folder / ".partial"
     work.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore

@@ -1,7 +1,4 @@
-"""Prompts and chats from a JSONL file, as token ids of the target.
-
-Knows the file's format and the target's chat template; does not know the answers.
-"""
+"""Reading and tokenizing of the training prompts, a JSONL file of prompts and chats."""
 
 import hashlib
 import json
@@ -22,26 +19,26 @@ FORMAT_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A chat that ends before the assistant's answer; `think` None leaves it to the template.
+    """A chat that ends before the assistant's answer.
 
-    `said` is the answer that the file gives, empty if it gives none. It only saves time: the target
-    need not write again what it would say anyway.
+    `think` None is the template's default. `given` is the answer in the file, empty if there is
+    none. It only saves time: the target verifies it, and generates from the first difference.
     """
 
     messages: tuple[dict[str, Any], ...]
     think: bool | None
     line: int
-    said: str = ""
+    given: str = ""
 
     @property
     def digest(self) -> bytes:
-        """A hash of what is asked, the same in every run."""
+        """A stable hash of the messages and `think`."""
         text = json.dumps([self.messages, self.think], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).digest()
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """All prompts of a JSONL file; DFlashError names the first line that is none."""
+    """All prompts of a JSONL file. Raises DFlashError for the first invalid line."""
     lines = read_lines(path, FORMAT_HINT)
     prompts = [parse_line(line, n, path) for n, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
@@ -50,7 +47,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def parse_line(line: str, number: int, path: Path) -> Prompt:
-    """One line of the file; an assistant message at its end is no part of the prompt."""
+    """The prompt of one line. A last message of the assistant is the given answer."""
     fault = DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
     try:
         read = value_of(line)
@@ -64,23 +61,23 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
         messages = [{"role": "user", "content": value.get("prompt")}]
     if not isinstance(messages, list) or not all(map(is_message, messages)):
         raise fault
-    said = ""
+    given = ""
     if messages and messages[-1]["role"] == "assistant":
-        said, messages = messages[-1]["content"], messages[:-1]
+        given, messages = messages[-1]["content"], messages[:-1]
     if not messages:
         raise fault
-    return Prompt(tuple(messages), value.get("think"), number, said)
+    return Prompt(tuple(messages), value.get("think"), number, given)
 
 
 def is_message(value: Any) -> bool:
-    """Whether a JSON value is a chat message with text that is not empty."""
+    """Whether a JSON value is a chat message with non-empty text."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     return isinstance(value.get("content"), str) and bool(value["content"].strip())
 
 
 def split(prompts: list[Prompt], share: float) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts to train on and to measure on; the hash decides, so equal prompts stay together."""
+    """Split prompts into training and held-out ones by their hash; equal prompts stay together."""
     limit = round(share * 2**32)
     held_out = [int.from_bytes(p.digest[:4], "big") < limit for p in prompts]
     train = [p for p, out in zip(prompts, held_out, strict=True) if not out]
@@ -88,15 +85,15 @@ def split(prompts: list[Prompt], share: float) -> tuple[list[Prompt], list[Promp
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """Token ids of a prompt, the opening of the answer included, and of the answer in the file."""
+class TokenizedPrompt:
+    """Token ids of a prompt with the generation prompt, and of the given answer."""
 
     tokens: list[int]
-    said: list[int]
+    given: list[int]
 
 
-def tokenize(target: Target, prompts: list[Prompt]) -> list[Question]:
-    """Prompts and the file's answers as token ids.
+def tokenize(target: Target, prompts: list[Prompt]) -> list[TokenizedPrompt]:
+    """Token ids of the prompts and of their given answers.
 
     Raises DFlashError for a prompt that the target's chat template cannot write, and for one that
     leaves no room for an answer in the target's context.
@@ -114,15 +111,15 @@ def tokenize(target: Target, prompts: list[Prompt]) -> list[Question]:
                 f" holds {target.context_length}.",
                 hint="shorten the prompt or leave the line out",
             )
-        said: list[int] = []
-        if prompt.said:
+        given: list[int] = []
+        if prompt.given:
             end = target.tokenizer.eos_token_id
-            said = [*target.encode(without_overlap(text, prompt.said)), end]
-        encoded.append(Question(tokens, said))
+            given = [*target.encode(without_overlap(text, prompt.given)), end]
+        encoded.append(TokenizedPrompt(tokens, given))
     return encoded
 
 
-def without_overlap(opening: str, said: str) -> str:
-    """The answer without what the template already wrote of it, such as a <think> tag."""
-    overlaps = (n for n in range(len(said), 0, -1) if opening.endswith(said[:n]))
-    return said[next(overlaps, 0) :]
+def without_overlap(opening: str, given: str) -> str:
+    """The answer without its start that the template has written already, such as <think>."""
+    overlaps = (n for n in range(len(given), 0, -1) if opening.endswith(given[:n]))
+    return given[next(overlaps, 0) :]

@@ -1,11 +1,11 @@
-"""What a training run tells its caller while it works. Values only."""
+"""The events that a training run reports to its caller."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersProgress:
-    """The target is answering prompts: `done` of `total`, `tokens` written in `seconds`."""
+    """The target has answered `done` of `total` prompts, with `tokens` tokens in `seconds`."""
 
     done: int
     total: int
@@ -15,11 +15,11 @@ class AnswersProgress:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Ready to train.
+    """The run is ready to train.
 
-    sequences, held_out: how many prompts are trained on and measured on; dropped: those left out
-    because no answer fits into the length limit. steps, first_step: the whole run and where this
-    one begins. cache_bytes: memory that the taps may take.
+    sequences, held_out: the numbers of training and evaluation prompts; dropped: those without room
+    for an answer within the length limit. steps: of the whole run; first_step: where this one
+    starts. cache_bytes: the memory budget of the target's hidden states.
     """
 
     sequences: int
@@ -35,9 +35,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One optimiser step of `steps`, its weighted cross-entropy in nats, and what it learned from.
+    """One optimiser step of `steps`: its loss (weighted cross-entropy in nats) and its data.
 
-    `seconds` is the step's own time; `rate` the learning rate it used.
+    `seconds` is the time of the step, `rate` its learning rate.
     """
 
     step: int
@@ -52,7 +52,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Acceptance length τ on the held-out prompts, with the counts behind it."""
+    """Acceptance length τ on the held-out prompts, and its counts."""
 
     step: int
     tau: float
@@ -63,7 +63,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint to resume from was written; the drafter folder holds the same weights."""
+    """A checkpoint was written; the drafter folder holds the same weights."""
 
     step: int
     path: str

@@ -1,7 +1,7 @@
-"""The training loop: one optimiser step from one batch of sequences, until the steps are done.
+"""The training step: sampled anchors, loss, gradient and optimiser update of one batch.
 
-Paper section 4.1: AdamW, warm-up, cosine, clipped gradients; the target, its embedding and its head
-stay as they are. Knows no files and no terminal.
+DFlash paper, section 4.1: AdamW, warm-up, cosine decay, clipped gradients; the target, its
+embedding and its head are frozen.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from mlx.utils import tree_map
 
 from dflash_mlx.drafter.drafter import Drafter
 
-from .batches import Micro, Sequence, draw_anchors, epoch_batches, rectangles
-from .features import Features, padded, stacked
+from .batches import MicroBatch, Sequence, epoch_batches, micro_batches, sample_anchors
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
-from .optimizer import Stepper
+from .optimizer import TrainOptimizer
 from .settings import TrainSettings
+from .target_hidden import TargetHiddenCache, padded, stacked
 from .workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one step did; loss in nats, weighted mean over the step's slots."""
+class StepResult:
+    """Metrics of one step; `loss` is the weighted mean over all slots, in nats."""
 
     loss: float
     rate: float
@@ -36,27 +36,27 @@ class Outcome:
 
 
 class Trainer:
-    """A drafter, its optimiser and the data it learns from."""
+    """A drafter, its optimiser and its training data."""
 
     def __init__(
         self,
         drafter: Drafter,
         sequences: list[Sequence],
-        features: Features,
+        target_hidden: TargetHiddenCache,
         settings: TrainSettings,
         workers: Workers,
     ):
         self.drafter, self.sequences, self.settings = drafter, sequences, settings
-        self._features = features
-        self._stepper = Stepper(
+        self._target_hidden = target_hidden
+        self._optimizer = TrainOptimizer(
             settings.optimizer, drafter.config.hidden_size, settings.weight_decay
         )
-        self.optimizer = self._stepper.optimizer
+        self.optimizer = self._optimizer.optimizer
         self.optimizer.init(drafter.model.trainable_parameters())
         self._lengths = [len(s.tokens) for s in sequences]
         size = drafter.config.block_size
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
-        self._gradient = mx.value_and_grad(self._micro_loss)
+        self._gradient = mx.value_and_grad(self._loss)
         self._workers = workers
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.batches = -(-len(sequences) // settings.batch)
@@ -69,21 +69,21 @@ class Trainer:
             self._epoch = epoch, made
         return self._epoch[1]
 
-    def step(self, number: int) -> Outcome:
-        """Do step `number` (from 0); the same number on the same state gives the same result."""
+    def step(self, number: int) -> StepResult:
+        """Do step `number` (from 0). The result depends only on the state and the number."""
         epoch, place = divmod(number, len(self._batches(0)))
         rows = self._batches(epoch)[place]
         settings = self.settings
-        anchors = draw_anchors(self.sequences, rows, settings.anchors, settings.seed, number)
-        taps = self._features.rows([int(row) for row in rows])
-        micros = rectangles(anchors, settings.chunk)
-        loss, weight, gradient = self._accumulate(rows, taps, micros)
+        anchors = sample_anchors(self.sequences, rows, settings.anchors, settings.seed, number)
+        target_hidden = self._target_hidden.rows([int(row) for row in rows])
+        groups = micro_batches(anchors, settings.chunk)
+        loss, weight, gradient = self._accumulate(rows, target_hidden, groups)
         gradient, norm = clip_grad_norm(tree_map(lambda g: g / weight, gradient), settings.clip)
         rate = settings.rate_at(number, self.steps)
-        self._stepper.set_rate(rate)
+        self._optimizer.set_rate(rate)
         self.optimizer.update(self.drafter.model, gradient)
         mx.eval(self.drafter.model.parameters(), self.optimizer.state, norm)
-        return Outcome(
+        return StepResult(
             loss=float(loss / weight),
             rate=rate,
             gradient_norm=float(norm),
@@ -91,49 +91,57 @@ class Trainer:
             tokens=sum(self._lengths[row] for row in rows),
         )
 
-    def _accumulate(self, rows: np.ndarray, taps: list[mx.array], micros: list[Micro]):
-        """Sums over the step: weighted losses, weights, and the gradient of the first."""
+    def _accumulate(
+        self, rows: np.ndarray, target_hidden: list[mx.array], batches: list[MicroBatch]
+    ):
+        """Sums over the step: weighted losses, weights, and the gradient of the weighted losses."""
         loss = weight = mx.array(0.0)
         gradient = tree_map(mx.zeros_like, self.drafter.model.trainable_parameters())
-        waiting = iter(micros)
+        waiting = iter(batches)
         while group := list(islice(waiting, self._workers.count)):
-            parts = self._workers.map(lambda micro: self._differentiate(rows, taps, micro), group)
+            parts = self._workers.map(
+                lambda micro_batch: self._differentiate(rows, target_hidden, micro_batch), group
+            )
             for (part_loss, part_weight), part in parts:
                 loss, weight = loss + part_loss, weight + part_weight
                 gradient = tree_map(mx.add, gradient, part)
             mx.eval(loss, weight, gradient)
         return loss, weight, gradient
 
-    def _differentiate(self, rows: np.ndarray, taps: list[mx.array], micro: Micro):
-        """Build one rectangle's sums and gradient: ((loss, weight), gradient)."""
+    def _differentiate(
+        self, rows: np.ndarray, target_hidden: list[mx.array], micro_batch: MicroBatch
+    ):
+        """The sums and gradient of one micro-batch: ((loss, weight), gradient), not evaluated."""
         model = self.drafter.model
         parameters = model.trainable_parameters()
         try:
-            return self._gradient(parameters, *self._inputs(rows, taps, micro))
+            return self._gradient(parameters, *self._inputs(rows, target_hidden, micro_batch))
         finally:
-            # Differentiating leaves this thread's stand-ins in the model, of no use to others.
+            # value_and_grad leaves this thread's tracers in the model: restore the parameters.
             model.update(parameters)
 
-    def _inputs(self, rows: np.ndarray, taps: list[mx.array], micro: Micro) -> Iterator[mx.array]:
-        """taps, tokens, lengths and anchors of one rectangle, as `block_losses` takes them."""
-        tokens = [self.sequences[rows[i]].tokens for i in micro.rows]
-        last = int(micro.anchors.max())
-        yield stacked([taps[i] for i in micro.rows], last)
+    def _inputs(
+        self, rows: np.ndarray, target_hidden: list[mx.array], micro_batch: MicroBatch
+    ) -> Iterator[mx.array]:
+        """The arguments of `block_losses` for one micro-batch."""
+        tokens = [self.sequences[rows[i]].tokens for i in micro_batch.rows]
+        last = int(micro_batch.anchors.max())
+        yield stacked([target_hidden[i] for i in micro_batch.rows], last)
         yield mx.array(padded(tokens))
         yield mx.array([len(row) for row in tokens])
-        yield mx.array(micro.anchors)
+        yield mx.array(micro_batch.anchors)
 
-    def _micro_loss(
+    def _loss(
         self,
         parameters: dict[str, Any],
-        taps: mx.array,
+        target_hidden: mx.array,
         tokens: mx.array,
         lengths: mx.array,
         anchors: mx.array,
     ) -> tuple[mx.array, mx.array]:
-        """Sum of w_k * CE_k over a rectangle's slots, and of w_k: L is their quotient."""
+        """The sums of w_k CE_k and of w_k over the slots of a micro-batch (paper, section 3.3)."""
         self.drafter.model.update(parameters)
-        losses, counts = block_losses(self.drafter, taps, tokens, lengths, anchors)
+        losses, counts = block_losses(self.drafter, target_hidden, tokens, lengths, anchors)
         if self.settings.loss == "dpace":
             weights = dpace_weights(losses, counts)
         else:

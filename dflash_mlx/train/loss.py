@@ -1,7 +1,7 @@
 """The drafter's training forward pass and its loss (DFlash paper section 3.3).
 
-Every block is one batch element at its own position, with the context of its sequence; this is the
-inference computation, many anchors at a time. Knows no optimiser, and gives the target no gradient.
+Each block is one batch element with the context of its sequence: the computation of inference, for
+many anchors at once. The target gets no gradient.
 """
 
 import math
@@ -12,13 +12,13 @@ from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
 
-# Decay of the slot weights that the paper gives for three block sizes (section 4.1).
+# Block size and decay of the slot weights (DFlash paper, section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
-LOGITS = 1 << 26  # logits computed at once, 256 MiB in float32
+MAX_LOGITS = 1 << 26  # computed at once, 256 MiB in float32
 
 
 def default_gamma(block_size: int) -> float:
-    """The paper's decay for 8, 10 and 16; straight lines between and beyond, 1 at least."""
+    """The paper's decay for block size 8, 10 and 16; linear otherwise, at least 1."""
     (b0, g0), (b1, g1) = GAMMAS[:2] if block_size <= GAMMAS[1][0] else GAMMAS[1:]
     return max(1.0, g0 + (block_size - b0) * (g1 - g0) / (b1 - b0))
 
@@ -29,21 +29,21 @@ def decay_weights(block_size: int, gamma: float) -> mx.array:
 
 
 def dpace_weights(entropies: mx.array, valid: mx.array, alpha: float = 0.5) -> mx.array:
-    """D-PACE (arXiv 2605.18810): the weight of a slot is what its acceptance can still bring.
+    """Slot weights of D-PACE (arXiv 2605.18810), float32 [..., B - 1].
 
     entropies, valid: [..., B - 1] cross-entropies and 0/1 weights. With q the probability of the
     right token, smoothed to (1 - alpha) q + alpha, the weight of slot j is the sum over m >= j of
-    the product of the first m probabilities. No gradient flows through it.
+    the product of the first m probabilities. The weights have no gradient.
     """
     smooth = ((1 - alpha) * mx.exp(-mx.stop_gradient(entropies)) + alpha) * valid
     return mx.cumsum(mx.cumprod(smooth, axis=-1), axis=-1, reverse=True) * valid
 
 
-def visible(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
-    """Each layer's mask [n, 1, T, rows + T] for blocks at anchors [n] before `rows` context rows.
+def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[mx.array | None]:
+    """The mask of each layer, bool [n, 1, T, rows + T], for blocks at anchors [n].
 
-    Context strictly before the anchor, whose own taps do not exist yet at inference; then the
-    block's own slots (spec sections 1.5 and 6.2).
+    A block sees the context rows strictly before its anchor (the anchor has no target hidden state
+    at inference) and its own slots; see the DFlash paper, section 3.3. `rows`: of context.
     """
     start = anchors[:, None, None]
     slots = start + mx.arange(config.block_size)[:, None]
@@ -62,8 +62,8 @@ def block_hidden(
 ) -> mx.array:
     """Hidden states of the slots after the anchor: [n, m, B - 1, H].
 
-    context: of each layer, keys and values [n, nKV, S, d] of rows 0 .. S-1. tokens: [n, m] anchor
-    tokens. anchors: [n, m] their positions.
+    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1. tokens: the
+    anchors' token ids [n, m]. anchors: their positions [n, m].
     """
     config = drafter.config
     n, m = anchors.shape
@@ -72,24 +72,24 @@ def block_hidden(
     ids = mx.concatenate([tokens.reshape(-1, 1), masks], axis=1)
     shared = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
     rows = context[0][0].shape[2]
-    hidden = drafter.model(drafter.embed(ids), shared, flat, visible(config, flat, rows))
+    hidden = drafter.model(drafter.embed(ids), shared, flat, attention_masks(config, flat, rows))
     return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
 
 
 def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
-    """Cross-entropy in nats of each row: hidden [R, H], labels [R] -> float32 [R].
+    """Cross-entropy in nats: hidden [R, H], labels [R] -> float32 [R].
 
-    A big vocabulary's logits are made a slice of rows at a time, and again for the gradient.
+    The logits of a large vocabulary are computed in slices of rows, and again in the backward pass.
     """
 
     def rows(hidden: mx.array, labels: mx.array) -> mx.array:
-        # The gradient of log(softmax) costs no second exponential, that of logsumexp does.
+        # log(softmax): its gradient needs no second exponential, unlike that of logsumexp.
         chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
         at = mx.stop_gradient(labels)[:, None]
         right = mx.take_along_axis(chances, at, axis=-1)[:, 0]
         return -mx.log(mx.maximum(right, 1e-30))
 
-    step = max(1, LOGITS // drafter.config.vocab_size)
+    step = max(1, MAX_LOGITS // drafter.config.vocab_size)
     if len(labels) <= step:
         return rows(hidden, labels)
     again = mx.checkpoint(rows)
@@ -98,20 +98,24 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
 
 
 def block_losses(
-    drafter: Drafter, taps: mx.array, tokens: mx.array, lengths: mx.array, anchors: mx.array
+    drafter: Drafter,
+    target_hidden: mx.array,
+    tokens: mx.array,
+    lengths: mx.array,
+    anchors: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """Cross-entropies of all slots and whether they count, both float32 [n, m, B - 1].
+    """Cross-entropies of all slots and 0/1 weights of valid slots, both float32 [n, m, B - 1].
 
-    taps: [n, S, K * Ht] of at least the rows before the last anchor. tokens: [n, L] padded.
-    lengths: [n] without padding. anchors: [n, m], -1 for none. Slot k's label is the token at
-    anchor + k; slots after the sequence's end do not count.
+    target_hidden: [n, S, K * Ht], at least up to the last anchor. tokens: [n, L], padded. lengths:
+    [n], without padding. anchors: [n, m], -1 for padding. The label of slot k is the token at
+    anchor + k; slots after the end of the sequence are not valid.
     """
     slots = anchors[..., None] + mx.arange(1, drafter.config.block_size)
     counts = (anchors[..., None] >= 0) & (slots < lengths[:, None, None])
     at = mx.clip(slots, 0, tokens.shape[1] - 1)
     labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
     placed = mx.maximum(anchors, 0)
-    context = drafter.model.context(taps, 0)
+    context = drafter.model.context(target_hidden, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
     losses = cross_entropy(drafter, hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1))

@@ -1,7 +1,7 @@
-"""The mask token: a row of the target's embedding that never stands in text.
+"""Choice of the mask token: a row of the target's embedding that never occurs in text.
 
-It fills the block's empty slots (paper section 3.2), so the drafter must never meet it as a word.
-Knows the tokenizer's vocabulary; neither adds tokens nor changes rows.
+The mask token fills slots 1 to B-1 of a block (DFlash paper, section 3.2). The vocabulary and the
+embedding are not changed.
 """
 
 import re
@@ -17,11 +17,11 @@ MEANINGFUL = re.compile(
 
 
 def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = None) -> int:
-    """The id to use: `wanted` if it is given, else a free one found by the names of added tokens.
+    """The id of the mask token: `wanted` if given, else an unused token.
 
-    used: ids that stand in the data. Named masks come first, then reserved tokens, then embedding
-    rows without a token, then other added tokens; none that the data or the chat template use.
-    Raises DFlashError when nothing is free, or when `wanted` is not.
+    used: ids that occur in the data. The order of choice is: tokens named "mask", reserved tokens,
+    embedding rows without a token, other added tokens; never one that the data or the chat template
+    use. Raises DFlashError if there is none, or if `wanted` is in use.
     """
     taken = set(used) | set(target.eos_ids)
     if wanted is not None:

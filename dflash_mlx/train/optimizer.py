@@ -1,7 +1,6 @@
-"""The two ways to take a step: Muon for the matrices, or AdamW as in the paper.
+"""The optimiser: Muon for matrices and AdamW for the rest, or AdamW for all as in the paper.
 
-Muon (orthogonalised momentum) learns from far fewer blocks; norms stay with AdamW. Knows
-nothing of the model but which of its tensors are matrices.
+Muon (orthogonalised momentum) needs far fewer blocks.
 """
 
 import math
@@ -10,22 +9,22 @@ import mlx.core as mx
 from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer
 
 
-class Stepper:
-    """An optimiser whose learning rate is set before each step."""
+class TrainOptimizer:
+    """An mlx optimiser whose learning rate is set before each step."""
 
     def __init__(self, kind: str, hidden_size: int, weight_decay: float):
-        """kind: "adamw" or "muon". weight_decay: AdamW's, decoupled."""
+        """kind: "adamw" or "muon". weight_decay: for AdamW, decoupled."""
         adamw = AdamW(0.0, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
         self.optimizer: Optimizer = adamw
         self._factors: list[tuple[Optimizer, float]] = [(adamw, 1.0)]
         if kind == "muon":
-            # 0.2 sqrt(H) gives a step the size of AdamW's, so that one rate serves both.
+            # The factor 0.2 sqrt(H) matches the update size of AdamW, so that both use one rate.
             muon = Muon(0.0, momentum=0.95, weight_decay=0.0)
             self._factors.append((muon, 0.2 * math.sqrt(hidden_size)))
             self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
 
     def set_rate(self, rate: float) -> None:
-        """Choose the learning rate of the next step, in AdamW's measure."""
+        """Set the learning rate of the next step, as for AdamW."""
         for optimizer, factor in self._factors:
             optimizer.learning_rate = rate * factor
 

@@ -1,6 +1,6 @@
-"""A whole training run: read prompts, have them answered, train, measure, save, go on after a kill.
+"""A training run: prompts, answers of the target, training steps, evaluation, checkpoints, resume.
 
-Ties the other modules of this package together and reports through a callback; prints nothing.
+The run reports events through a callback.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from dflash_mlx.cpu.modules import unsettle
+from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
@@ -24,29 +24,29 @@ from dflash_mlx.target.target import Target
 
 from .answers import AnswerSettings, answer_all
 from .batches import Sequence
-from .checkpoint import export, found, load_state, read_state, save_state
+from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
 from .data import Prompt, read_prompts, split, tokenize
 from .events import Event, Measured, Prepared, Saved, StepDone
-from .features import Features, stacked
 from .loop import Trainer
 from .mask_token import choose_mask_token
 from .settings import TrainSettings
 from .shape import Shape, draft_config
-from .tau import Acceptance, joined, walk
+from .target_hidden import TargetHiddenCache, stacked
+from .tau import Acceptance, merge_counts, replay_answers
 from .workers import Workers
 
-EVAL_TOKENS = 8192  # padded context rows measured at once
-# Settings that may differ when a run goes on: they change no step.
-FREE = {"eval_every", "eval_prompts", "save_every", "cache_mb", "dtype", "epochs", "steps"}
+MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
+# Settings that may change when a run resumes: they change no step.
+MAY_CHANGE = {"eval_every", "eval_prompts", "save_every", "cache_mb", "dtype", "epochs", "steps"}
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to train, from what, and where to put it.
+    """The input and output of a training run.
 
-    val: held-out prompts; None takes `val_share` of the prompts. warm_start: a drafter to go on
-    from, whose shape is then used. answers: file of the target's answers, `out`/answers.jsonl if
-    None.
+    val: file of held-out prompts; None takes `val_share` of the prompts. warm_start: folder of a
+    drafter to start from, whose shape is used. answers: file of the target's answers; None is
+    `out`/answers.jsonl.
     """
 
     prompts: Path
@@ -71,10 +71,10 @@ class Run:
         answers: AnswerSettings,
         report: Callable[[Event], None],
     ):
-        """Prepare everything: answers are made here. Raises DFlashError."""
+        """Prepare the run; generates the missing answers. Raises DFlashError for invalid input."""
         self.job, self.settings, self.report = job, settings, report
         job.out.mkdir(parents=True, exist_ok=True)
-        checkpoints = found(self._checkpoints)
+        checkpoints = list_checkpoints(self._checkpoints)
         if checkpoints and not job.resume:
             raise DFlashError(
                 f"'{job.out}' already holds a run.",
@@ -82,7 +82,7 @@ class Run:
             )
         if job.resume and not checkpoints:
             raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
-        unsettle(target.model)
+        restore_modules(target.model)
         train, val = self._prompts()
         questions = tokenize(target, train + val)
         made = answer_all(
@@ -101,13 +101,13 @@ class Run:
             )
         self._build(target, whole)
         self._workers, budget = Workers(), settings.cache_mb << 20
-        features = Features(target, sequences, budget, self._workers)
-        self._eval_features = Features(target, self._held_out, budget, self._workers)
-        self.trainer = Trainer(self.drafter, sequences, features, settings, self._workers)
+        hidden = TargetHiddenCache(target, sequences, budget, self._workers)
+        self._eval_hidden = TargetHiddenCache(target, self._held_out, budget, self._workers)
+        self.trainer = Trainer(self.drafter, sequences, hidden, settings, self._workers)
         self._identity = self._identify(sequences)
         self.step = 0
         if checkpoints:
-            self._go_on(checkpoints[-1])
+            self._resume(checkpoints[-1])
         report(
             Prepared(
                 sequences=len(sequences),
@@ -134,7 +134,7 @@ class Run:
         return (train, val) if train else (val, [])
 
     def _build(self, target: Target, sequences: list[Sequence]) -> None:
-        """Make the drafter: new, or with the weights and the shape of another one."""
+        """Make the drafter: new, or with the weights and the shape of `warm_start`."""
         used = {token for s in sequences for token in s.tokens}
         if self.job.warm_start:
             self.raw = load_config(self.job.warm_start)
@@ -149,7 +149,7 @@ class Run:
             check_tensors(self.job.warm_start, config, target.hidden_size)
             self.drafter = load_drafter(self.job.warm_start, config, target)
             self.drafter.model.set_dtype(mx.float32)
-            unsettle(self.drafter.model)
+            restore_modules(self.drafter.model)
             mx.eval(self.drafter.model.parameters())
             return
         mask = choose_mask_token(target, used, self.job.mask_token)
@@ -162,9 +162,9 @@ class Run:
         self.drafter = Drafter(model, target.embed, target.head)
 
     def _identify(self, sequences: list[Sequence]) -> dict[str, Any]:
-        """What must be the same when a run goes on."""
+        """The values that must be equal when a run resumes."""
         data = hashlib.sha256(json.dumps([(s.answer, s.tokens) for s in sequences]).encode())
-        kept = {k: v for k, v in asdict(self.settings).items() if k not in FREE}
+        kept = {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
         return {
             "settings": kept,
             "steps": self.trainer.steps,
@@ -172,7 +172,7 @@ class Run:
             "draft": self.raw,
         }
 
-    def _go_on(self, place: Path) -> None:
+    def _resume(self, place: Path) -> None:
         state = read_state(place)
         for name, now in self._identity.items():
             if json.loads(json.dumps(now)) != state.get(name):
@@ -188,9 +188,9 @@ class Run:
         log.write_text("".join(f"{line}\n" for line in kept))
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Do the steps that are left, measuring and saving on the way and at the end.
+        """Do the remaining steps, with evaluations and checkpoints.
 
-        When `stop` says so after a step, save and return False; else True.
+        If `stop` returns true after a step, saves and returns False; else returns True.
         """
         try:
             return self._train(stop)
@@ -207,7 +207,7 @@ class Run:
             event = StepDone(self.step, last, seconds=seconds, **asdict(done))
             self._log(event)
             if self.step % settings.eval_every == 0 or self.step == last:
-                self.measure()
+                self.evaluate()
             stopped = stop() and self.step < last
             if self.step % settings.save_every == 0 or self.step == last or stopped:
                 self.save()
@@ -215,21 +215,23 @@ class Run:
                 return False
         return True
 
-    def measure(self) -> Acceptance | None:
-        """Acceptance length on the held-out prompts; None when there are none."""
+    def evaluate(self) -> Acceptance | None:
+        """Log the acceptance length on the held-out prompts; None if there are none."""
         began = time.perf_counter()
         lengths = [len(s.tokens) for s in self._held_out]
         numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
         parts = []
         while numbers:
             longest = lengths[numbers[-1]]
-            part = numbers[-max(1, EVAL_TOKENS // longest) :]
+            part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
             numbers = numbers[: -len(part)]
-            taps = stacked(self._eval_features.rows(part), longest)
-            parts.append(walk(self.drafter, taps, [self._held_out[n] for n in part]))
+            target_hidden = stacked(self._eval_hidden.rows(part), longest)
+            parts.append(
+                replay_answers(self.drafter, target_hidden, [self._held_out[n] for n in part])
+            )
         if not parts:
             return None
-        result = joined(parts)
+        result = merge_counts(parts)
         seconds = time.perf_counter() - began
         self._log(
             Measured(self.step, result.tau, result.verifies, result.accepted_by_position, seconds)
@@ -240,7 +242,7 @@ class Run:
         """Write a checkpoint and the drafter folder."""
         state = {"step": self.step, **self._identity}
         place = save_state(self._checkpoints, self.drafter.model, self.trainer.optimizer, state)
-        export(self.job.out, self.raw, self.drafter.model, self.settings.dtype)
+        export_drafter(self.job.out, self.raw, self.drafter.model, self.settings.dtype)
         self.report(Saved(self.step, str(place)))
 
     def _log(self, event: StepDone | Measured) -> None:
@@ -250,12 +252,12 @@ class Run:
 
 
 def parameter_count(model: DraftModel) -> int:
-    """How many numbers are trained."""
+    """The number of trained parameters."""
     return sum(array.size for _, array in tree_flatten(model.parameters()))  # type: ignore
 
 
 def is_before(line: str, step: int) -> bool:
-    """Whether a log line is whole and belongs to the first `step` steps."""
+    """Whether a log line is valid and belongs to the first `step` steps."""
     try:
         return json.loads(line)["step"] <= step
     except (ValueError, KeyError, TypeError):

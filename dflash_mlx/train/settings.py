@@ -1,4 +1,4 @@
-"""The numbers of a training run, checked."""
+"""Settings of a training run, with validation."""
 
 import math
 from dataclasses import dataclass
@@ -8,15 +8,15 @@ from dflash_mlx.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How a drafter is trained; the defaults are the paper's where it states them (section 4.1).
+    """Hyper-parameters; defaults from the DFlash paper where it states them (section 4.1).
 
-    epochs, steps: length of the run; `steps` wins. batch: sequences a step. anchors: blocks a
-    sequence and step, at most. chunk: blocks in memory at once. rate: peak of the learning rate,
-    reached after the share `warmup` of the steps and brought to 0 along a cosine. clip: greatest
-    norm of the gradient. optimizer: "muon" for the matrices, or "adamw" for all as in the paper.
-    loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by block size. eval_every,
-    save_every: in steps. cache_mb: MiB of taps kept in memory, as bfloat16, instead of asking the
-    target again. dtype: of the finished weights.
+    epochs, steps: length of the run; `steps` takes precedence. batch: sequences per step. anchors:
+    maximum of blocks per sequence and step. chunk: blocks in one micro-batch. rate: peak learning
+    rate, after a linear warm-up over the share `warmup` of the steps; then cosine decay to 0. clip:
+    maximum norm of the gradient. optimizer: "muon" for the matrices, or "adamw" for all as in the
+    paper. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by block size.
+    eval_every, save_every: in steps. cache_mb: MiB of target hidden states to keep in memory, as
+    bfloat16. dtype: of the exported weights.
     """
 
     epochs: int = 6
@@ -40,7 +40,7 @@ class TrainSettings:
     dtype: str = "bfloat16"
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a number that makes no run."""
+        """Raise UsageError for an invalid value."""
         for name in ("epochs", "batch", "anchors", "chunk", "eval_every", "save_every", "rate"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}.", hint="give 1 or more")
@@ -59,7 +59,7 @@ class TrainSettings:
                 )
 
     def rate_at(self, step: int, steps: int) -> float:
-        """Learning rate of step 0 .. steps - 1: linear up, then half a cosine down to 0."""
+        """The learning rate of step 0 .. steps - 1: linear warm-up, then cosine decay to 0."""
         warm = max(1, round(self.warmup * steps))
         if step < warm:
             return self.rate * (step + 1) / warm

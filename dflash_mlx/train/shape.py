@@ -1,4 +1,4 @@
-"""A new drafter's `config.json`, from its target's. Writes Z Lab's keys; computes nothing."""
+"""The `config.json` of a new drafter, with Z Lab's keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,10 @@ from dflash_mlx.target.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A drafter's size; None takes the target's own number.
+    """The size of a drafter; None takes the target's value.
 
-    layers None: one for four of the target's, at most 5. taps: how many target layers are read, or
-    which. Paper section 4.1: 5 layers, 5 taps, block 16.
+    layers None: a quarter of the target's, at most 5. taps: the number of target layers whose
+    outputs the drafter reads, or their ids. DFlash paper, section 4.1: 5 layers, 5 taps, block 16.
     """
 
     layers: int | None = None
@@ -26,7 +26,7 @@ class Shape:
 
 
 def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
-    """The tapped layers: those named, or so many by the reference's rule, each only once."""
+    """The target layers to read: the given ids, or `taps` layers by Z Lab's default rule."""
     if isinstance(taps, int):
         if taps < 1:
             raise UsageError("a drafter needs at least one tap.", hint="give --taps 5")
@@ -41,7 +41,10 @@ def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...
 
 
 def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, Any]:
-    """The config of a DFlash v1 drafter for this target, in Z Lab's layout (spec section 1.1)."""
+    """The config of a DFlash v1 drafter for a target, in Z Lab's layout.
+
+    Raises UsageError for a shape that is not possible.
+    """
     raw = {**target.config, **(target.config.get("text_config") or {})}
     heads = shape.heads or raw["num_attention_heads"]
     kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)

@@ -1,7 +1,7 @@
-"""Acceptance length on held-out prompts, without running the target again.
+"""Acceptance length τ on held-out prompts, without target passes.
 
-The target's greedy answer is known, so a greedy verify accepts just the drafts that agree with it:
-walking the answer block by block gives the very rounds that decoding would take. Knows no sampling.
+The target's greedy answers are known, and greedy verification accepts the drafts that equal them.
+So a replay of an answer block by block gives the rounds of greedy decoding.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .loss import block_hidden
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Counts over all verifies; tokens after an answer's end are not counted."""
+    """Counts over all verifies, without tokens after the end of an answer."""
 
     committed: int
     verifies: int
@@ -29,15 +29,17 @@ class Acceptance:
         return self.committed / self.verifies if self.verifies else 0.0
 
 
-def walk(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) -> Acceptance:
-    """Draft along the answers of sequences whose taps [n, S, K * Ht] are padded to one length."""
+def replay_answers(
+    drafter: Drafter, target_hidden: mx.array, sequences: list[Sequence]
+) -> Acceptance:
+    """Draft the answers of n sequences block by block; target_hidden [n, S, K * Ht], padded."""
     width = drafter.config.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
     tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence.tokens)] = sequence.tokens
     at = np.array([s.answer for s in sequences])
-    context = drafter.model.context(taps, 0)
+    context = drafter.model.context(target_hidden, 0)
     mx.eval(context)
     committed = verifies = 0
     by_position = np.zeros(width, dtype=int)
@@ -58,8 +60,8 @@ def walk(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) -> Accepta
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
 
 
-def joined(parts: list[Acceptance]) -> Acceptance:
-    """The sum of several counts, of one block size."""
+def merge_counts(parts: list[Acceptance]) -> Acceptance:
+    """The sum of several counts; all have one block size."""
     positions = zip(*(p.accepted_by_position for p in parts), strict=True)
     return Acceptance(
         sum(p.committed for p in parts),

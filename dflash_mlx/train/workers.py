@@ -1,7 +1,7 @@
-"""Independent pieces of work computed side by side. Knows threads and devices, not the work.
+"""Parallel evaluation of independent MLX graphs by threads.
 
-On a CPU one thread of MLX keeps one core busy, so there is a thread for each core; each has a
-stream of its own. A GPU is kept busy by one.
+On a CPU one thread of MLX uses one core, so there is a thread, with its own stream, for each core.
+On a GPU one thread is enough.
 """
 
 import os
@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 
 def worker_count() -> int:
-    """One for each core where MLX computes on the CPU, at most 8; else 1."""
+    """The number of cores, at most 8, if MLX computes on the CPU; else 1."""
     return min(8, os.cpu_count() or 1) if on_cpu() else 1
 
 
 class Workers:
-    """A fixed number of threads, or this thread alone if that number is 1."""
+    """A fixed number of threads; with `count` 1 the calling thread."""
 
     def __init__(self, count: int | None = None):
         self.count = count or worker_count()
@@ -32,9 +32,9 @@ class Workers:
         self._building = Lock()
 
     def map(self, build: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Build a graph from each item and evaluate them side by side; results in order.
+        """Build a graph from each item and evaluate them in parallel; results in order.
 
-        Building is done one at a time, because it may put tracers into a shared model.
+        Only one graph is built at a time, because `build` may put tracers into a shared model.
         """
 
         def work(item: Item) -> Result:
@@ -50,16 +50,16 @@ class Workers:
         return list(self._pool.map(work, items))
 
     def close(self) -> None:
-        """End the threads; `map` starts new ones.
+        """End the threads; a later `map` starts new ones.
 
         MLX aborts the process if a thread's streams outlive it, and Python does not wait for the
-        very end of a thread: so each gives up its streams while it is waited for.
+        end of a thread. So each thread clears its streams while this method waits.
         """
         if self._pool is not None:
             together = Barrier(self.count)
 
             def leave(number: int) -> None:
-                together.wait()  # or one thread would leave twice, and another never
+                together.wait()  # else one thread may take two items, and another none
                 mx.clear_streams()
 
             list(self._pool.map(leave, range(self.count)))

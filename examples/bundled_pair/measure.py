@@ -108,7 +108,7 @@ def overhead(pair: Pair, count: int) -> None:
     """Replay each greedy answer with bare draft and verify passes, and compare the round times."""
     import mlx.core as mx
 
-    from dflash_mlx.context import Context
+    from dflash_mlx.sequence import Sequence
 
     shares, rounds, drafts, verifies = [], [], [], []
     for number, sample in enumerate(held_out(count)):
@@ -117,28 +117,29 @@ def overhead(pair: Pair, count: int) -> None:
         stats = result.stats
         if not number or stats.verifies < 2:
             continue
-        context = Context(pair.target, pair.drafter)
-        context.read(ids, lambda done, total: None)
-        cache = context.draft_cache
+        sequence = Sequence(pair.target, pair.drafter)
+        sequence.read(ids)
+        cache = sequence.draft_cache
         assert cache is not None
         assert pair.drafter is not None
         draft_time = verify_time = 0.0
         anchor, rest, taps = result.tokens[0], result.tokens[1:], None
         for kept in stats.committed:
-            width = min(pair.drafter.config.block_size, MAX_TOKENS - len(result.tokens) + len(rest))
+            width = pair.drafter.config.block_size
+            room = MAX_TOKENS - len(result.tokens) + len(rest)
             began = time.perf_counter()
             if taps is not None:
                 cache.absorb(taps)
-            drafted = mx.argmax(cache.draft_logits(anchor, width), axis=-1)
+            drafted = cache.block(anchor, width).greedy().tokens[:room]
             mx.eval(drafted, cache.state)
             middle = time.perf_counter()
-            logits, all_taps = context.verify(anchor, drafted)
-            mx.eval(mx.argmax(logits, axis=-1), all_taps)
+            found = sequence.verify(anchor, drafted)
+            mx.eval(mx.argmax(found.logits, axis=-1), found.taps)
             verify_time += time.perf_counter() - middle
             draft_time += middle - began
-            context.target_cache.rewind(len(context.tokens) + kept)
-            context.tokens += (anchor, *rest[: kept - 1])
-            taps, anchor, rest = all_taps[:, :kept], rest[kept - 1], rest[kept:]
+            sequence.target_cache.rewind(len(sequence.tokens) + kept)
+            sequence.tokens += (anchor, *rest[: kept - 1])
+            taps, anchor, rest = found.taps[:, :kept], rest[kept - 1], rest[kept:]
         n = stats.verifies
         rounds.append(1000 * stats.decode_seconds / n)
         drafts.append(1000 * draft_time / n)

@@ -37,7 +37,7 @@ from text import held_out, samples
 
 import dflash_mlx
 from dflash_mlx import Pair
-from dflash_mlx.context import Context
+from dflash_mlx.sequence import Sequence
 from dflash_mlx.target import recurrent
 
 ROWS, MAX_TOKENS = 16, 120
@@ -92,9 +92,9 @@ def ratios(pair: Pair, stock: Any, length: int, seed: int, rounds: int) -> None:
         if len(ids) >= length + ROWS:
             break
     read, block = ids[:length], mx.array(ids[length : length + ROWS])
-    context = Context(pair.target, None)
-    context.read(read, lambda done, total: None)
-    cache, caches = context.target_cache, make_prompt_cache(stock)
+    sequence = Sequence(pair.target, None)
+    sequence.read(read)
+    cache, caches = sequence.target_cache, make_prompt_cache(stock)
     mx.eval(stock(mx.array([read]), cache=caches), [c.state for c in caches])
 
     def plain() -> None:
@@ -108,7 +108,8 @@ def ratios(pair: Pair, stock: Any, length: int, seed: int, rounds: int) -> None:
                 layer.trim(ROWS)
 
     def verify() -> None:
-        mx.eval(context.verify(ids[length], block[1:]), cache.state)
+        found = sequence.verify(ids[length], block[1:])
+        mx.eval(found.logits, found.taps, cache.state)
 
     def ours() -> None:
         verify()
@@ -120,7 +121,7 @@ def ratios(pair: Pair, stock: Any, length: int, seed: int, rounds: int) -> None:
         mx.eval(pair.target.forward(block[None], cache), cache.state)
 
     def sparse() -> None:
-        with patch.object(recurrent, "HELD", 2 * state):
+        with patch.object(recurrent, "KEPT_STATES", 2 * state):
             ours()
 
     state: int = next(c[1].nbytes for c in caches if isinstance(c, ArraysCache))  # type: ignore

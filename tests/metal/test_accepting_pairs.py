@@ -80,7 +80,7 @@ def test_golden_answers(name: str, kernels: set[str]) -> None:
 @pytest.mark.parametrize("name", ["sampling", "sampling_dflash2"])
 @pytest.mark.parametrize("accept", ["token", "block"])
 def test_sampled_answers(name: str, accept: str) -> None:
-    """The same words give the same answers, from q of the whole vocabulary and of candidates."""
+    """The same random bits give the same answers, from a full q and from that of candidates."""
     ran: set[str] = set()
     for seed in range(20 if tiny.ALL else 4):
         params = SamplingParams(temperature=1.3, top_p=0.95, presence_penalty=0.4, seed=seed)
@@ -132,4 +132,4 @@ def test_damaged_logits_are_refused() -> None:
         with emulated():
             rule = make_rule("token", params, 12, Kernels(MetalLauncher()))
             with pytest.raises(DFlashError, match="not numbers"):
-                rule.judge(draft, logits, [])
+                rule.accept(draft, rule.outcome(draft, logits, [], 0))

@@ -15,8 +15,8 @@ import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
 from dflash_mlx.proof import prove as proof
-from dflash_mlx.proof import verdicts
-from dflash_mlx.proof.prove import Verdict, prove
+from dflash_mlx.proof import results
+from dflash_mlx.proof.prove import KernelResult, prove
 from dflash_mlx.proof.shapes import GENERIC
 from dflash_mlx.proof.trials import TRIALS
 
@@ -30,7 +30,7 @@ FAULTS: list[tuple[str, Edit]] = [
     ("verify_accept", ("a.value > b.value", "a.value >= b.value")),
     ("verify_accept", ("0x7fffffffu) > 0x7f800000u", "0x7fffffffu) >= 0x7f800000u")),
     ("verify_accept_sample", ("exclusive_sum(own)", "inclusive_sum(own)")),
-    ("verify_accept_sample", ("word >> 8", "word >> 9")),
+    ("verify_accept_sample", ("bits >> 8", "bits >> 9")),
     ("verify_accept_sample", ("i < (slot + 1) * K; i++", "i + 1 < (slot + 1) * K; i++")),
     ("selector_walk", ("score[i] > score[best]", "score[i] >= score[best]")),
     ("selector_walk", ("hidden[slot * rank + r]", "hidden[r]")),
@@ -60,7 +60,7 @@ class Neighbourly(MetalLauncher):
         return [(first * (1 + several * 2**-7)).astype(first.dtype), *rest]
 
 
-def verdict_on(name: str, launcher: Launcher) -> Verdict:
+def result_of(name: str, launcher: Launcher) -> KernelResult:
     """What the proof makes of one operation, at the generic shapes."""
     with emulated(strict=False):
         (found,) = prove(launcher, GENERIC, trials=(TRIAL[name],), budget=0.0)
@@ -70,7 +70,7 @@ def verdict_on(name: str, launcher: Launcher) -> Verdict:
 @pytest.mark.parametrize("name", TRIAL)
 def test_honest_kernels_are_right(name: str) -> None:
     """And nearer to their references than the proof asks for."""
-    found = verdict_on(name, MetalLauncher())
+    found = result_of(name, MetalLauncher())
     assert found.right, found.reason
     assert found.error is not None
     assert found.error < 1e-3
@@ -80,7 +80,7 @@ def test_honest_kernels_are_right(name: str) -> None:
 def test_broken_kernels_are_wrong(name: str, edit: Edit) -> None:
     """At least two faults an operation."""
     launcher = Faulty(edit)
-    found = verdict_on(name, launcher)
+    found = result_of(name, launcher)
     assert sum(launcher.found.values())
     assert not found.right
     assert "its reference" in found.reason or "no number" in found.reason
@@ -130,9 +130,9 @@ def test_each_operation_has_a_fault() -> None:
 def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     """A machine that seems to compute by Metal, where no kernel is too slow."""
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
-    monkeypatch.setattr(proof, "SLOW", float("inf"))
+    monkeypatch.setattr(proof, "MAX_TIME_RATIO", float("inf"))
     monkeypatch.setattr(proof, "RUNS", 1)
-    monkeypatch.setattr(proof, "SERIES", 1)
+    monkeypatch.setattr(proof, "CALLS", 1)
     with emulated(strict=False) as emulator:
         yield emulator
 
@@ -179,7 +179,7 @@ def test_doctor_and_answers_with_a_broken_kernel(
     assert "verify_accept off: decides otherwise" in notes.kernels_line(pair.target.kernels)
 
     monkeypatch.setattr(dispatch, "MetalLauncher", MetalLauncher)
-    verdicts.verdict_file().unlink()
+    results.results_file().unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
     assert said["kernels"]["off"] == {}

@@ -132,7 +132,7 @@ EDITS: list[Edit] = [
     ("score[i] > score[best]", "score[i] >= score[best]"),
     ("uint i = 1; i < K; i++", "uint i = 1; i < K - 1; i++"),
     ("hidden[slot * rank + r]", "hidden[r]"),
-    ("own[slot * K + i] + sum", "sum"),
+    ("unary[slot * K + i] + sum", "sum"),
     ("after * rank + r", "after * rank + r + 1"),
     ("const P product = P(", "const float product = ("),
 ]

@@ -1,4 +1,4 @@
-"""The kernels of the sampled verify: bit for bit the reference's decisions, for the same words."""
+"""The kernels of the sampled verify: bit for bit the reference's decisions, for the same bits."""
 
 import mlx.core as mx
 import pytest
@@ -12,20 +12,20 @@ from .emulator import compare
 from .ours import Edit, caught, check, run, through
 
 OP = masked(verify_accept_sample.OP)
-every_rule = pytest.mark.parametrize("joint", [False, True], ids=["token", "block"])
+every_rule = pytest.mark.parametrize("block", [False, True], ids=["token", "block"])
 every_q = pytest.mark.parametrize("k", [0, 5], ids=["dense", "sparse"])
 
 
-def full(case: tuple[mx.array, ...], joint: bool) -> tuple:
+def full(case: tuple[mx.array, ...], block: bool) -> tuple:
     """A case as the operation's arguments."""
-    *first, words = case
+    *first, random_bits = case
     candidates = first.pop() if len(first) == 4 else None
-    return (*first, candidates, words, joint)
+    return (*first, candidates, random_bits, block)
 
 
-def agree(case: tuple[mx.array, ...], joint: bool, **how: str) -> mx.array:
+def agree(case: tuple[mx.array, ...], block: bool, **how: str) -> mx.array:
     """One run, held against the reference; its outcome."""
-    arguments = full(case, joint)
+    arguments = full(case, block)
     outcome = run(through(OP), *arguments, **how)
     assert not outcome.findings
     compare(outcome.outputs[0], OP.reference(*arguments), 0, 0, "outcome")
@@ -34,7 +34,7 @@ def agree(case: tuple[mx.array, ...], joint: bool, **how: str) -> mx.array:
 
 @every_rule
 @every_q
-def test_every_run_equals_the_reference(joint: bool, k: int) -> None:
+def test_every_run_equals_the_reference(block: bool, k: int) -> None:
     """Schedules, sanitizers and the race check, two chunks a row; what is read, and how often.
 
     The rows of p are summed once, the row of the bonus token alone if token by token; then one
@@ -42,10 +42,10 @@ def test_every_run_equals_the_reference(joint: bool, k: int) -> None:
     """
     rows, vocab = 4, 4500
     case = sampled(1, rows, vocab, k)
-    outcome = check(through(OP), OP.reference, *full(case, joint))
+    outcome = check(through(OP), OP.reference, *full(case, block))
     sums, draw = (record.traffic["p"].touched_loads for record in outcome.records)
     kept = int(outcome.outputs[0][1])
-    summed = range(rows) if joint else [kept]
+    summed = range(rows) if block else [kept]
     chances = rows - 1 - len([row for row in summed if row < rows - 1])
     assert sums == 4 * (len(summed) * vocab + chances)
     assert draw <= 4 * (4096 + 2 * rows)
@@ -53,65 +53,65 @@ def test_every_run_equals_the_reference(joint: bool, k: int) -> None:
 
 @every_rule
 @every_q
-def test_many_blocks(joint: bool, k: int) -> None:
+def test_many_blocks(block: bool, k: int) -> None:
     """Near and far drafters, flat and sharp targets, one draft and many, small vocabularies."""
     seen = set()
     for seed in range(40 if ALL else 12):
         rows, vocab = 2 + seed % 7, (6, 33, 300)[seed % 3]
         apart, hot = (0.0, 0.3, 2.0)[seed // 3 % 3], (0.5, 6.0)[seed % 2]
         case = sampled(seed, rows, vocab, k, apart, hot)
-        outcome = agree(case, joint, schedule=f"random:{seed}")
+        outcome = agree(case, block, schedule=f"random:{seed}")
         seen.add(int(outcome[1]))
     assert len(seen) > 2
 
 
 @every_rule
-def test_words_on_every_border(joint: bool) -> None:
+def test_words_on_every_border(block: bool) -> None:
     """Where a word stands exactly between two decisions both take the same one."""
-    kept = [int(agree(case, joint)[1]) for case in level()]
-    assert kept == ([2, 2, 2, 0, 2, 0, 1, 0] if joint else [0, 2, 0, 2, 2, 0, 1, 0])
+    kept = [int(agree(case, block)[1]) for case in level()]
+    assert kept == ([2, 2, 2, 0, 2, 0, 1, 0] if block else [0, 2, 0, 2, 2, 0, 1, 0])
     tokens = (0, 7, 900, 2500, 4095, 4300)
     for case in on_borders(sampled(8, 3, 4400, hot=1.0), tokens):
-        agree(case, joint)
+        agree(case, block)
 
 
 @every_rule
 @every_q
-def test_the_first_and_the_last_token(joint: bool, k: int) -> None:
+def test_the_first_and_the_last_token(block: bool, k: int) -> None:
     """The smallest and the largest word draw tokens that have a chance; p equal to q too."""
     for seed, apart in enumerate((0.0, 1.0)):
-        *case, words = sampled(seed, 4, 40, k, apart)
+        *case, random_bits = sampled(seed, 4, 40, k, apart)
         for word in (0, 2**32 - 1):
-            case_of = (*case, mx.concatenate([words[:-1], mx.array([word], dtype=mx.uint32)]))
-            outcome = agree(case_of, joint)
+            case_of = (*case, mx.concatenate([random_bits[:-1], mx.array([word], dtype=mx.uint32)]))
+            outcome = agree(case_of, block)
             assert 0 <= int(outcome[2]) < 40
 
 
 @every_rule
-def test_rows_that_are_no_numbers(joint: bool) -> None:
+def test_rows_that_are_no_numbers(block: bool) -> None:
     """A NaN in any row is flagged, in rows that nobody looks at too; filtered tokens are not."""
     scores, *rest = sampled(5, 4, 50)
     filtered = mx.where(scores < 0, -mx.inf, scores)
-    assert agree((filtered, *rest), joint)[0].item() == 0
+    assert agree((filtered, *rest), block)[0].item() == 0
     for row in range(4):
         broken = mx.array(scores)
         broken[row, 7 * row] = mx.nan
-        assert agree((broken, *rest), joint)[0].item() == 1
+        assert agree((broken, *rest), block)[0].item() == 1
 
 
 def test_most_rows_and_a_large_vocabulary() -> None:
     """The largest block; 64 chunks, a token in the last one."""
-    for joint in (False, True):
-        agree(sampled(1, 256, 6, 0, 0.1), joint)
-    scores, drafts, q, words = sampled(2, 2, 262_144, 0, 0.5, 1.0)
+    for block in (False, True):
+        agree(sampled(1, 256, 6, 0, 0.1), block)
+    scores, drafts, q, random_bits = sampled(2, 2, 262_144, 0, 0.5, 1.0)
     high = mx.array([2**32 - 1] * 2, dtype=mx.uint32)
-    for joint in (False, True) if ALL else (True,):
-        assert int(agree((scores, drafts, q, high), joint)[2]) > 262_144 - 4096
+    for block in (False, True) if ALL else (True,):
+        assert int(agree((scores, drafts, q, high), block)[2]) > 262_144 - 4096
         if ALL:
-            agree((scores, drafts, q, words), joint)
+            agree((scores, drafts, q, random_bits), block)
 
 
-def cases_of(joint: bool, k: int) -> list[tuple]:
+def cases_of(block: bool, k: int) -> list[tuple]:
     """Blocks that show the planted faults below."""
     cases = [sampled(seed, rows, 4200, k, 0.4, 1.0) for seed, rows in ((1, 12), (2, 3))]
     cases += [sampled(seed, 5, 40, k, apart) for seed, apart in ((3, 0.0), (4, 1.0), (5, 0.3))]
@@ -120,29 +120,29 @@ def cases_of(joint: bool, k: int) -> list[tuple]:
         scores[row, 2] = mx.nan
         cases.append((scores, *rest))
     if k:
-        scores, _, q, candidates, words = sampled(8, 9, 20, k, 2.0)
-        cases.append((scores, candidates[:, -1], q, candidates, words))
+        scores, _, q, candidates, random_bits = sampled(8, 9, 20, k, 2.0)
+        cases.append((scores, candidates[:, -1], q, candidates, random_bits))
     else:
         cases += [*level(), *on_borders(sampled(8, 2, 4400, hot=1.0), (1800, 2600, 4095))]
-    return [full(case, joint) for case in cases]
+    return [full(case, block) for case in cases]
 
 
-LESS = "rest -= min(share, whole(q[ulong(row) * vocab + token], 1.0f));"
-RESTS = "* chunks + thread_id];\n  wholes_of"
+LESS = "residual_sum -= min(share, to_fixed_point(q[ulong(row) * vocab + token], 1.0f));"
+RESTS = "* chunks + thread_id];\n  sums_of"
 BOTH: list[Edit] = [
     # verify_accept_sample_sums
     dropped("\n\nconst uint out"),
-    dropped(f"{REDUCE}rest"),
+    dropped(f"{REDUCE}residual_sum"),
     ("const uint last = min(first + CHUNK, vocab);", "const uint last = first + CHUNK;"),
     ("token = first + thread_id; token < last", "token = first + thread_id; token <= last"),
-    ("rest = simd_sum(rest);\n", ""),
-    ("rest += rests_of[group];", "rest += rests_of[group - 1];"),
-    ("wholes[out * chunks + chunk] = all;", "wholes[out * chunks + chunk] = rest;"),
+    ("residual_sum = simd_sum(residual_sum);\n", ""),
+    ("residual_sum += residuals_of[group];", "residual_sum += residuals_of[group - 1];"),
+    ("p_sums[out * chunks + chunk] = p_sum;", "p_sums[out * chunks + chunk] = residual_sum;"),
     # accept.h
     ("rint((weight * ONE) * p)", "floor((weight * ONE) * p)"),
-    ("word >> 8", "word >> 9"),
+    ("bits >> 8", "bits >> 9"),
     # verify_accept_sample_draw
-    dropped("\n\nuint kept"),
+    dropped("\n\nuint accepted"),
     dropped("\nint total"),
     weakened("\nfor (uint group = 0"),
     dropped(f"{REDUCE}bad"),
@@ -152,23 +152,29 @@ BOTH: list[Edit] = [
     ("group < group_id; group++", "group <= group_id; group++"),
     ("simd_prefix_exclusive_sum(own)", "simd_prefix_inclusive_sum(own)"),
     ("thread_id <= drafted && is_nan", "thread_id < drafted && is_nan"),
-    ("ulong(kept) * vocab + token", "ulong(kept) * vocab + token + 1"),
+    ("ulong(accepted) * vocab + token", "ulong(accepted) * vocab + token + 1"),
 ]
 TOKEN: list[Edit] = [
-    ("* at_q[kept] < at_p[kept]", "* at_q[kept] <= at_p[kept]"),
-    ("while (kept < drafted && uniform_of", "while (kept <= drafted && uniform_of"),
-    (f"(JOINT ? kept : 0) {RESTS}", f"kept {RESTS}"),
+    ("* at_q[accepted] < at_p[accepted]", "* at_q[accepted] <= at_p[accepted]"),
+    ("while (accepted < drafted &&", "while (accepted <= drafted &&"),
+    (f"(BLOCK ? accepted : 0) {RESTS}", f"accepted {RESTS}"),
 ]
-JOINT: list[Edit] = [
+BLOCK_FAULTS: list[Edit] = [
     ("* spread < surplus", "* spread <= surplus"),
     ("spread == 0.0f ||", ""),
-    ("uniform_of(words[drafted - 1]) <", "uniform_of(words[drafted - 1]) <="),
-    ("while (kept > 0 && !passed[kept - 1])", "while (kept > 1 && !passed[kept - 1])"),
+    ("uniform_of(random_bits[drafted - 1]) <", "uniform_of(random_bits[drafted - 1]) <="),
+    (
+        "while (accepted > 0 && !passed[accepted - 1])",
+        "while (accepted > 1 && !passed[accepted - 1])",
+    ),
     ("slot < row; slot++", "slot + 1 < row; slot++"),
     ("row += SIMDGROUPS", "row += LANES"),
-    ("JOINT && row < drafted ?", "JOINT ?"),
-    ("kept < drafted ? joint_weight(at_p, at_q, kept) : 1.0f", "joint_weight(at_p, at_q, kept)"),
-    (f"{BARRIER}\n  kept = drafted;", "kept = drafted;"),
+    ("BLOCK && row < drafted ?", "BLOCK ?"),
+    (
+        "accepted < drafted ? block_weight(at_p, at_q, accepted) : 1.0f",
+        "block_weight(at_p, at_q, accepted)",
+    ),
+    (f"{BARRIER}\n  accepted = drafted;", "accepted = drafted;"),
     (", TINY)", ", 0.5f)"),
 ]
 SPARSE: list[Edit] = [
@@ -181,18 +187,18 @@ SPARSE: list[Edit] = [
 DENSE: list[Edit] = [
     ("if (K == 0 && row < drafted)", "if (K == 0)"),
     (LESS, LESS.replace("min(share, ", "(")),
-    ("if (!plain && kept < drafted)", "if (kept < drafted)"),
+    ("if (!plain && accepted < drafted)", "if (accepted < drafted)"),
 ]
 FAULTS = (
     [(edit, False, 0) for edit in BOTH]
     + [(edit, False, 0) for edit in TOKEN]
-    + [(edit, True, 0) for edit in JOINT]
+    + [(edit, True, 0) for edit in BLOCK_FAULTS]
     + [(edit, number % 2 == 0, 5) for number, edit in enumerate(SPARSE)]
     + [(edit, number % 2 == 1, 0) for number, edit in enumerate(DENSE)]
 )
 
 
-@pytest.mark.parametrize(("edit", "joint", "k"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
-def test_planted_faults_are_caught(edit: Edit, joint: bool, k: int) -> None:
+@pytest.mark.parametrize(("edit", "block", "k"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
+def test_planted_faults_are_caught(edit: Edit, block: bool, k: int) -> None:
     """Each breaks a decision, a draw, an access or an order."""
-    assert caught(OP, edit, cases_of(joint, k), 0)
+    assert caught(OP, edit, cases_of(block, k), 0)

@@ -1,13 +1,72 @@
-"""Sliding-window caches that can go back: which rows they hold, and how the newest are dropped.
+"""`RotatingKVCache`: the keys and values of a sliding window, which can go back.
 
 mlx-lm's own `trim` will not do: it refuses once the window is full, and after a trim a one-token
 step reads rows that were dropped.
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
-Rows = tuple[mx.array, mx.array]
+from dflash_mlx.target.tree_pass import TreePass, tree_mask
+
+from .rows import zero_rows
+
+KeysValues = tuple[mx.array, mx.array]
+
+
+class Window:
+    """Goes back while the rows that the next token's window needs are still there."""
+
+    goes_anywhere = False
+
+    def can_rewind(self, cache: RotatingKVCache, length: int) -> bool:
+        """As the function of that name."""
+        return can_rewind(cache, length)
+
+    def rewind(self, caches: Sequence[RotatingKVCache], length: int) -> None:
+        """Drop the newest rows for good."""
+        for cache in caches:
+            rewind(cache, length)
+
+    def can_keep_path(self, cache: RotatingKVCache) -> bool:
+        """Whether no first rows are kept apart from the newest."""
+        return cache.keep == 0 or cache.offset == held_rows(cache)
+
+    def keep_path(
+        self, caches: Sequence[RotatingKVCache], rows: tuple[int, ...], count: int
+    ) -> None:
+        """Keep the path's rows behind those that were there before."""
+        for cache in caches:
+            if rows == tuple(range(len(rows))):
+                rewind(cache, cache.offset - count + len(rows))
+            else:
+                keep_rows(cache, mx.array(rows), count)
+
+    def save(self, cache: RotatingKVCache) -> tuple[mx.array, ...]:
+        """The rows that the next token's window needs."""
+        return save(cache)
+
+    def load(self, cache: RotatingKVCache, part: tuple[mx.array, ...], length: int) -> None:
+        """Hold these rows."""
+        load(cache, (part[0], part[1]), length)
+
+    def fill(self, cache: RotatingKVCache, depth: int) -> None:
+        """A window of zeros."""
+        load(cache, zero_rows(cache, min(depth, cache.max_size - 1)), depth)
+
+    def begin_tree(self, cache: RotatingKVCache, tree: TreePass) -> None:
+        """This cache, not its class, makes the tree's mask."""
+
+        def held(window: int | None) -> tuple[int, int | None]:
+            return min(cache.offset, cache.max_size - 1), window or cache.max_size
+
+        cache.make_mask = tree_mask(tree, held)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def end_tree(self, cache: RotatingKVCache) -> None:
+        """The class makes the masks again."""
+        vars(cache).pop("make_mask", None)
 
 
 def held_rows(cache: RotatingKVCache) -> int:
@@ -41,12 +100,7 @@ def rewind(cache: RotatingKVCache, length: int) -> None:
     load(cache, (keys[..., :-drop, :], values[..., :-drop, :]), length)
 
 
-def can_pick(cache: RotatingKVCache) -> bool:
-    """Whether the rows before the newest are in one piece: no first rows kept apart from them."""
-    return cache.keep == 0 or cache.offset == held_rows(cache)
-
-
-def pick(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
+def keep_rows(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
     """Of the newest `count` rows, one pass's, keep these [k], in their order."""
     assert cache.keys is not None
     assert cache.values is not None
@@ -56,7 +110,7 @@ def pick(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
     load(cache, (keys, values), cache.offset - count + rows.size)
 
 
-def save(cache: RotatingKVCache) -> Rows:
+def save(cache: RotatingKVCache) -> KeysValues:
     """Copies of the rows that the next token's window needs, in temporal order."""
     keys, values = cache._temporal_order(cache.keys), cache._temporal_order(cache.values)
     count = min(cache.offset, cache.max_size - 1)
@@ -64,7 +118,7 @@ def save(cache: RotatingKVCache) -> Rows:
     return mx.take(keys, newest, axis=2), mx.take(values, newest, axis=2)
 
 
-def load(cache: RotatingKVCache, rows: Rows, length: int) -> None:
+def load(cache: RotatingKVCache, rows: KeysValues, length: int) -> None:
     """Hold these rows, in temporal order, as those before token `length`."""
     keys, values = rows
     cache.offset = length

@@ -1,32 +1,34 @@
-"""The target's caches, which can go back to an earlier token exactly.
+"""The target's caches of one sequence, which can go back to an earlier token exactly.
 
-Rows of keys and values are cut. Recurrent state and full windows go back a pass; further only to a
-snapshot, which the caller asks for where a turn ends. Of a pass over a tree one path is picked.
-Each of these succeeds exactly or raises. Knows cache classes, not models.
+Rows of keys and values are cut. Recurrent states and full windows go back into the last pass;
+further back only to a snapshot, which the caller asks for where a turn ends. Of a pass over a tree
+one path is kept. Each of these succeeds exactly or raises. Knows layers, not models.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
+from mlx.utils import tree_map
 
-from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.errors import RewindError
 from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target.recurrent import RecurrentCache, pick_all, rewind_all
-from dflash_mlx.target.tree_pass import Branch, tree_mask
+from dflash_mlx.target.tree_pass import TreePass
 
-from .layer_cache import KINDS, ROWS, can_cut, can_pick, cut, load, members, pick, save
+from .adapter import Adapter
+from .kinds import adapter_of, members
+from .recurrent import RecurrentCache
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What cutting rows cannot give back, as it was after `length` tokens.
+    """What a rewind by itself cannot give back, as it was after `length` tokens.
 
-    One part for each cache that is not of `ROWS`.
+    One part for each cache that cannot go back to just any token.
     """
 
     length: int
@@ -39,24 +41,30 @@ class Snapshot:
 
 
 class TargetCache:
-    """The caches of all layers, moved together."""
+    """The caches of all layers, moved together.
+
+    `layers` are mlx-lm's, `members` the same with those in mlx-lm's lists one by one. `tree` is
+    that of the pass that runs now, if it reads one.
+    """
 
     def __init__(self, layers: list[Any]):
-        """`members` are the caches of `layers`, those in mlx-lm's lists one by one."""
+        """DFlashError for a class of caches that is not known."""
         self.layers = layers
         self.members = list(members(layers))
         self._snapshots: list[Snapshot] = []
-        self._grown: tuple[int, Tree] | None = None
-        self.branch: Branch | None = None
+        self._tree_read: tuple[int, Tree] | None = None  # where it began; until a path is kept
+        self.tree: TreePass | None = None
+        self._groups: list[tuple[Adapter, list[Any]]] = []
         for cache in self.members:
-            if type(cache) not in KINDS:
-                raise DFlashError(
-                    f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
-                    hint="use this model without a drafter: --no-draft",
-                )
-        self._recurrent = [c for c in self.members if isinstance(c, RecurrentCache)]
-        self._rows = [c for c in self.members if not isinstance(c, RecurrentCache)]
-        self._stateful = [cache for cache in self.members if type(cache) not in ROWS]
+            adapter = adapter_of(cache)
+            group = next((caches for one, caches in self._groups if one is adapter), None)
+            if group is None:
+                self._groups.append((adapter, [cache]))
+            else:
+                group.append(cache)
+        self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
+        self._pairs = [(adapter_of(cache), cache) for cache in self.members]
+        self._stateful = [(one, cache) for one, cache in self._pairs if not one.goes_anywhere]
 
     @property
     def offset(self) -> int:
@@ -83,27 +91,44 @@ class TargetCache:
         """Memory that the snapshots take."""
         return sum(snapshot.nbytes for snapshot in self._snapshots)
 
-    def tape(self, on: bool) -> None:
-        """Whether the next passes can be taken back token by token, or only as a whole.
+    def fork(self) -> "TargetCache":
+        """A copy that goes on by itself; snapshots are shared, and rows until one is written to."""
+        assert self._tree_read is None
 
-        Costs memory for each token of a pass where layers are recurrent: not for a prefill.
+        def twin(layer: Any) -> Any:
+            other = copy(layer)
+            if hasattr(layer, "caches"):
+                other.caches = tuple(twin(cache) for cache in layer.caches)
+                return other
+            for name, value in vars(layer).items():
+                setattr(other, name, tree_map(again, value) if is_arrays(value) else value)
+            return other
+
+        found = TargetCache([twin(layer) for layer in self.layers])
+        found._snapshots = list(self._snapshots)
+        return found
+
+    def tape(self, on: bool) -> None:
+        """Whether the next passes can be taken back row by row, or only as a whole.
+
+        Costs memory for each row of a pass where layers are recurrent: not for a prompt.
         """
-        assert self._grown is None
+        assert self._tree_read is None
         for cache in self._recurrent:
             cache.taping = on
 
     def snapshot(self) -> None:
-        """Make the tokens read so far a place to go back to; the oldest such places are given up.
+        """Make the tokens read so far a place to go back to; the oldest such places are dropped.
 
         Does nothing where every layer can go back anywhere.
         """
-        assert self._grown is None
+        assert self._tree_read is None
         length = self.offset
         if not length or not self._stateful or any(s.length == length for s in self._snapshots):
             return
-        if any(isinstance(cache, RotatingKVCache) and cache.keep for cache in self._stateful):
+        if any(getattr(cache, "keep", 0) for _, cache in self._stateful):
             return
-        taken = Snapshot(length, tuple(save(cache) for cache in self._stateful))
+        taken = Snapshot(length, tuple(one.save(cache) for one, cache in self._stateful))
         mx.eval(taken.parts)
         self._snapshots.append(taken)
         while len(self._snapshots) > 1 and (
@@ -112,48 +137,44 @@ class TargetCache:
             del self._snapshots[0]
 
     @contextmanager
-    def reading(self, tree: Tree) -> Iterator[None]:
+    def reading(self, tree: Tree) -> Iterator[TreePass]:
         """The one pass in this context reads a tree: every row sees its own path.
 
-        `branch` is set meanwhile. Follow it with `pick`, or with a rewind to before the pass.
+        Follow it with `keep_path`, or with a rewind to before the pass.
         """
-        assert self._grown is None
-        self._grown, self.branch = (self.offset, tree), Branch(tree)
+        assert self._tree_read is None
+        self._tree_read, self.tree = (self.offset, tree), TreePass(tree)
         try:
-            for cache in self._recurrent:
-                cache.branch = self.branch
-            for cache in self._rows:  # this object's function, not its class's
-                cache.make_mask = tree_mask(cache, self.branch)
-            yield
+            for adapter, cache in self._pairs:
+                adapter.begin_tree(cache, self.tree)
+            yield self.tree
         finally:
-            self.branch = None
-            for cache in self._recurrent:
-                cache.branch = None
-            for cache in self._rows:
-                vars(cache).pop("make_mask", None)
+            self.tree = None
+            for adapter, cache in self._pairs:
+                adapter.end_tree(cache)
 
-    def pick(self, rows: tuple[int, ...]) -> None:
+    def keep_path(self, rows: tuple[int, ...]) -> None:
         """Keep one path of the tree that was just read: row 0, the anchor's, and on from there.
 
         RewindError, with nothing changed, if that cannot be.
         """
-        start, tree = self._grown or (self.offset, None)
+        start, tree = self._tree_read or (self.offset, None)
         if not (
             tree
             and tree.is_path(rows)
-            and all(c.offset == start + tree.rows and can_pick(c) for c in self.members)
+            and all(cache.offset == start + tree.rows for cache in self.members)
+            and all(adapter.can_keep_path(cache) for adapter, cache in self._pairs)
         ):
             raise RewindError(
                 "the cache has read no tree with such a path.", hint="start a new conversation"
             )
-        pick_all(self._recurrent, rows)
-        for cache in self._rows:
-            pick(cache, rows, tree.rows)
-        self._grown = None
+        for adapter, caches in self._groups:
+            adapter.keep_path(caches, rows, tree.rows)
+        self._tree_read = None
 
     def can_rewind(self, length: int) -> bool:
         """Whether `rewind(length)` would succeed."""
-        if self._grown and length > self._grown[0]:
+        if self._tree_read and length > self._tree_read[0]:
             return False
         return 0 <= length <= self.offset and (
             self._can_cut(length) or any(s.length == length for s in self._snapshots)
@@ -173,18 +194,35 @@ class TargetCache:
                 hint="start a new conversation",
             )
         if self._can_cut(length):
-            rewind_all(self._recurrent, length)
-            for cache in self._rows:
-                cut(cache, length)
+            for adapter, caches in self._groups:
+                adapter.rewind(caches, length)
         else:
             taken = next(s for s in self._snapshots if s.length == length)
-            for cache in self.members:
-                if type(cache) in ROWS:
-                    cut(cache, length)
-            for cache, part in zip(self._stateful, taken.parts, strict=True):
-                load(cache, part, length)
+            parts = iter(taken.parts)
+            for adapter, cache in self._pairs:
+                adapter.load(cache, () if adapter.goes_anywhere else next(parts), length)
         self._snapshots = [s for s in self._snapshots if s.length <= length]
-        self._grown = None
+        self._tree_read = None
+
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been read, for timing; a few must have been."""
+        for adapter, cache in self._pairs:
+            adapter.fill(cache, depth)
 
     def _can_cut(self, length: int) -> bool:
-        return all(length <= cache.offset and can_cut(cache, length) for cache in self.members)
+        return all(
+            length <= cache.offset and adapter.can_rewind(cache, length)
+            for adapter, cache in self._pairs
+        )
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether an attribute of a cache is an array, or a list or tuple of arrays."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(part is None or is_arrays(part) for part in value)
+    return isinstance(value, mx.array)
+
+
+def again(array: Any) -> Any:
+    """The same array as another object, which is written to apart."""
+    return None if array is None else array[...]

@@ -1,7 +1,4 @@
-"""Why the Hub or the disk refused, as one sentence and one hint.
-
-Knows the Hub client's exceptions, and from the cache only whether a part is there already.
-"""
+"""Conversion of the exceptions of huggingface_hub and the disk to DFlashErrors with a hint."""
 
 import errno
 
@@ -9,32 +6,38 @@ from dflash_mlx.errors import DFlashError
 
 from .cache import cached_state
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-RETRY = {408, 429, 500, 502, 503, 504}
-AGAIN = "run the same command again: it goes on from what is there"
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+RETRY_STATUS = {408, 429, 500, 502, 503, 504}
+RESUME_HINT = "run the same command again: it goes on from what is there"
 
 
-def kinds(error: BaseException) -> set[str]:
-    """The names of an error's classes; httpx has another module name in each Hub client."""
+def class_names(error: BaseException) -> set[str]:
+    """The class names of an exception and its bases.
+
+    Names, because the module of httpx differs between versions of huggingface_hub.
+    """
     return {kind.__name__ for kind in type(error).__mro__}
 
 
-def status(error: BaseException) -> int:
-    """The HTTP status that an error stands for; 0 when it stands for none."""
+def http_status(error: BaseException) -> int:
+    """The HTTP status of an exception's response; 0 without a response."""
     return getattr(getattr(error, "response", None), "status_code", 0)
 
 
-def passes(error: BaseException) -> bool:
-    """Whether asking again may help: a cut connection, a slow or an overloaded Hub."""
-    return "TransportError" in kinds(error) or status(error) in RETRY
+def is_transient(error: BaseException) -> bool:
+    """Whether a retry may succeed: a lost connection, or a slow or overloaded Hub."""
+    return "TransportError" in class_names(error) or http_status(error) in RETRY_STATUS
 
 
-def explain(error: Exception, repo: str) -> Exception:
-    """The fault to show to the user; an error that is nobody's but ours comes back as it is."""
-    names, code = kinds(error), status(error)
-    if "LocalEntryNotFoundError" in names:  # the Hub's client hides why it did not get a file
+def to_dflash_error(error: Exception, repo: str) -> Exception:
+    """The DFlashError for an exception of a download of `repo`.
+
+    Returns an exception that is not known here as it is.
+    """
+    names, code = class_names(error), http_status(error)
+    if "LocalEntryNotFoundError" in names:  # it hides the cause
         cause = error.__cause__
-        return explain(cause, repo) if isinstance(cause, Exception) else offline(repo)
+        return to_dflash_error(cause, repo) if isinstance(cause, Exception) else offline_error(repo)
     if "GatedRepoError" in names:
         return DFlashError(
             f"'{repo}' asks for a licence that this machine's Hub account has not accepted.",
@@ -46,7 +49,7 @@ def explain(error: Exception, repo: str) -> Exception:
             hint="check the spelling; a private model needs `hf auth login`",
         )
     if "OfflineModeIsEnabled" in names:
-        return offline(repo)
+        return offline_error(repo)
     if code == 401:
         return DFlashError(
             "the Hub does not accept this machine's token.", hint="run `hf auth login` again"
@@ -54,18 +57,20 @@ def explain(error: Exception, repo: str) -> Exception:
     if code == 429:
         return DFlashError(
             "the Hub has had too many requests from this address (429).",
-            hint=f"wait some minutes, then {AGAIN}; `hf auth login` raises the limit",
+            hint=f"wait some minutes, then {RESUME_HINT}; `hf auth login` raises the limit",
         )
     if code >= 500:
-        return DFlashError(f"the Hub is out of order ({code}).", hint=f"wait a while, then {AGAIN}")
+        return DFlashError(
+            f"the Hub is out of order ({code}).", hint=f"wait a while, then {RESUME_HINT}"
+        )
     if code:
         return DFlashError(
             f"the Hub refuses '{repo}' ({code}).", hint=f"look at https://huggingface.co/{repo}"
         )
     if "TransportError" in names:
-        return network(names, repo)
+        return network_error(names, repo)
     if isinstance(error, OSError) and error.errno is not None:
-        return disk(error, repo)
+        return disk_error(error, repo)
     if "FileMetadataError" in names:
         return DFlashError(
             "what answers is not the Hub.", hint="check HF_ENDPOINT and the proxy settings"
@@ -73,8 +78,8 @@ def explain(error: Exception, repo: str) -> Exception:
     return error
 
 
-def offline(repo: str) -> DFlashError:
-    """The Hub may not be asked, and the model is not whole."""
+def offline_error(repo: str) -> DFlashError:
+    """The error of a download in offline mode."""
     state = cached_state(repo)
     if state == "yes":
         return DFlashError(
@@ -92,27 +97,27 @@ def offline(repo: str) -> DFlashError:
     )
 
 
-def network(names: set[str], repo: str) -> DFlashError:
-    """The Hub was not reached, or not to the end."""
+def network_error(names: set[str], repo: str) -> DFlashError:
+    """The error of a connection that failed or was cut; `names` are the exception's classes."""
     if names & {"ConnectError", "ConnectTimeout", "ProxyError", "UnsupportedProtocol"}:
         part = cached_state(repo) == "partly"
         have = "downloaded only in part" if part else "not on this machine"
         return DFlashError(
             f"'{repo}' is {have} and the Hub cannot be reached.",
-            hint=f"check the network, then {AGAIN}" if part else "check the network",
+            hint=f"check the network, then {RESUME_HINT}" if part else "check the network",
         )
     what = "the Hub does not answer" if "TimeoutException" in names else "the connection was cut"
     return DFlashError(
-        f"{what} while '{repo}' is downloaded.", hint=f"check the network and {AGAIN}"
+        f"{what} while '{repo}' is downloaded.", hint=f"check the network and {RESUME_HINT}"
     )
 
 
-def disk(error: OSError, repo: str) -> DFlashError:
-    """The cache could not be written."""
-    if error.errno in FULL:
+def disk_error(error: OSError, repo: str) -> DFlashError:
+    """The error of a write to the cache that failed."""
+    if error.errno in DISK_FULL:
         return DFlashError(
             f"the disk is full while '{repo}' is downloaded.",
-            hint=f"free some space (`dflash models rm` deletes a model) and {AGAIN}",
+            hint=f"free some space (`dflash models rm` deletes a model) and {RESUME_HINT}",
         )
     return DFlashError(
         f"'{repo}' cannot be written to the cache ({error.strerror or error}).",

@@ -1,6 +1,6 @@
-"""The frozen target's taps of training sequences, kept in memory as far as a budget allows.
+"""A cache of the frozen target's hidden states of training sequences, with a memory budget.
 
-Knows padding and the budget; does not know what the taps are used for.
+The hidden states are those of the target layers that the drafter reads (`target_layer_ids`).
 """
 
 import mlx.core as mx
@@ -11,11 +11,14 @@ from dflash_mlx.target.target import Target
 from .batches import Sequence
 from .workers import Workers
 
-TOKENS = 2048  # target tokens read at once
+MAX_PASS_TOKENS = 2048  # of all target passes that run at once
 
 
-class Features:
-    """Taps by sequence number, always rounded to bfloat16 as a 16-bit target would give them."""
+class TargetHiddenCache:
+    """Hidden states by sequence number, bfloat16 as a 16-bit target gives them.
+
+    `budget`: bytes that the cache may hold.
+    """
 
     def __init__(self, target: Target, sequences: list[Sequence], budget: int, workers: Workers):
         self._target, self._sequences, self._workers = target, sequences, workers
@@ -23,15 +26,15 @@ class Features:
         self._room = budget
 
     def rows(self, numbers: list[int]) -> list[mx.array]:
-        """The taps [S, K * Ht] of each of these sequences; a target pass for those not kept."""
+        """The hidden states [S, K * Ht] of each sequence; a target pass for those not cached."""
         found = {n: self._kept[n] for n in numbers if n in self._kept}
         missing = sorted(set(numbers) - found.keys(), key=lambda n: len(self._sequences[n].tokens))
         passes = []
         while missing:
             longest = len(self._sequences[missing[-1]].tokens)
-            some = max(1, TOKENS // longest // self._workers.count)
-            passes.append(missing[-some:])
-            missing = missing[:-some]
+            size = max(1, MAX_PASS_TOKENS // longest // self._workers.count)
+            passes.append(missing[-size:])
+            missing = missing[:-size]
         for part, rows in zip(passes, self._workers.map(self._read, passes), strict=True):
             found |= zip(part, rows, strict=True)
             for n, array in zip(part, rows, strict=True):
@@ -41,26 +44,28 @@ class Features:
         return [found[n] for n in numbers]
 
     def _read(self, numbers: list[int]) -> list[mx.array]:
-        """One padded pass; the target is causal, so what pads the end changes nothing before it."""
+        """One padded target pass; the target is causal, so padding at the end changes nothing."""
         tokens = padded([self._sequences[n].tokens for n in numbers])
-        taps = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
+        hidden_states = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
         lengths = [len(self._sequences[n].tokens) for n in numbers]
-        # Copies, or the rows that are kept would hold the whole padded batch.
-        return [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
+        # Copies: a view would keep the whole padded batch in memory.
+        return [
+            mx.contiguous(hidden_states[line, :length] + 0) for line, length in enumerate(lengths)
+        ]
 
 
 def padded(rows: list[tuple[int, ...]]) -> np.ndarray:
-    """Token rows of different lengths as one array [n, L], zeros at the end."""
+    """Token rows of different lengths as int32 [n, L], with zeros at the end."""
     grid = np.zeros((len(rows), max(map(len, rows))), dtype=np.int32)
     for line, row in enumerate(rows):
         grid[line, : len(row)] = row
     return grid
 
 
-def stacked(taps: list[mx.array], length: int) -> mx.array:
-    """Taps [S_i, D] cut or padded with zeros to one length: float32 [n, length, D]."""
+def stacked(hidden_states: list[mx.array], length: int) -> mx.array:
+    """Arrays [S_i, D], cut or padded with zeros to one length -> float32 [n, length, D]."""
     lines = []
-    for rows in taps:
+    for rows in hidden_states:
         rows = rows[:length]
         lines.append(mx.pad(rows, [(0, length - len(rows)), (0, 0)]))
     return mx.stack(lines).astype(mx.float32)

@@ -1,0 +1,279 @@
+"""The engine: one round of many sequences, as in the DFlash paper (arXiv 2602.06036, section 3).
+
+    plan -> draft -> verify -> accept -> commit
+
+Tokens in, blocks out. Nothing computes outside these five but what is run ahead, where `step` says
+so: the next pass of plain steps, and the next drafts. Does not know text or templates, nor how a
+policy decides. All of it runs in the one thread that owns MLX (thread.py).
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from time import perf_counter
+from weakref import WeakKeyDictionary
+
+import mlx.core as mx
+
+from .drafted import Drafted
+from .drafter.drafter import Drafter
+from .errors import DFlashError, UsageError
+from .kernels.dispatch import EXACT_ROWS
+from .policies import Policies
+from .policy.policy import Outcome, Policy
+from .request import Request
+from .rounds import Committed, commit, count_rows, may_run_ahead, rows_of, text_of
+from .sequence import Answer, Piece, Sequence
+from .speculation.acceptance import make_rule
+from .speculation.drafts import Draft
+from .target.packed import SequencePass, SequenceRows
+from .target.target import Target
+from .types import Block, Plan
+
+PLAIN_STEP = Plan(1)
+CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
+SHARED_CHUNK = 256  # where others wait for it
+
+Plans = dict[Sequence, Piece | Plan]
+Drafts = dict[Sequence, Piece | Draft]
+Passes = dict[Sequence, SequencePass]
+Arrays = dict[Sequence, mx.array]
+Chosen = dict[Sequence, Plan]  # of those that drafted
+Results = dict[Sequence, Committed | DFlashError]
+
+
+class Engine:
+    """Answers for many sequences of one target at once; what it learns of them stays with it."""
+
+    def __init__(self, target: Target, drafter: Drafter | None):
+        self.target, self.drafter = target, drafter
+        self.policies = Policies(target, drafter)
+        self.chunk = CHUNK
+        self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
+        self._drafts_ahead: WeakKeyDictionary[Sequence, Drafted] = WeakKeyDictionary()
+        self._seconds_ahead = 0.0
+
+    def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
+        """One round: what each sequence commits, or why it cannot go on.
+
+        A sequence whose prompt is not read to its end commits an empty block. Whatever is raised,
+        what was not committed is undone.
+        """
+        began = perf_counter()
+        try:
+            plans = self._plan(sequences)
+            drafts, chosen = self._draft(plans)
+            passes = self._verify(drafts)
+            choices, outcomes = self._accept(drafts, passes)
+            self._run_steps_ahead(drafts, choices)
+            found = self._commit(drafts, passes, outcomes)
+            self._learn(found, drafts, chosen, perf_counter() - began + self._seconds_ahead)
+            self._run_drafts_ahead(found)
+        except BaseException:
+            for sequence in sequences:
+                self._passes_ahead.pop(sequence, None)
+                self._drafts_ahead.pop(sequence, None)
+                sequence.rewind(len(sequence.tokens))
+            raise
+        return [one.block if isinstance(one, Committed) else one for one in found.values()]
+
+    def _plan(self, sequences: Many[Sequence]) -> Plans:
+        """Each sequence reads a piece of its prompt, drafts a block, or takes a plain step."""
+        chunk = self.chunk if len(sequences) == 1 else min(self.chunk, SHARED_CHUNK)
+        plans: Plans = {
+            sequence: sequence.next_piece(chunk) if sequence.unread else PLAIN_STEP
+            for sequence in sequences
+        }
+        for sequence in self._drafting(sequences):
+            plans[sequence] = Plan(sequence.now.block_size)
+        return plans
+
+    def _draft(self, plans: Plans) -> tuple[Drafts, Chosen]:
+        """One drafter pass for all blocks; the policies choose how much of each is verified."""
+        drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
+        self._begin_drafts([s for s in drafting if s not in self._drafts_ahead])
+        blocks, chosen = {s: self._drafts_ahead.pop(s) for s in drafting}, Chosen()
+        drafts: Drafts = {
+            s: plan if isinstance(plan, Piece) else Draft.none() for s, plan in plans.items()
+        }
+        for policy, group in by_policy(drafting):
+            texts = [text_of(s) for s in group]
+            confidences = [blocks[s].read_confidence() for s in group]
+            others = sum(count_rows(draft) for s, draft in drafts.items() if s not in group)
+            for s, plan in zip(group, policy.choose(texts, confidences, others), strict=True):
+                chosen[s], drafts[s] = plan, blocks[s].cut(plan, room=s.now.left)
+        return drafts, chosen
+
+    def _verify(self, drafts: Drafts) -> Passes:
+        """One target pass over the rows of all: each anchor with its drafts, pieces of prompts."""
+        passes = {s: self._passes_ahead.pop(s) for s in drafts if s in self._passes_ahead}
+        parts = {s: rows_of(s, draft) for s, draft in drafts.items() if s not in passes}
+        for group in self._passes_for(parts):
+            passes.update(zip(group, self.target.read([parts[s] for s in group]), strict=True))
+        return passes
+
+    def _accept(self, drafts: Drafts, passes: Passes) -> tuple[Arrays, Arrays]:
+        """What the target chooses after its plain rows, and each sequence's outcome; not read."""
+        choices, outcomes = Arrays(), Arrays()
+        for s, draft in drafts.items():
+            rule, logits, place = s.now.rule, passes[s].logits, s.now.place
+            if isinstance(draft, Piece):
+                if draft.last:
+                    history = [*s.tokens, *draft.tokens]
+                    choices[s], outcomes[s] = rule.step(logits, history, place)
+            elif draft.drafted:
+                outcomes[s] = rule.outcome(draft, logits, s.history, place)
+            else:
+                choices[s], outcomes[s] = rule.step(logits, s.history, place)
+        mx.async_eval(*outcomes.values())
+        return choices, outcomes
+
+    def _run_steps_ahead(self, drafts: Drafts, choices: Arrays) -> None:
+        """Begin the next pass of plain steps before anybody has read the tokens it goes on from."""
+        if len(choices) < len(drafts) or not all(may_run_ahead(s) for s in choices):
+            return
+        parts = {s: s.rows(choice, Draft.none().tokens) for s, choice in choices.items()}
+        for group in self._passes_for(parts):
+            found = self.target.read([parts[s] for s in group])
+            mx.async_eval([part.logits for part in found])
+            self._passes_ahead.update(zip(group, found, strict=True))
+
+    def _commit(self, drafts: Drafts, passes: Passes, outcomes: Arrays) -> Results:
+        """Read the outcomes: accepted drafts and the bonus token become part of each sequence."""
+        found = Results()
+        for s, draft in drafts.items():
+            try:
+                found[s] = commit(s, draft, passes[s], outcomes.get(s))
+            except DFlashError as error:
+                found[s] = error
+                s.rewind(len(s.tokens))
+            if isinstance(found[s], DFlashError) or s.now.finish_reason:
+                self.stop(s)
+        return found
+
+    def _run_drafts_ahead(self, found: Results) -> None:
+        """Begin the next blocks: they are computed while the caller has the committed ones.
+
+        Not before an answer's first token is out: nothing may make that later.
+        """
+        began = perf_counter()
+        going_on = [s for s, one in found.items() if isinstance(one, Committed)]
+        going_on = [s for s in going_on if s.now.place > 1 and not s.now.finish_reason]
+        self._begin_drafts([s for s in self._drafting(going_on) if s not in self._drafts_ahead])
+        self._seconds_ahead = perf_counter() - began
+
+    def begin(self, sequence: Sequence, request: Request, snapshot_at: int) -> tuple[int, int]:
+        """Put a request to a sequence: how many prompt tokens are kept, how many are lost.
+
+        After `snapshot_at` of its tokens the next prompt may go on otherwise. UsageError for what
+        the target or the drafter cannot do.
+        """
+        target, prompt = self.target, request.prompt
+        room = target.context_length - len(prompt)
+        if min(prompt) < 0 or max(prompt) >= target.vocab_size:
+            raise UsageError(
+                f"a prompt token is outside the vocabulary of {target.vocab_size}.",
+                hint="use ids of this target's tokenizer",
+            )
+        if room < 1:
+            raise UsageError(
+                f"the prompt has {len(prompt):,} tokens, the context holds "
+                f"{target.context_length:,}.",
+                hint="shorten the prompt",
+            )
+        rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
+        width = self.policies.block_size(request)
+        policy = self.policies.of(request, depth=max(len(prompt), len(sequence.tokens)))
+        self.stop(sequence)
+        kept, lost = sequence.reuse(prompt, drafting=width > 1)
+        sequence.answer = Answer(
+            request,
+            rule,
+            policy,
+            policy.new_belief(),
+            block_size=width,
+            left=min(request.max_tokens, room),
+            snapshot_at=snapshot_at,
+            last_alone=request.mode == "baseline" or target.kernels.exact,
+        )
+        return kept, lost
+
+    def stop(self, sequence: Sequence, length: int | None = None) -> None:
+        """Drop what was run ahead for a sequence, and tokens behind `length`; it may go on later.
+
+        Where the caches cannot go back to `length`, its tokens stay until the next prompt.
+        """
+        self._drafts_ahead.pop(sequence, None)
+        if self._passes_ahead.pop(sequence, None) is not None:
+            sequence.rewind(len(sequence.tokens))
+        if length is None or length >= len(sequence.tokens):
+            return
+        if sequence.target_cache.can_rewind(length):
+            sequence.rewind(length)
+
+    def _drafting(self, sequences: Many[Sequence]) -> list[Sequence]:
+        """The sequences that draft a block in this round, or have one already."""
+        found = [s for s in sequences if s in self._drafts_ahead]
+        asked = [s for s in sequences if not s.unread and s.now.block_size > 1]
+        asked = [s for s in asked if s not in found and s not in self._passes_ahead]
+        for policy, group in by_policy(asked):
+            self.policies.refresh(policy, max(len(s.tokens) for s in group))
+            wishes = policy.drafts([text_of(s) for s in group], len(sequences) - len(group))
+            found += [s for s, wish in zip(group, wishes, strict=True) if wish]
+        return found
+
+    def _begin_drafts(self, sequences: Many[Sequence]) -> None:
+        """Compute blocks after the anchors of these sequences, all of one width in one pass."""
+        for width in sorted({s.now.block_size for s in sequences}):
+            group = [s for s in sequences if s.now.block_size == width]
+            assert self.drafter is not None
+            caches = [s.draft_cache for s in group if s.draft_cache is not None]
+            blocks = self.drafter.draft(caches, [s.now.anchor or 0 for s in group], width)
+            reads = {policy: policy.reads(len(some)) for policy, some in by_policy(group)}
+            for s, block in zip(group, blocks, strict=True):
+                now = s.now
+                drafted = Drafted(block, now.rule.draft(block, s.history), now.request.stop_ids)
+                if now.request.mode == "ddtree":
+                    drafted.top = block.top_tokens(now.request.nodes)
+                elif reads[now.policy]:
+                    drafted.confidence = block.confidence()
+                drafted.begin()
+                self._drafts_ahead[s] = drafted
+
+    def _passes_for(self, parts: dict[Sequence, SequenceRows]) -> Iterator[list[Sequence]]:
+        """Who shares a pass: all; with exactness at most as many rows as that is known for."""
+        if not parts:
+            return
+        group: list[Sequence] = []
+        rows = 0
+        for s, part in parts.items():
+            rows += part.tokens.size
+            if group and self.target.kernels.exact and rows > EXACT_ROWS:
+                yield group
+                group, rows = [], part.tokens.size
+            group.append(s)
+        yield group
+
+    def _learn(self, found: Results, drafts: Drafts, chosen: Chosen, seconds: float) -> None:
+        """Tell the policies what came of the round; its time, where it was theirs alone."""
+        for policy, group in by_policy([s for s in found if isinstance(drafts[s], Draft)]):
+            done = [
+                Outcome(
+                    s.now.belief,
+                    chosen.get(s, PLAIN_STEP),
+                    verified=count_rows(drafts[s]) - 1,
+                    accepted=result.accepted,
+                    committed=len(result.block.tokens),
+                    drafted=s in chosen,
+                )
+                for s in group
+                if isinstance(result := found[s], Committed)
+            ]
+            policy.learn(done, seconds if len(done) == len(found) else None)
+
+
+def by_policy(sequences: Many[Sequence]) -> list[tuple[Policy, list[Sequence]]]:
+    """Sequences with their policies, each of which decides for all of theirs at once."""
+    groups: dict[Policy, list[Sequence]] = {}
+    for s in sequences:
+        groups.setdefault(s.now.policy, []).append(s)
+    return list(groups.items())

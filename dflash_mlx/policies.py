@@ -1,0 +1,79 @@
+"""Which policy decides for a request; those of the mode auto go on from answer to answer.
+
+Knows requests and measured costs; does not know sequences or rounds.
+"""
+
+from .drafter.drafter import Drafter
+from .errors import UsageError
+from .kernels.dispatch import EXACT_ROWS
+from .policy.auto import Auto
+from .policy.costs import Costs
+from .policy.policy import Fixed, Policy
+from .request import MAX_BLOCK_SIZE, Request
+from .target.target import Target
+from .timing.cost_table import CostTable, cost_table
+from .types import Plan
+
+
+class Policies:
+    """The policies of one target and drafter."""
+
+    def __init__(self, target: Target, drafter: Drafter | None):
+        self._target, self._drafter = target, drafter
+        self._auto: dict[int, Auto] = {}
+        self._tables: dict[Auto, CostTable] = {}
+        self._costs: dict[Auto, Costs] = {}
+
+    def block_size(self, request: Request) -> int:
+        """Rows of a drafted block, the anchor's included; 1 where nothing is drafted.
+
+        UsageError for a block size or a tree that cannot be verified, or without a drafter.
+        """
+        if request.mode == "baseline":
+            return 1
+        if self._drafter is None:
+            raise UsageError(
+                "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
+            )
+        exact = self._target.kernels.exact
+        most = EXACT_ROWS if exact else MAX_BLOCK_SIZE
+        if exact and request.mode == "ddtree" and request.nodes >= EXACT_ROWS:
+            raise UsageError(
+                f"tree_budget cannot be {request.nodes} in exact mode.",
+                hint=f"give a value from 1 to {EXACT_ROWS - 1}",
+            )
+        if request.block_size is None:
+            return min(self._drafter.config.block_size, most)
+        if not 2 <= request.block_size <= most:
+            raise UsageError(
+                f"block_size cannot be {request.block_size}{' in exact mode' * exact}.",
+                hint=f"give 2 to {most}, or use the mode baseline (--no-draft)",
+            )
+        return request.block_size
+
+    def of(self, request: Request, depth: int) -> Policy:
+        """The policy for a request whose context has `depth` tokens.
+
+        In the mode auto the costs at that depth are measured now, if they are not known.
+        """
+        width = self.block_size(request)
+        if request.mode == "ddtree":
+            return Fixed(Plan(request.nodes + 1, tree=True, chain_seed=request.chain_seed))
+        if request.mode != "auto":
+            return Fixed(Plan(width))
+        if width not in self._auto:
+            assert self._drafter is not None
+            table = cost_table(self._target, self._drafter, width)
+            self._auto[width] = Auto(table.at(depth), width)
+            self._tables[self._auto[width]] = table
+        policy = self._auto[width]
+        self.refresh(policy, depth)
+        return policy
+
+    def refresh(self, policy: Policy, depth: int) -> None:
+        """Let a policy of the mode auto have the costs at a depth, measured if nothing is known."""
+        if isinstance(policy, Auto):
+            costs = self._tables[policy].at(depth)
+            if costs is not self._costs.get(policy):
+                self._costs[policy] = costs
+                policy.refresh(costs)

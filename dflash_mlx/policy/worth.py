@@ -1,0 +1,24 @@
+"""Whether it pays to read the drafter's confidence before the verify."""
+
+from .belief import MEMORY
+
+RARELY = 32  # rounds after which is done again what did not pay
+
+
+class Worth:
+    """Whether what costs a little is worth doing, by the tokens that it brought of late.
+
+    Where it is not, it is still done once in a while.
+    """
+
+    def __init__(self) -> None:
+        self._brought, self._idle = 0.3, 0  # a guess, soon forgotten
+
+    def due(self, price: float) -> bool:
+        """Whether to do it in this round, for a price in tokens."""
+        self._idle += 1
+        return self._brought >= price or self._idle > RARELY
+
+    def learn(self, brought: float) -> None:
+        """It was done, and brought so many tokens."""
+        self._brought, self._idle = MEMORY * self._brought + (1 - MEMORY) * brought, 0

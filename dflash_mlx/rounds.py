@@ -1,0 +1,104 @@
+"""What one sequence does in a round: the rows it brings to a pass, and what it commits after it.
+
+Knows a sequence and its draft; does not know the other sequences of the round.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from .policy.policy import Text
+from .sequence import Piece, Sequence
+from .speculation.drafts import Draft
+from .target.packed import SequencePass, SequenceRows
+from .types import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A round's block of one sequence, and the drafts that were accepted before it was cut."""
+
+    block: Block
+    accepted: int = 0
+
+
+def text_of(sequence: Sequence) -> Text:
+    """What a policy sees of a sequence."""
+    return Text(sequence.now.belief, sequence.now.left)
+
+
+def count_rows(draft: Piece | Draft) -> int:
+    """Rows of the target that it takes."""
+    return len(draft.tokens) if isinstance(draft, Piece) else draft.drafted + 1
+
+
+def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
+    """What a sequence reads in a pass: a piece of its prompt, or the anchor and its drafts."""
+    if isinstance(draft, Piece):
+        tokens = mx.array(draft.tokens)
+        return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
+    return sequence.rows(mx.array([sequence.now.anchor]), draft.tokens, draft.tree)
+
+
+def may_run_ahead(sequence: Sequence) -> bool:
+    """Whether the next round takes a plain step whatever token this one gives."""
+    now = sequence.now
+    # Penalties look at tokens that the host has not read yet.
+    plain = now.block_size == 1 or now.policy.rests([text_of(sequence)])
+    return plain and now.left > 1 and not now.request.sampling.penalised
+
+
+def commit(
+    sequence: Sequence, draft: Piece | Draft, read: SequencePass, outcome: mx.array | None
+) -> Committed:
+    """Make what a pass gave part of the sequence; DFlashError when its logits are not numbers."""
+    now = sequence.now
+    if outcome is None:
+        assert isinstance(draft, Piece)
+        commit_piece(sequence, draft, read)
+        return Committed(Block(()))
+    plain = Draft.none() if isinstance(draft, Piece) else draft
+    accepted = now.rule.accept(plain, outcome)
+    tokens = cut(accepted.tokens, now.left, now.request.stop_ids)
+    if isinstance(draft, Piece):
+        commit_piece(sequence, draft, read)
+    else:
+        assert now.anchor is not None
+        rows = (0, *accepted.path)[: len(tokens)] if accepted.path is not None else None
+        sequence.commit((now.anchor, *tokens[:-1]), read.taps, rows, all_kept=not draft.drafted)
+    now.anchor, now.left, now.place = tokens[-1], now.left - len(tokens), now.place + len(tokens)
+    now.finish_reason = finish(tokens, now.left, now.request.stop_ids)
+    count = len(accepted.drafts)
+    block = Block(
+        tokens,
+        plain.drafted,
+        min(count, len(tokens)),
+        finish_reason=now.finish_reason,
+        depth=plain.depth,
+    )
+    return Committed(block, count)
+
+
+def commit_piece(sequence: Sequence, piece: Piece, read: SequencePass) -> None:
+    """Count a piece of the prompt as read; the drafter's rows of the last are computed later."""
+    sequence.absorb(piece.tokens, read.taps)
+    if not piece.last:
+        mx.eval(sequence.state)
+        mx.clear_cache()
+    if len(sequence.tokens) == sequence.now.snapshot_at:
+        sequence.target_cache.snapshot()
+
+
+def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:
+    """The tokens up to the first stop token, that one included, and at most `left`."""
+    for number, token in enumerate(tokens[:left], 1):
+        if token in stops:
+            return tokens[:number]
+    return tokens[:left]
+
+
+def finish(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> str | None:
+    """Why the answer ends with these tokens, if it does."""
+    if tokens[-1] in stops:
+        return "stop"
+    return "length" if left <= 0 else None

@@ -1,0 +1,53 @@
+"""The costs of one pair at any depth: measured when they are first wanted, then kept in a file."""
+
+from collections.abc import Callable
+from math import log2
+
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.policy.costs import Costs
+from dflash_mlx.target.target import Target
+
+from .cost_file import cost_file, fingerprint, read_costs, write_costs
+from .scratch import measure
+
+DEPTHS = (64, 256, 1024, 4096, 8192)  # tokens of context at which costs are measured
+
+
+def depth_for(depth: int, most: int = DEPTHS[-1]) -> int:
+    """The depth at which to measure for a context of `depth` tokens: the nearest by proportion."""
+    nearest = min(DEPTHS, key=lambda at: abs(log2(at / max(depth, 1))))
+    return min(nearest, most)
+
+
+class CostTable:
+    """Gives the costs of one pair at a depth; asking again near that depth costs nothing."""
+
+    def __init__(
+        self, target: Target, drafter: Drafter, block_size: int, measure: Callable[[int], Costs]
+    ):
+        """`measure(depth)` times the pair with blocks of `block_size` rows."""
+        self._measure, self._most = measure, target.context_length
+        self._key = f"{fingerprint(target, drafter)}-{block_size}"
+        kept = read_costs(cost_file()).items()
+        mine = [(key.removeprefix(f"{self._key}-"), costs) for key, costs in kept]
+        self._known = {int(at): costs for at, costs in mine if at.isdecimal()}
+
+    def at(self, depth: int) -> Costs:
+        """The costs at about `depth` tokens, as they were kept, or measured now."""
+        near = depth_for(depth, self._most)
+        if near not in self._known:
+            self._known[near] = self._measure(near)
+            write_costs(cost_file(), f"{self._key}-{near}", self._known[near])
+        return self._known[near]
+
+    def between(self, least: int, most: int) -> list[int]:
+        """The depths that contexts from `least` to `most` tokens are measured at."""
+        ends = depth_for(least, self._most), depth_for(most, self._most)
+        return sorted({*ends, *(depth for depth in DEPTHS if ends[0] < depth < ends[1])})
+
+
+def cost_table(target: Target, drafter: Drafter, block_size: int) -> CostTable:
+    """The table of a pair's costs with blocks of so many rows, measured in the calling thread."""
+    return CostTable(
+        target, drafter, block_size, lambda depth: measure(target, drafter, depth, block_size)
+    )

@@ -1,0 +1,205 @@
+"""The engine: many sequences in one round, each with the tokens that it has alone."""
+
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.engine import Engine
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.request import Request
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.target.packed import PackedCache, PackedPass
+from dflash_mlx.target.target import Target
+from dflash_mlx.types import Block, SamplingParams
+
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.8, seed=3),
+    SamplingParams(temperature=1.3, top_p=0.9, min_p=0.02, seed=4),
+    SamplingParams(temperature=1.0, top_k=9, repetition_penalty=1.2, seed=5),
+)
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "dflash", "block_size": 5},
+    {"mode": "dflash", "block_size": 3},
+    {"mode": "ddtree", "tree_budget": 6},
+    {"mode": "baseline"},
+)
+CHUNK = 7  # tokens of a prompt a pass, so that pieces of prompts share passes with all else
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family."""
+    return tiny.make_target(family)
+
+
+def request_of(number: int) -> Request:
+    """Requests of all kinds: prompts of several lengths, modes, samplings."""
+    return Request(
+        prompt=tuple(tiny.prompt_of((4, 23, 9, 38)[number % 4], number)),
+        sampling=SAMPLINGS[number // 4 % 4],
+        max_tokens=(9, 14, 5, 11)[number // 2 % 4],
+        **MODES[number % len(MODES)],
+    )
+
+
+def engine_of(family: str, drafter: Drafter | None = None) -> Engine:
+    """An engine that reads prompts in small pieces."""
+    target = target_of(family)
+    engine = Engine(target, drafter or tiny.random_drafter(target))
+    engine.chunk = CHUNK
+    return engine
+
+
+def alone(engine: Engine, request: Request) -> list[int]:
+    """The answer of a sequence that has the engine for itself."""
+    sequence = Sequence(engine.target, engine.drafter)
+    engine.begin(sequence, request, len(request.prompt) - 1)
+    return tiny.joined(list(tiny.rounds(engine, sequence)))
+
+
+def together(engine: Engine, requests: list[Request], dice: random.Random) -> list[list[int]]:
+    """The answers of sequences that join and leave at random rounds, and sometimes sit one out."""
+    waiting, running = list(enumerate(requests)), {}
+    said: list[list[int]] = [[] for _ in requests]
+    while waiting or running:
+        while waiting and (not running or dice.random() < 0.4):
+            number, request = waiting.pop(0)
+            running[number] = Sequence(engine.target, engine.drafter)
+            engine.begin(running[number], request, len(request.prompt) - 1)
+        asked = [number for number in running if dice.random() < 0.9] or list(running)
+        dice.shuffle(asked)
+        for number, block in zip(asked, engine.step([running[n] for n in asked]), strict=True):
+            assert isinstance(block, Block)
+            said[number] += block.tokens
+            if block.finish_reason:
+                del running[number]
+    return said
+
+
+def check(family: str, count: int, seed: int = 0) -> None:
+    """Hold answers found together against those found alone."""
+    engine = engine_of(family)
+    requests = [request_of(number + seed) for number in range(count)]
+    wanted = [alone(engine, request) for request in requests]
+    assert together(engine, requests, random.Random(seed)) == wanted
+
+
+def check_all(family: str, seeds: range) -> None:
+    """`check` in several orders."""
+    for seed in seeds:
+        check(family, 6, seed)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_answers_do_not_depend_on_company(family: str) -> None:
+    """Chains, trees, plain steps and pieces of prompts share passes; sequences join and leave."""
+    check(family, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3, 5, 16])
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "gpt_oss", "glm_moe_dsa"])
+def test_one_to_sixteen_sequences(family: str, count: int) -> None:
+    """The same for more of them, in other orders."""
+    check(family, count, seed=count)
+
+
+def neighbours_offset(patch: pytest.MonkeyPatch) -> None:
+    """A fault: rows stand at the positions of the sequence before."""
+    honest = PackedPass.__init__
+
+    def init(self: PackedPass, segments: Any) -> None:
+        honest(self, segments)
+        first = segments[0].count
+        self.positions = mx.concatenate([self.positions[first:], self.positions[:first]])
+
+    patch.setattr(PackedPass, "__init__", init)
+
+
+def neighbours_mask(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a tree's rows see all rows before them, as those of a chain do."""
+    honest = PackedCache.make_mask
+
+    def make_mask(self: PackedCache, N: int, **options: Any) -> Any:
+        for member in self.members:
+            vars(member).pop("make_mask", None)
+        return honest(self, N, **options)
+
+    patch.setattr(PackedCache, "make_mask", make_mask)
+
+
+def neighbours_state(patch: pytest.MonkeyPatch) -> None:
+    """A fault: layers read and write another sequence's cache."""
+    honest = PackedCache.__init__
+
+    def init(self: PackedCache, packed: PackedPass, members: Any) -> None:
+        honest(self, packed, members)
+        counts = [segment.count for segment in packed.segments]
+        if len(set(counts)) < len(counts):
+            self.members.reverse()
+
+    patch.setattr(PackedCache, "__init__", init)
+
+
+@pytest.mark.parametrize(
+    ("fault", "family"),
+    [
+        (neighbours_offset, "qwen3"),
+        (neighbours_offset, "gpt_oss"),
+        (neighbours_mask, "llama"),
+        (neighbours_state, "qwen3_5"),
+        (neighbours_state, "qwen3"),
+    ],
+)
+def test_a_neighbour_that_interferes_is_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check above can fail."""
+    fault(monkeypatch)
+    with pytest.raises((AssertionError, ValueError, DFlashError)):
+        check_all(family, range(6))
+
+
+def test_a_fork_goes_on_by_itself() -> None:
+    """Two copies of a sequence say the same, and neither changes what the other has read."""
+    for family in ("qwen3", "qwen3_5", "gemma4", "gpt_oss"):
+        engine = engine_of(family)
+        request = request_of(1)
+        wanted = alone(engine, request)
+        sequence = Sequence(engine.target, engine.drafter)
+        engine.begin(sequence, request, len(request.prompt) - 1)
+        said: list[int] = []
+        while len(said) < 4:
+            (block,) = engine.step([sequence])
+            assert isinstance(block, Block)
+            said += block.tokens
+        engine.stop(sequence)
+        twin = sequence.fork()
+        for one in (sequence, twin):
+            assert said + tiny.joined(list(tiny.rounds(engine, one))) == wanted, family
+
+
+def test_a_broken_sequence_does_not_break_others() -> None:
+    """Logits that are not numbers end one answer; the others of the round go on."""
+    engine = engine_of("qwen3")
+    requests = [request_of(0), request_of(4)]
+    wanted = alone(engine, requests[0])
+    fine, broken = (Sequence(engine.target, engine.drafter) for _ in requests)
+    for sequence, request in zip((fine, broken), requests, strict=True):
+        engine.begin(sequence, request, -1)
+    (first, _) = engine.step([fine, broken])
+    for held in broken.target_cache.members:
+        held.keys = mx.full(held.keys.shape, mx.nan)
+    (second, error) = engine.step([fine, broken])
+    assert isinstance(error, DFlashError)
+    blocks = [first, second, *tiny.rounds(engine, fine)]
+    assert [
+        token for block in blocks if isinstance(block, Block) for token in block.tokens
+    ] == wanted

@@ -1,0 +1,94 @@
+"""The thread that owns MLX: what Ctrl-C does to it, and how it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from threading import Event, Timer
+
+import pytest
+
+from dflash_mlx.thread import MLXThread
+
+
+def interrupt() -> None:
+    """Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_reaches_the_call() -> None:
+    """Or a load that nobody waits for would go on; the thread takes the next call."""
+    thread, ended = MLXThread(), []
+
+    def long() -> None:
+        try:
+            Timer(0.1, interrupt).start()
+            for _ in range(6000):
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            ended.append(time.perf_counter())
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(long)
+    assert thread.call(lambda: 7) == 7
+    assert len(ended) == 1
+
+
+def test_a_call_that_waits_is_dropped() -> None:
+    """Ctrl-C before it has begun: it never runs, and what runs is not disturbed."""
+    thread, begun, go_on, done = MLXThread(), Event(), Event(), []
+
+    def first() -> None:
+        begun.set()
+        go_on.wait(60)
+        done.append("first")
+
+    def from_elsewhere() -> None:
+        thread.call(first)
+
+    Timer(0, from_elsewhere).start()
+    assert begun.wait(60)
+    Timer(0.1, interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.call(done.append, "second")
+    go_on.set()
+    thread.call(done.append, "third")
+    assert done == ["first", "third"]
+
+
+def test_what_a_call_raises() -> None:
+    """It is raised where the result is waited for, and the thread goes on."""
+    thread = MLXThread()
+    for kind in (ValueError, KeyboardInterrupt, SystemExit):
+
+        def fail(kind: type[BaseException] = kind) -> None:
+            raise kind
+
+        with pytest.raises(kind):
+            thread.call(fail)
+    assert thread.call(lambda: 7) == 7
+
+
+def test_a_process_ends_while_it_computes() -> None:
+    """Guards against MLX's abort where the thread is cut off, and an end that waits for all."""
+    script = (
+        "import os, signal, threading, time\n"
+        "from dflash_mlx.thread import mlx_thread\n"
+        "import mlx.core as mx\n"
+        "def long():\n"
+        "    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "    for _ in range(100000):\n"
+        "        x = mx.random.normal((300, 300))\n"
+        "        mx.eval(x @ x)\n"
+        "try:\n"
+        "    mlx_thread().call(long)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('stopped')\n"
+    )
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
