@@ -8,6 +8,7 @@ tests/metal has the same for those.
 from functools import cache
 from typing import Any, cast
 
+import exact_rows
 import mlx.core as mx
 import pytest
 import tiny
@@ -25,6 +26,7 @@ from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.pair import load_drafter
 from dflash_mlx.target.linear import StandIn
+from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.target import Target
 
 WAYS: list[tuple[Any, dict[str, Any]]] = [
@@ -149,3 +151,38 @@ def test_layers_that_quantise_their_input_are_refused() -> None:
     with pytest.raises(DFlashError, match="QQLinear") as caught:
         target.kernels = Kernels(exact=True)
     assert caught.value.hint
+
+
+def with_and_without_company(family: str, dtype: mx.Dtype) -> list[bool]:
+    """Whether rows of sequences in one pass have the bits that they have alone."""
+    target = exact_rows.target_of(family, Kernels(exact=True), dtype)
+    tree = exact_rows.TREE
+    reads = [(5, [7, 8, 9, 3], None), (19, [4], None), (30, [6, *tree.tokens], tree)]
+
+    def parts() -> list[SequenceRows]:
+        found = []
+        for length, tokens, read in reads:
+            sequence = exact_rows.context_of(target, tiny.prompt_of(length, length))
+            found.append(SequenceRows(sequence.target_cache, mx.array(tokens), read))
+        return found
+
+    pairs = zip(target.read(parts()), [target.read([p])[0] for p in parts()], strict=True)
+    return [same_bits(a.taps, b.taps) and same_bits(a.logits, b.logits) for a, b in pairs]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4"])
+def test_bits_do_not_depend_on_company(family: str) -> None:
+    """Chains, plain steps and trees of several sequences in one pass; experts at float32."""
+    dtype = mx.bfloat16 if family.startswith("qwen") else mx.float32
+    assert all(with_and_without_company(family, dtype))
+
+
+def test_company_that_changes_bits_is_noticed() -> None:
+    """The test above can fail: a product whose bits depend on all the rows of a pass."""
+    op = small_m_qmm.OP
+    honest = op.reference
+    object.__setattr__(op, "reference", width_counts(honest, lambda x, weights: len(x) // 6))
+    try:
+        assert not all(with_and_without_company("qwen3", mx.bfloat16))
+    finally:
+        object.__setattr__(op, "reference", honest)
