@@ -411,3 +411,19 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert "69" in read_costs(file)
     assert "a" not in read_costs(file)
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_costs_of_a_busy_machine_are_not_kept(kept: bool) -> None:
+    """A pass that takes longer than its rows one by one met other work: measured once more."""
+    pair = tiny.golden_pair("qwen3_full")
+    found = Costs(1.0, 0.3, ((1, 1.0), (4, 3.0 if kept else 9.0), (16, 4.0 if kept else 20.0)))
+    measured: list[int] = []
+
+    def costs(depth: int) -> Costs:
+        measured.append(depth)
+        return found
+
+    for _ in range(2):
+        assert table_of(pair, costs).at(64) == found
+    assert measured == [64] * (1 if kept else 2)

@@ -1,5 +1,6 @@
 """The costs of one pair at any depth: measured when they are first wanted, then kept in a file."""
 
+import logging
 from collections.abc import Callable
 from math import log2
 
@@ -9,6 +10,8 @@ from dflash_mlx.target.target import Target
 
 from .cost_file import cost_file, fingerprint, read_costs, write_costs
 from .scratch import measure
+
+log = logging.getLogger(__name__)
 
 DEPTHS = (64, 256, 1024, 4096, 8192)  # tokens of context at which costs are measured
 
@@ -36,8 +39,11 @@ class CostTable:
         """The costs at about `depth` tokens, as they were kept, or measured now."""
         near = depth_for(depth, self._most)
         if near not in self._known:
-            self._known[near] = self._measure(near)
-            write_costs(cost_file(), f"{self._key}-{near}", self._known[near])
+            self._known[near] = found = self._measure(near)
+            if found.disturbed:
+                log.info("the costs at %d tokens were measured amid other work: not kept", near)
+            else:
+                write_costs(cost_file(), f"{self._key}-{near}", found)
         return self._known[near]
 
     def between(self, least: int, most: int) -> list[int]:
