@@ -18,7 +18,8 @@ class Request:
     """One answer: what it goes on from, and how its tokens are found.
 
     prompt: token ids, at least one. stop_ids: tokens that end the answer, which is the target's
-    own to know. stop: strings that end it. max_tokens: at most so many, a stop token included.
+    own to know. stop: strings that end it, for whoever reads the text (`Session`); the engine knows
+    tokens only. max_tokens: at most so many, a stop token included.
     block_size: the anchor and the drafts of a block; None is the drafter's own. tree_budget: the
     drafts of a tree, in the mode ddtree only; chain_seed puts the greedy chain into it. accept:
     the acceptance rule above temperature 0. Raises UsageError for what does not fit.

@@ -35,12 +35,6 @@ class Tree:
         """Rows of a verify: the anchor and the nodes."""
         return len(self.tokens) + 1
 
-    def first(self, nodes: int) -> "Tree":
-        """The first so many nodes: the tree of a smaller budget, where no chain came first."""
-        return Tree(
-            self.tokens[:nodes], self.parents[:nodes], self.depths[:nodes], self.logs[:nodes]
-        )
-
     def ancestors(self) -> np.ndarray:
         """Which rows each row sees: itself and those on its path; bool [rows, rows]."""
         bits = [1]
