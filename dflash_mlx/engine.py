@@ -2,9 +2,9 @@
 
     plan -> draft -> verify -> accept -> commit
 
-Tokens in, blocks out. Nothing computes outside these five but what is run ahead, where `step` says
-so: the next pass of plain steps, and the next drafts. Does not know text or templates, nor how a
-policy decides. All of it runs in the one thread that owns MLX (thread.py).
+Tokens in, blocks out. Nothing computes outside these five but the next pass of plain steps, which
+`step` says when to begin. Does not know text or templates, nor how a policy decides. All of it runs
+in the one thread that owns MLX (thread.py).
 """
 
 from collections.abc import Iterator
@@ -49,8 +49,6 @@ class Engine:
         self.policies = Policies(target, drafter)
         self.chunk = CHUNK
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
-        self._drafts_ahead: WeakKeyDictionary[Sequence, Drafted] = WeakKeyDictionary()
-        self._seconds_ahead = 0.0
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
         """One round: what each sequence commits, or why it cannot go on.
@@ -66,12 +64,10 @@ class Engine:
             choices, outcomes = self._accept(drafts, passes)
             self._run_steps_ahead(drafts, choices)
             found = self._commit(drafts, passes, outcomes)
-            self._learn(found, drafts, chosen, perf_counter() - began + self._seconds_ahead)
-            self._run_drafts_ahead(found)
+            self._learn(found, drafts, chosen, perf_counter() - began)
         except BaseException:
             for sequence in sequences:
                 self._passes_ahead.pop(sequence, None)
-                self._drafts_ahead.pop(sequence, None)
                 sequence.rewind(len(sequence.tokens))
             raise
         return [one.block if isinstance(one, Committed) else one for one in found.values()]
@@ -90,8 +86,7 @@ class Engine:
     def _draft(self, plans: Plans) -> tuple[Drafts, Chosen]:
         """One drafter pass for all blocks; the policies choose how much of each is verified."""
         drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
-        self._begin_drafts([s for s in drafting if s not in self._drafts_ahead])
-        blocks, chosen = {s: self._drafts_ahead.pop(s) for s in drafting}, Chosen()
+        blocks, chosen = self._begin_drafts(drafting), Chosen()
         drafts: Drafts = {
             s: plan if isinstance(plan, Piece) else Draft.none() for s, plan in plans.items()
         }
@@ -150,17 +145,6 @@ class Engine:
                 self.stop(s)
         return found
 
-    def _run_drafts_ahead(self, found: Results) -> None:
-        """Begin the next blocks: they are computed while the caller has the committed ones.
-
-        Not before an answer's first token is out: nothing may make that later.
-        """
-        began = perf_counter()
-        going_on = [s for s, one in found.items() if isinstance(one, Committed)]
-        going_on = [s for s in going_on if s.now.place > 1 and not s.now.finish_reason]
-        self._begin_drafts([s for s in self._drafting(going_on) if s not in self._drafts_ahead])
-        self._seconds_ahead = perf_counter() - began
-
     def begin(self, sequence: Sequence, request: Request, snapshot_at: int) -> tuple[int, int]:
         """Put a request to a sequence: how many prompt tokens are kept, how many are lost.
 
@@ -202,7 +186,6 @@ class Engine:
 
         Where the caches cannot go back to `length`, its tokens stay until the next prompt.
         """
-        self._drafts_ahead.pop(sequence, None)
         if self._passes_ahead.pop(sequence, None) is not None:
             sequence.rewind(len(sequence.tokens))
         if length is None or length >= len(sequence.tokens):
@@ -211,23 +194,24 @@ class Engine:
             sequence.rewind(length)
 
     def _drafting(self, sequences: Many[Sequence]) -> list[Sequence]:
-        """The sequences that draft a block in this round, or have one already."""
-        found = [s for s in sequences if s in self._drafts_ahead]
+        """The sequences that draft a block in this round."""
         asked = [s for s in sequences if not s.unread and s.now.block_size > 1]
-        asked = [s for s in asked if s not in found and s not in self._passes_ahead]
+        asked = [s for s in asked if s not in self._passes_ahead]
+        found: list[Sequence] = []
         for policy, group in by_policy(asked):
             self.policies.refresh(policy, max(len(s.tokens) for s in group))
             wishes = policy.drafts([text_of(s) for s in group], len(sequences) - len(group))
             found += [s for s, wish in zip(group, wishes, strict=True) if wish]
         return found
 
-    def _begin_drafts(self, sequences: Many[Sequence]) -> None:
-        """Compute blocks after the anchors of these sequences, all of one width in one pass."""
+    def _begin_drafts(self, sequences: Many[Sequence]) -> dict[Sequence, Drafted]:
+        """Begin blocks after the anchors of these sequences, all of one width in one pass."""
+        found: dict[Sequence, Drafted] = {}
         for width in sorted({s.now.block_size for s in sequences}):
             group = [s for s in sequences if s.now.block_size == width]
             assert self.drafter is not None
             caches = [s.draft_cache for s in group if s.draft_cache is not None]
-            blocks = self.drafter.draft(caches, [s.now.anchor or 0 for s in group], width)
+            blocks = self.drafter.draft(caches, [s.anchor for s in group], width)
             reads = {policy: policy.reads(len(some)) for policy, some in by_policy(group)}
             for s, block in zip(group, blocks, strict=True):
                 now = s.now
@@ -237,7 +221,8 @@ class Engine:
                 elif reads[now.policy]:
                     drafted.confidence = block.confidence()
                 drafted.begin()
-                self._drafts_ahead[s] = drafted
+                found[s] = drafted
+        return found
 
     def _passes_for(self, parts: dict[Sequence, SequenceRows]) -> Iterator[list[Sequence]]:
         """Who shares a pass: all; with exactness at most as many rows as that is known for."""

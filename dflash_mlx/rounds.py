@@ -37,7 +37,7 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
     if isinstance(draft, Piece):
         tokens = mx.array(draft.tokens)
         return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
-    return sequence.rows(mx.array([sequence.now.anchor]), draft.tokens, draft.tree)
+    return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
 
 
 def may_run_ahead(sequence: Sequence) -> bool:
@@ -63,9 +63,10 @@ def commit(
     if isinstance(draft, Piece):
         commit_piece(sequence, draft, read)
     else:
-        assert now.anchor is not None
         rows = (0, *accepted.path)[: len(tokens)] if accepted.path is not None else None
-        sequence.commit((now.anchor, *tokens[:-1]), read.taps, rows, all_kept=not draft.drafted)
+        sequence.commit(
+            (sequence.anchor, *tokens[:-1]), read.taps, rows, all_kept=not draft.drafted
+        )
     now.anchor, now.left, now.place = tokens[-1], now.left - len(tokens), now.place + len(tokens)
     now.finish_reason = finish(tokens, now.left, now.request.stop_ids)
     count = len(accepted.drafts)

@@ -144,10 +144,15 @@ class Sequence:
         del self.tokens[length:]
 
     @property
+    def anchor(self) -> int:
+        """The newest token, which is not in the caches yet."""
+        assert self.now.anchor is not None
+        return self.now.anchor
+
+    @property
     def history(self) -> list[int]:
         """The tokens that penalties look at, the anchor's included."""
-        assert self.now.anchor is not None
-        return [*self.tokens[1 - HISTORY :], self.now.anchor]
+        return [*self.tokens[1 - HISTORY :], self.anchor]
 
     def commit(
         self,

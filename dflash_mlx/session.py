@@ -4,7 +4,9 @@ A chat template and a `Sequence`. Knows templates and text; does not know the te
 messages.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -121,6 +123,10 @@ class Session:
         """Read the prompt, then give out the blocks with their text."""
         thread, engine, sequence = mlx_thread(), self.pair.engine, self.sequence
         total = len(request.prompt) - stats.cached_tokens
+        # A round runs while the caller has the last one's block, where that can be taken back.
+        drafting = sequence.now.block_size > 1
+        ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
+        asked: deque[Future[Block]] = deque()
         try:
             on_prefill(0, total)
             while True:
@@ -129,7 +135,9 @@ class Session:
                         "this session has begun another answer.",
                         hint="use one session for each conversation",
                     )
-                block = thread.next_block(engine, sequence)
+                more = (ahead if stats.generated else 1) - len(asked)
+                asked.extend(thread.ask(engine, sequence) for _ in range(more))
+                block = asked.popleft().result()
                 if not stats.generated:
                     on_prefill(total - sequence.unread, total)
                 if not block.tokens:
@@ -140,6 +148,8 @@ class Session:
                 if block.finish_reason:
                     return
         finally:
+            for one in asked:
+                one.cancel()
             if self.stats is stats:
                 shown = len(request.prompt) + stats.generated - 1
                 thread.call(engine.stop, sequence, shown if stats.generated else None)

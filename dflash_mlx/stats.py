@@ -11,9 +11,9 @@ class Stats:
     """One answer in numbers; it grows while the answer does.
 
     committed: tokens kept of each verify, bonus included; the prefill's token is in none.
-    drafted, accepted: drafts offered to the target, and kept; of a tree its nodes, and those on the
-        path that was kept.
-    accepted_by_position: how often a draft in slot 1, 2, ... was kept.
+    drafted, accepted: drafts that the target checked, and kept; of a tree its nodes, and those on
+        the path that was kept.
+    accepted_by_position: how often a draft in position 1, 2, ... was kept.
     prompt_tokens, cached_tokens: prompt length, and how much of it was not read again.
     lost_tokens: what was read again only because a cache could not go back to it.
     generated: tokens of the answer, a stop token included.
@@ -49,8 +49,8 @@ class Stats:
             self.accepted += block.accepted
             missing = (block.depth or block.drafted) - len(self.accepted_by_position)
             self.accepted_by_position += [0] * missing
-            for slot in range(block.accepted):
-                self.accepted_by_position[slot] += 1
+            for position in range(block.accepted):
+                self.accepted_by_position[position] += 1
 
     @property
     def verifies(self) -> int:
@@ -64,7 +64,7 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted drafts over offered drafts; 0.0 when none was offered."""
+        """Accepted drafts over drafts that were verified; 0.0 when there was none."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property

@@ -82,28 +82,30 @@ class MLXThread:
             self._break_off(job)
             raise
 
-    def next_block(self, engine: Steps, sequence: Sequence) -> Block:
-        """The next block of a sequence; rounds are shared with others who ask at the same time."""
-        if current_thread() is self._thread:
-            (block,) = engine.step([sequence])
-            if isinstance(block, Block):
-                return block
-            raise block
+    def ask(self, engine: Steps, sequence: Sequence) -> Future[Block]:
+        """The next block of a sequence; rounds are shared with others who ask at the same time.
+
+        May be asked again before it is there: for the block after that one. Cancelled where the
+        answer has ended.
+        """
         job = Ask(engine, sequence)
         self._jobs.put(job)
-        return job.result.result()
+        while current_thread() is self._thread and not job.result.done():
+            self._next()
+        return job.result
 
     def _run(self) -> None:
         # The weights of large models stay where a GPU finds them, as with stock mlx-lm.
         if limit := mx.device_info().get("max_recommended_working_set_size"):
             mx.set_wired_limit(int(limit))
-        while True:
-            if not self._asked and not self._take(None):
-                break
-            if self._asked and not self._gather():
-                break
+        while self._next():
+            pass
         if hasattr(mx, "clear_streams"):  # or MLX aborts when the thread ends
             mx.clear_streams()
+
+    def _next(self) -> bool:
+        """Run the next call, or a round; False at the end."""
+        return self._gather() if self._asked else self._take(None)
 
     def _take(self, timeout: float | None) -> bool:
         """Take the next job, if it comes in time, and run a call; False at the end."""
@@ -162,13 +164,17 @@ class MLXThread:
                 if not self._take(0):
                     return False
             engine = self._asked[0].engine
-            group = {ask.sequence: ask for ask in self._asked if ask.engine is engine}
+            group = {ask.sequence: ask for ask in reversed(self._asked) if ask.engine is engine}
             left = until - time.perf_counter()
             if self._last.issubset(group) or left <= 0:
                 break
             if not self._take(left):
                 return False
-        self._asked = [ask for ask in self._asked if ask.engine is not engine]
+        first = set(group.values())
+        self._asked = [ask for ask in self._asked if ask not in first]
+        group = {s: ask for s, ask in group.items() if is_wanted(ask)}
+        if not group:
+            return True
         try:
             blocks = engine.step(list(group))
         except BaseException as error:
@@ -186,6 +192,13 @@ class MLXThread:
     def _end(self) -> None:
         self._jobs.put(None)
         self._thread.join()  # the pass that runs; MLX aborts where it is cut off
+
+
+def is_wanted(ask: Ask) -> bool:
+    """Whether somebody waits for the block, and there is one to come."""
+    if ask.sequence.now.finish_reason:
+        ask.result.cancel()
+    return ask.result.set_running_or_notify_cancel()
 
 
 def raise_in(thread: Thread, kind: type[BaseException]) -> None:

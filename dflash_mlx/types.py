@@ -79,7 +79,7 @@ class Plan:
 class Block:
     """Tokens committed together: those of one verify, the prefill's one token, or a plain step's.
 
-    `drafted` is how many drafts the verify was offered (0 outside a verify), `depth` how many slots
+    `drafted` is how many drafts the verify checked (0 outside a verify), `depth` how many positions
     they were for, which is less where they were a tree, and `accepted` how many of `tokens` are
     drafts. `text` and `thinking` are what became readable with this block; a stop
     token has no text. `finish_reason` is None but in the last block: "stop" or "length".

@@ -276,8 +276,8 @@ def test_facts_know_what_computed(pair, monkeypatch):
 
 def test_modes_are_those_of_the_engine():
     """A mode that the engine gains is run without a change here."""
-    assert modes.offered()[0] == "baseline"
-    assert {"baseline", "dflash"} <= set(modes.offered())
+    assert modes.default_modes()[0] == "baseline"
+    assert {"baseline", "dflash"} <= set(modes.default_modes())
     found = modes.parse_modes(" dflash:4, baseline")
     assert [v.label for v in found] == ["dflash:4", "baseline"]
     assert found[0].options(None) == {"block_size": 4}

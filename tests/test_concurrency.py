@@ -61,6 +61,33 @@ def test_callers_share_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(sizes) >= 3
 
 
+@pytest.mark.parametrize("mode", ["baseline", "dflash", "ddtree"])
+def test_a_round_runs_ahead_of_the_caller(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a block is shown the next one is computed; what nobody takes is taken back."""
+    pair = tiny.golden_pair("qwen3_full")
+    session, rounds, honest = dflash_mlx.Session(pair, mode=mode), [], pair.engine.step
+
+    def step(sequences: Any) -> Any:
+        rounds.append(len(sequences))
+        return honest(sequences)
+
+    monkeypatch.setattr(pair.engine, "step", step)
+    stream = session.stream([5], max_tokens=100)
+    said = [token for _ in range(3) for token in next(stream).tokens]
+    until = time.monotonic() + 60
+    while len(rounds) < 4 and time.monotonic() < until:
+        time.sleep(0.001)
+    stream.close()
+    assert len(rounds) == 4
+    assert session.sequence.tokens == [5, *said][:-1]
+    went_on = [5, *said, 9]
+    wanted = dflash_mlx.generate(pair, went_on, max_tokens=20).tokens
+    assert [
+        token for block in session.stream(went_on, max_tokens=20) for token in block.tokens
+    ] == wanted
+    assert session.stats.cached_tokens == len(went_on) - 2
+
+
 def test_what_is_raised_reaches_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody else: the thread goes on."""
     pair = tiny.golden_pair("qwen3_full")

@@ -116,12 +116,12 @@ def bench(
     prepare_libraries(offline=model_options.offline)
     from dflash_mlx import bench as engine
 
-    offered = ["baseline"] if model_options.no_draft else engine.offered()
-    if not modes and model_options.accept != "match" and "ddtree" in offered:
-        offered.remove("ddtree")
+    names = ["baseline"] if model_options.no_draft else engine.default_modes()
+    if not modes and model_options.accept != "match" and "ddtree" in names:
+        names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")
     schedule = engine.Schedule(
-        modes=engine.parse_modes(modes or ",".join(offered)),
+        modes=engine.parse_modes(modes or ",".join(names)),
         temperatures=engine.parse_temperatures(temps),
         repeats=repeats,
         max_tokens=max_tokens,

@@ -14,8 +14,8 @@ def position_rows(accepted: list[int], verifies: int, out: Output) -> list[str]:
     if not verifies or not accepted:
         return []
     cells = [
-        f"{slot:2} {bar(count / verifies, out):{BAR_CELLS}} {count / verifies:4.0%}"
-        for slot, count in enumerate(accepted, 1)
+        f"{position:2} {bar(count / verifies, out):{BAR_CELLS}} {count / verifies:4.0%}"
+        for position, count in enumerate(accepted, 1)
     ]
     across = max(1, min(4, ((stderr_columns() or 80) - 16) // (BAR_CELLS + 11)))
     height = -(-len(cells) // across)

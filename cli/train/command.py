@@ -71,7 +71,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="muon (for the matrices) or adamw.")] = "muon",
     loss: Annotated[str, typer.Option(help="Slot weights: decay or dpace.")] = "decay",
     gamma: Annotated[
-        float | None, typer.Option(help="Decay of the slot weights [by block size].")
+        float | None, typer.Option(help="Decay of the position weights [by block size].")
     ] = None,
     max_length: Annotated[int, typer.Option(help="Longest sequence in tokens.")] = 3072,
     seed: Annotated[int, typer.Option(help="Of weights, order and anchors.")] = 0,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .curve import Curve, measure
     from .differences import Difference, find_differences, with_gap
     from .facts import facts_of
-    from .modes import Variant, offered, parse_modes
+    from .modes import Variant, default_modes, parse_modes
     from .plot import check_plotting, draw
     from .questions import Question, read_questions
     from .record import Record
@@ -46,11 +46,11 @@ __all__ = [
     "Variant",
     "check",
     "check_plotting",
+    "default_modes",
     "draw",
     "facts_of",
     "find_differences",
     "measure",
-    "offered",
     "parse_modes",
     "parse_temperatures",
     "questions_of",
@@ -64,7 +64,7 @@ _HOMES = {
     "curve": ("Curve", "measure"),
     "differences": ("Difference", "find_differences", "with_gap"),
     "facts": ("facts_of",),
-    "modes": ("Variant", "offered", "parse_modes"),
+    "modes": ("Variant", "default_modes", "parse_modes"),
     "schedule": ("Schedule", "parse_temperatures"),
     "plot": ("check_plotting", "draw"),
     "questions": ("Question", "read_questions"),

@@ -39,7 +39,7 @@ class Variant:
         return found
 
 
-def offered() -> list[str]:
+def default_modes() -> list[str]:
     """The engine's modes, plain decoding first."""
     return [BASELINE, *(mode for mode in get_args(Mode) if mode != BASELINE)]
 
@@ -49,10 +49,10 @@ def parse_modes(text: str) -> tuple[Variant, ...]:
     found = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         mode, colon, number = word.partition(":")
-        if mode not in offered():
+        if mode not in default_modes():
             raise UsageError(
                 f"there is no mode '{mode}'.",
-                hint=f"use {', '.join(offered())}, or one with its width, such as dflash:8",
+                hint=f"use {', '.join(default_modes())}, or one with its width, such as dflash:8",
             )
         if colon and mode not in WIDTHS:
             raise UsageError(f"the mode {mode} has no width.", hint=f"write {mode}")
@@ -67,7 +67,7 @@ def parse_modes(text: str) -> tuple[Variant, ...]:
             )
         found.append(Variant(mode, int(number)))
     if not found:
-        raise UsageError("no mode was given.", hint=f"use {', '.join(offered())}")
+        raise UsageError("no mode was given.", hint=f"use {', '.join(default_modes())}")
     if len(set(found)) < len(found):
         raise UsageError("a mode was given twice.", hint="give each one once")
     return tuple(found)

@@ -45,7 +45,7 @@ class Turn:
     text: the answer without thinking, for the prompt of the next turn. tokens: its ids, with the
     stop token. prefill_seconds: from the tokenised prompt to the first token; first_token_seconds:
     from the call to the first token; decode_seconds: from the first token to the last. drafted,
-    accepted: numbers of drafts; accepted_by_position: of accepted drafts in slot 1, 2, ...
+    accepted: numbers of drafts; accepted_by_position: of accepted drafts in position 1, 2, ...
     """
 
     prompt_tokens: int

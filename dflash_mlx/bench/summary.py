@@ -34,8 +34,8 @@ class Row:
     tokens per second. first_token: seconds. speedup: over questions, each the median of repeats and
     turns. tau: over answers. mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio
     of the mean seconds per token. acceptance_rate: accepted / drafted. by_position: accepted drafts
-    in slot 1, 2, ... per verify. rounds: the passes by rows. identical: number of greedy answers
-    equal to plain decoding, out of `compared`. peak_bytes: the maximum over answers.
+    in position 1, 2, ... per verify. rounds: the passes by rows. identical: number of greedy
+    answers equal to plain decoding, out of `compared`. peak_bytes: the maximum over answers.
     """
 
     suite: str
@@ -161,12 +161,12 @@ def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> 
 
 
 def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
-    """The number of accepted drafts in each slot per verify."""
-    slots = max((len(turn.accepted_by_position) for turn in turns), default=0)
-    kept = [0] * slots
+    """The number of accepted drafts in each position per verify."""
+    positions = max((len(turn.accepted_by_position) for turn in turns), default=0)
+    kept = [0] * positions
     for turn in turns:
-        for slot, count in enumerate(turn.accepted_by_position):
-            kept[slot] += count
+        for position, count in enumerate(turn.accepted_by_position):
+            kept[position] += count
     return tuple(count / verifies for count in kept) if verifies else ()
 
 

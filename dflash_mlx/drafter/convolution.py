@@ -1,7 +1,7 @@
 """The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
 
 Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2). The convolution is local to one block:
-slots before slot 0 are zero, and there is no state between calls.
+positions before position 0 are zero, and there is no state between calls.
 """
 
 import mlx.core as mx
@@ -33,7 +33,7 @@ class DynamicConv(nn.Module):
 
 
 def convolve(x: mx.array, kernel: mx.array) -> mx.array:
-    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r slots earlier, or zeros."""
+    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r rows earlier, or zeros."""
     length, out = x.shape[1], x * kernel[:, :, 0]
     for back in range(1, kernel.shape[2]):
         earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]

@@ -190,7 +190,7 @@ class DraftModel(nn.Module):
 
     @property
     def selector(self) -> CandidateSelector | None:
-        """What picks among each slot's likeliest tokens; None for DFlash v1."""
+        """What picks among each position's likeliest tokens; None for DFlash v1."""
         return self.get("candidate_selector")
 
     def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
@@ -245,7 +245,7 @@ class DraftModel(nn.Module):
 
 
 def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:
-    """Which block slots see which, by absolute position (paper, section 3).
+    """Which block positions see which, by absolute position (paper, section 3).
 
     queries [..., T, 1] and keys [..., 1, T] -> bool [..., T, T].
     """
@@ -260,7 +260,7 @@ def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.arra
 def context_mask(
     config: DraftConfig, layer: int, queries: mx.array, keys: mx.array, anchor: mx.array | int
 ) -> mx.array:
-    """Which context rows block slots see: those before the anchor, in a sliding layer's window.
+    """Which context rows block positions see: those before the anchor, in a sliding layer's window.
 
     queries [..., T, 1] and keys [..., 1, S] -> bool [..., T, S].
     """

@@ -1,4 +1,4 @@
-"""The candidate selector of DFlash 2: scores the top-k tokens of each slot given the token before.
+"""The candidate selector of DFlash 2: scores each position's top-k after the token before.
 
 Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector.
 """
@@ -13,7 +13,7 @@ from .config import DFlash2
 
 
 class CandidateSelector(nn.Module):
-    """S_t(a, b) = U_t(b) + sum_r A[a]_r (W h_t)_r B[b]_r over the top-k candidates b of slot t.
+    """S_t(a, b) = U_t(b) + sum_r A[a]_r (W h_t)_r B[b]_r over the top-k candidates b of position t.
 
     U: the logits; A and B: the predecessor and successor codebooks [V, r]; W: the hidden
     projection. In checkpoints the codebooks have no `.weight` suffix.
@@ -28,9 +28,9 @@ class CandidateSelector(nn.Module):
         self.hidden_projection = nn.Linear(hidden_size, config.selector_rank, bias=False)
 
     def __call__(self, logits: mx.array, hidden: mx.array, anchor: int) -> Lattice:
-        """Score the slots after the anchor.
+        """Score the positions after the anchor.
 
-        logits: [γ, V], hidden: [γ, H] after the final norm, anchor: the token id before slot 1.
+        logits: [γ, V], hidden: [γ, H] after the final norm, anchor: the token id before position 1.
         """
         k = self._top_k
         candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)

@@ -1,7 +1,7 @@
-"""The greedy walk of DFlash 2's candidate selector: in each slot the best candidate after the last.
+"""The greedy walk of DFlash 2's candidate selector: each position's best candidate after the last.
 
 Source: "Keep Drafting Parallel" (inco.ai/blog/dflash2), candidate selector. The reference scores
-all pairs of candidates of neighbouring slots; the kernel only the pairs that the walk visits.
+all pairs of candidates of neighbouring positions; the kernel only the pairs that the walk visits.
 """
 
 import mlx.core as mx
@@ -15,7 +15,7 @@ SOURCE = Source(
     ("drafts",),
 )
 THREADS = 256
-MAX_CANDIDATES = 256  # threadgroup memory holds the scores of two slots
+MAX_CANDIDATES = 256  # threadgroup memory holds the scores of two positions
 
 
 def reference(
@@ -40,10 +40,10 @@ def scores(
     predecessors: mx.array,
     successors: mx.array,
 ) -> mx.array:
-    """The lattice, float32 [γ, k, k]: [t, i, j] scores candidate j of slot t after i of slot t - 1.
+    """The lattice, float32 [γ, k, k]: [t, i, j] scores candidate j at t after i at t - 1.
 
-    unary: float32 [γ, k], the logits of the candidates. candidates: ids [γ, k]; the slot before the
-    first holds the anchor. hidden: [γ, r], the slots' projected hidden states. predecessors,
+    unary: float32 [γ, k], logits of the candidates. candidates: ids [γ, k]; the position before the
+    first holds the anchor. hidden: [γ, r], the positions' projected hidden states. predecessors,
     successors: the codebooks [V, r]. score = unary + sum over r of predecessor hidden successor.
     """
     start = mx.full((1, candidates.shape[-1]), anchor, dtype=candidates.dtype)
@@ -54,7 +54,7 @@ def scores(
 
 
 def walk(choices: mx.array) -> mx.array:
-    """Follow the best successors [γ, k] from the anchor -> each slot's candidate index [γ]."""
+    """Follow the best successors [γ, k] from the anchor -> each position's candidate index [γ]."""
     index, path = mx.array(0), []
     for row in choices:
         index = row[index]

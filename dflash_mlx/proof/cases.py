@@ -38,7 +38,7 @@ def dtype_of(name: str) -> mx.Dtype:
 
 
 def greedy_case(rows: int, vocab: int, dtype: mx.Dtype, wrong: int | None = None) -> Case:
-    """Logits [rows, vocab] with many ties, and drafts equal to their argmax except slot `wrong`."""
+    """Logits [rows, vocab] with many ties, and drafts equal to their argmax except at `wrong`."""
     logits = mx.round(4 * normal_array(rows, rows, vocab)) / 4
     drafts = mx.argmax(logits[:-1], axis=-1)
     if wrong is not None:
@@ -64,7 +64,7 @@ def accept_cases(shapes: Shapes) -> list[Case]:
 
 
 def sampled_case(seed: int, rows: int, vocab: int, k: int, block: bool, apart: float = 0.4) -> Case:
-    """A block of sampled drafts, from the vocabulary (`k` 0) or from `k` candidates of each slot.
+    """A block of sampled drafts, from the vocabulary (`k` 0) or from `k` candidates each.
 
     `apart` is the distance of the drafter's logits from the target's. `block`: block verification.
     """
@@ -109,7 +109,7 @@ def defined_part(outcome: mx.array) -> mx.array:
 
 
 def walk_cases(shapes: Shapes) -> list[Case]:
-    """One slot, six, 13; the model's.
+    """One position, six, 13; the model's.
 
     The values are small integers: sums do not depend on their order, and there are many ties.
     """
@@ -117,18 +117,18 @@ def walk_cases(shapes: Shapes) -> list[Case]:
     k, rank = shapes.selector.candidates, shapes.selector.rank
     dtype, hidden_dtype = dtype_of(shapes.selector.dtype), dtype_of(shapes.dtype)
 
-    def lattice(seed: int, slots: int) -> Case:
+    def lattice(seed: int, positions: int) -> Case:
         vocab = max(k, min(shapes.vocab, MAX_CODEBOOK_ROWS))
         hidden, before, after = (
             mx.round(0.7 * normal_array(seed + place, count, rank)).astype(kind)
             for place, count, kind in (
-                (0, slots, hidden_dtype),
+                (0, positions, hidden_dtype),
                 (1, vocab, dtype),
                 (2, vocab, dtype),
             )
         )
-        ids = mx.argpartition(normal_array(seed + 3, slots, vocab), k - 1, axis=-1)[:, :k]
-        scores = mx.round(0.7 * normal_array(seed + 4, slots, k))
+        ids = mx.argpartition(normal_array(seed + 3, positions, vocab), k - 1, axis=-1)[:, :k]
+        scores = mx.round(0.7 * normal_array(seed + 4, positions, k))
         return scores, mx.sort(ids, axis=-1).astype(mx.uint32), 7, hidden, before, after
 
     return [lattice(1, 1), lattice(2, 6), lattice(3, 13), lattice(4, shapes.rows - 1)]

@@ -26,7 +26,7 @@ from .workers import Workers
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Metrics of one step; `loss` is the weighted mean over all slots, in nats."""
+    """Metrics of one step; `loss` is the weighted mean over all positions, in nats."""
 
     loss: float
     rate: float
@@ -139,7 +139,7 @@ class Trainer:
         lengths: mx.array,
         anchors: mx.array,
     ) -> tuple[mx.array, mx.array]:
-        """The sums of w_k CE_k and of w_k over the slots of a micro-batch (paper, section 3.3)."""
+        """The sums of w_k CE_k and of w_k over positions of a micro-batch (paper, section 3.3)."""
         self.drafter.model.update(parameters)
         losses, counts = block_losses(self.drafter, target_hidden, tokens, lengths, anchors)
         if self.settings.loss == "dpace":

@@ -12,7 +12,7 @@ from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
 
-# Block size and decay of the slot weights (DFlash paper, section 4.1).
+# Block size and decay of the position weights (DFlash paper, section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
 MAX_LOGITS = 1 << 26  # computed at once, 256 MiB in float32
 
@@ -24,7 +24,7 @@ def default_gamma(block_size: int) -> float:
 
 
 def decay_weights(block_size: int, gamma: float) -> mx.array:
-    """w_k = exp(-(k - 1) / gamma) of slots k = 1 .. B-1: float32 [B - 1]."""
+    """w_k = exp(-(k - 1) / gamma) of positions k = 1 .. B-1: float32 [B - 1]."""
     return mx.array([math.exp(-(k - 1) / gamma) for k in range(1, block_size)])
 
 
@@ -32,8 +32,8 @@ def dpace_weights(entropies: mx.array, valid: mx.array, alpha: float = 0.5) -> m
     """Slot weights of D-PACE (arXiv 2605.18810), float32 [..., B - 1].
 
     entropies, valid: [..., B - 1] cross-entropies and 0/1 weights. With q the probability of the
-    right token, smoothed to (1 - alpha) q + alpha, the weight of slot j is the sum over m >= j of
-    the product of the first m probabilities. The weights have no gradient.
+    right token, smoothed to (1 - alpha) q + alpha, the weight of position j is the sum over m >= j
+    of the product of the first m probabilities. The weights have no gradient.
     """
     smooth = ((1 - alpha) * mx.exp(-mx.stop_gradient(entropies)) + alpha) * valid
     return mx.cumsum(mx.cumprod(smooth, axis=-1), axis=-1, reverse=True) * valid
@@ -43,16 +43,16 @@ def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[m
     """The mask of each layer, bool [n, 1, T, rows + T], for blocks at anchors [n].
 
     A block sees the context rows strictly before its anchor (the anchor has no target hidden state
-    at inference) and its own slots; see the DFlash paper, section 3.3. `rows`: of context.
+    at inference) and its own positions; see the DFlash paper, section 3.3. `rows`: of context.
     """
     start = anchors[:, None, None]
-    slots = start + mx.arange(config.block_size)[:, None]
+    positions = start + mx.arange(config.block_size)[:, None]
     made: dict[tuple[bool, bool], mx.array] = {}
     for layer in range(config.num_layers):
         kind = config.sliding[layer], config.causal(layer)
         if kind not in made:
-            before = context_mask(config, layer, slots, mx.arange(rows)[None, None], start)
-            inside = block_mask(config, layer, slots, slots.swapaxes(1, 2))
+            before = context_mask(config, layer, positions, mx.arange(rows)[None, None], start)
+            inside = block_mask(config, layer, positions, positions.swapaxes(1, 2))
             made[kind] = mx.concatenate([before, inside], axis=-1)[:, None]
     return [made[config.sliding[i], config.causal(i)] for i in range(config.num_layers)]
 
@@ -60,7 +60,7 @@ def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[m
 def block_hidden(
     drafter: Drafter, context: list[KeysValues], tokens: mx.array, anchors: mx.array
 ) -> mx.array:
-    """Hidden states of the slots after the anchor: [n, m, B - 1, H].
+    """Hidden states of the positions after the anchor: [n, m, B - 1, H].
 
     context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1. tokens: the
     anchors' token ids [n, m]. anchors: their positions [n, m].
@@ -104,19 +104,19 @@ def block_losses(
     lengths: mx.array,
     anchors: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """Cross-entropies of all slots and 0/1 weights of valid slots, both float32 [n, m, B - 1].
+    """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
 
     target_hidden: [n, S, K * Ht], at least up to the last anchor. tokens: [n, L], padded. lengths:
-    [n], without padding. anchors: [n, m], -1 for padding. The label of slot k is the token at
-    anchor + k; slots after the end of the sequence are not valid.
+    [n], without padding. anchors: [n, m], -1 for padding. The label of position k is the token at
+    anchor + k; positions after the end of the sequence are not valid.
     """
-    slots = anchors[..., None] + mx.arange(1, drafter.config.block_size)
-    counts = (anchors[..., None] >= 0) & (slots < lengths[:, None, None])
-    at = mx.clip(slots, 0, tokens.shape[1] - 1)
+    positions = anchors[..., None] + mx.arange(1, drafter.config.block_size)
+    counts = (anchors[..., None] >= 0) & (positions < lengths[:, None, None])
+    at = mx.clip(positions, 0, tokens.shape[1] - 1)
     labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
     placed = mx.maximum(anchors, 0)
     context = drafter.model.context(target_hidden, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
     losses = cross_entropy(drafter, hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1))
-    return losses.reshape(slots.shape), counts.astype(mx.float32)
+    return losses.reshape(positions.shape), counts.astype(mx.float32)

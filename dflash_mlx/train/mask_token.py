@@ -1,7 +1,7 @@
 """Choice of the mask token: a row of the target's embedding that never occurs in text.
 
-The mask token fills slots 1 to B-1 of a block (DFlash paper, section 3.2). The vocabulary and the
-embedding are not changed.
+The mask token fills positions 1 to B-1 of a block (DFlash paper, section 3.2). The vocabulary and
+the embedding are not changed.
 """
 
 import re

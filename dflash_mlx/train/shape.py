@@ -57,7 +57,7 @@ def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, 
             hint="heads must be a multiple of --kv-heads and --head-dim even",
         )
     if shape.block_size < 2:
-        raise UsageError("a block needs two slots at least.", hint="give --block-size 16")
+        raise UsageError("a block needs two positions at least.", hint="give --block-size 16")
     nested: dict[str, Any] = {
         "mask_token_id": mask_token_id,
         "target_layer_ids": list(layer_ids(target.layers, shape.taps)),

@@ -117,8 +117,12 @@ class RecurrentCache(ArraysCache):
         self.offset = length
 
     def keep_path(self, rows: tuple[int, ...], state: State | None = None) -> None:
-        """Keep the path of these rows of the last pass, which read a tree; `state` as above."""
-        self.load(state or self._taped().along(rows), self._start + len(rows))
+        """Keep the path of these rows of the last pass, which read a tree; `state` as above.
+
+        From there it goes back to before the pass, not into it.
+        """
+        self.cache, self.offset = state or self._taped().along(rows), self._start + len(rows)
+        self._tape = None
 
     def _taped(self) -> Tape:
         assert isinstance(self._tape, Tape)
