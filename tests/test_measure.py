@@ -413,17 +413,30 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_costs_of_a_busy_machine_are_not_kept(kept: bool) -> None:
-    """A pass that takes longer than its rows one by one met other work: measured once more."""
-    pair = tiny.golden_pair("qwen3_full")
-    found = Costs(1.0, 0.3, ((1, 1.0), (4, 3.0 if kept else 9.0), (16, 4.0 if kept else 20.0)))
-    measured: list[int] = []
+@pytest.mark.parametrize(("busy", "measured"), [(0, 1), (1, 2), (9, 6)])
+def test_costs_of_a_busy_machine_are_not_kept(busy: int, measured: int) -> None:
+    """A pass that takes longer than its rows one by one met other work: measured again."""
+    pair, count = tiny.golden_pair("qwen3_full"), 0
+    quiet = Costs(1.0, 0.3, ((1, 1.0), (4, 3.0), (16, 4.0)))
+    late = Costs(1.0, 0.3, ((1, 1.0), (4, 9.0), (16, 4.0)))
 
     def costs(depth: int) -> Costs:
-        measured.append(depth)
-        return found
+        nonlocal count
+        count += 1
+        return late if count <= busy else quiet
 
     for _ in range(2):
-        assert table_of(pair, costs).at(64) == found
-    assert measured == [64] * (1 if kept else 2)
+        assert table_of(pair, costs).at(64) == (late if count <= busy else quiet)
+    assert count == measured
+
+
+def test_kept_costs_of_a_busy_machine_are_measured_again() -> None:
+    """An older file may hold some."""
+    pair = tiny.golden_pair("qwen3_full")
+    quiet = Costs(1.0, 0.3, ((1, 1.0), (4, 3.0), (16, 4.0)))
+    late = Costs(1.0, 0.3, ((1, 1.0), (4, 9.0), (16, 4.0)))
+    assert table_of(pair, lambda _: quiet).at(64) == quiet
+    (key,) = read_costs(cost_file())
+    write_costs(cost_file(), key, late)
+    assert table_of(pair, lambda _: quiet).at(64) == quiet
+    assert read_costs(cost_file()) == {key: quiet}

@@ -38,11 +38,8 @@ class Costs:
 
     @property
     def disturbed(self) -> bool:
-        """Whether some pass took much longer than its rows one by one: other work was in the way.
-
-        Also where MLX has a slow BLAS; such costs hold for now, and are measured again next time.
-        """
-        return any(seconds > 1.5 * rows * self.plain for rows, seconds in self.chain)
+        """Whether some pass took longer than its rows one by one: other work was in the way."""
+        return any(seconds > rows * self.plain for rows, seconds in self.chain)
 
     def verify(self, rows: int) -> float:
         """Seconds of a pass over so many rows; widths between two measured ones cost as the dearer.
