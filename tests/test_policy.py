@@ -150,13 +150,22 @@ def test_drafting_that_does_not_pay_is_tried_rarely() -> None:
 
 
 def test_the_wait_begins_again_with_a_new_text() -> None:
-    """What one text has lost says little of the next one."""
+    """What one text has lost says little of the next one, where drafts were ever kept."""
     policy = Auto(CPU, BLOCK)
     belief, played = policy.new_belief(), Played()
-    for block in sim.WRONG.blocks(0):
+    for block in [*sim.GOOD.blocks(0), *sim.WRONG.blocks(0)]:
         sim.one_round(policy, CPU, belief, block, TOKENS, played)
     assert policy.drafts([Text(belief, 100)]) == [False]
     assert policy.drafts([Text(policy.new_belief(), 100)]) == [True]
+
+
+def test_the_wait_goes_on_where_no_draft_was_ever_kept() -> None:
+    """A drafter that never was right is not tried anew by every short answer."""
+    policy = Auto(CPU, BLOCK)
+    belief, played = policy.new_belief(), Played()
+    while policy.drafts([Text(belief, 100)]) == [True]:
+        sim.one_round(policy, CPU, belief, sim.WRONG.blocks(0)[0], TOKENS, played)
+    assert policy.drafts([Text(policy.new_belief(), 100)]) == [False]
 
 
 # Faults that the checks above must see.

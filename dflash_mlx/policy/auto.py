@@ -63,8 +63,11 @@ class Auto:
         return [text.room > 1 and self._account.wait <= 0 for text in texts]
 
     def _account_of(self, texts: Sequence[Text], size: int) -> Account:
-        """That of the text; of all together where there are several, as they share the draft."""
-        if size == 1 and texts:
+        """That of the text; of all together where there are several, as they share the draft.
+
+        Also where no draft was ever kept: that is the drafter's, not the text's.
+        """
+        if size == 1 and texts and self._proven:
             return texts[0].belief.account
         if size < self._batch.size:  # rows are cheaper than they were
             self._batch = Account()
