@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +27,42 @@ TILE = {"M1": 5.0, "M4 Max": 3.6, "M5 Max": 2.6}  # a qmm of 32 rows, in reads o
 READ = {"M1": 0.055, "M4 Max": 0.011, "M5 Max": 0.009}  # seconds to read all weights
 # Shares of the weights in matrices of each size: a narrow model and a wide one.
 SHAPES = {"narrow": (0.3, 0.7, 0.0), "wide": (0.05, 0.25, 0.7)}
+RAMP, SLOW = 0.2, 1.5  # seconds of work until a chip has its clock, and what they take longer
+
+
+class Process:
+    """A process that has just begun, on a clock that only its jobs move.
+
+    `seconds` of each kind of job; its first takes `hitch` seconds more, in which its kernels are
+    built. With `ramp` the chip rested: its first `RAMP` seconds of work take `SLOW` times as long.
+    """
+
+    def __init__(self, seconds: Callable[[Any], float], hitch: float = 0.0, *, ramp: bool = False):
+        self._seconds, self._hitch = seconds, hitch
+        self._left = RAMP * ramp  # seconds of work at a low clock
+        self.built = set[Any]()
+        self.now = self.building = 0.0
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def kernels(self, job: Any) -> Any:
+        """What is built once for all jobs that have the same."""
+        return job
+
+    def run(self, job: Any) -> float:
+        """Do a job; its seconds."""
+        took = self._seconds(job)
+        if self._left > 0:
+            took *= SLOW
+            self._left -= took
+        if (kernels := self.kernels(job)) not in self.built:
+            self.built.add(kernels)
+            self.building += self._hitch
+            took += self._hitch
+        self.now += took
+        return took
 
 
 @dataclass(frozen=True)
@@ -55,16 +92,12 @@ class Machine:
     def seconds(self, job: Job) -> float:
         """Seconds of what is measured at load."""
         kind, rows, _ = job
-        return self.draft if kind == "draft" else self.verify(rows)
+        return self.draft * (kind != "plain") + self.verify(rows) * (kind != "draft")
 
     def costs(self) -> Costs:
         """What a survey of this machine finds, on a clock that only the passes move."""
-        now = [0.0]
-
-        def run(job: Job) -> None:
-            now[0] += self.seconds(job)
-
-        return survey(run, BLOCK, clock=lambda: now[0])
+        process = Process(self.seconds)
+        return survey(process.run, BLOCK, clock=process.clock)
 
     def true_costs(self) -> Costs:
         """All of it."""
@@ -86,6 +119,24 @@ QUICK = Costs(  # quick at them
     draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
 )
+
+
+class Rounds(Protocol):
+    """What the rounds of an answer cost."""
+
+    @property
+    def read(self) -> float:
+        """Seconds to read the confidence."""
+        ...
+
+    @property
+    def draft(self) -> float:
+        """Seconds of a draft."""
+        ...
+
+    def seconds(self, plan: Plan) -> float:
+        """Of the next round."""
+        ...
 
 
 class Cold:
@@ -178,7 +229,7 @@ class Played:
 
 def play(
     policy: Policy,
-    costs: Costs | Cold,
+    costs: Rounds,
     drafters: Iterable[Drafter],
     *,
     seed: int = 0,
@@ -199,7 +250,7 @@ def play(
 
 def one_round(
     policy: Policy,
-    costs: Costs | Cold,
+    costs: Rounds,
     belief: Belief,
     block: Block,
     room: int,

@@ -44,8 +44,9 @@ class CostTable:
             for _ in range(AGAIN):
                 found = self._measure(near) if found.disturbed else found
             self._known[near] = found
-            if found.disturbed:
-                log.info("the costs at %d tokens were measured amid other work: not kept", near)
+            if found.disturbed or found.depth < near:
+                what = "amid other work" if found.disturbed else "with little memory left"
+                log.info("the costs at %d tokens were measured %s: not kept", near, what)
             else:
                 write_costs(cost_file(), f"{self._key}-{near}", found)
         return self._known[near]

@@ -1,24 +1,31 @@
-"""What a plain step, a draft and verifies of several widths take, from the times of passes.
+"""What a plain step, a draft and verifies of several widths take, from the times of rounds.
 
 Does not know how passes are run (scratch.py), where costs are kept, or how they are used.
 """
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dflash_mlx.policy.costs import Costs, Knots
+from dflash_mlx.policy.costs import Costs
 
 Clock = Callable[[], float]
 
 BUDGET = 0.5, 48  # seconds, or so many plain steps where those take longer
-RUNS = 4  # of each job: the first builds kernels, and of three one is surely not disturbed
+BUILDING = 4.0, 16  # the same of first runs: 16 libraries of Metal at 250 ms each
+LATE = 2  # budgets that a survey takes at most amid other work
+WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
+RUNS = 3  # of each job that count: of three one is surely not disturbed
 WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
 
 
 class Job(NamedTuple):
-    """One pass to time: "plain", "draft" or "chain", rows of all its sequences."""
+    """What to time: "plain", "draft" or "chain", rows of all its sequences.
+
+    A plain step is one of many; a chain is a whole round, its draft included.
+    """
 
     kind: str
     rows: int
@@ -26,47 +33,73 @@ class Job(NamedTuple):
 
 
 def survey(
-    run: Callable[[Job], None],
+    run: Callable[[Job], float],
     block_size: int,
     *,
     batch: bool = False,
     budget: tuple[float, int] = BUDGET,
     clock: Clock = time.perf_counter,
 ) -> Costs:
-    """Costs from timing `run` of jobs, each several times; with `batch` two sequences as well.
+    """Costs from `run`, which does a job and says its seconds; with `batch` two sequences as well.
 
-    Jobs run in turn, and the shortest time of each counts: other work on the machine only adds.
-    Passes wider than a block, which only batches use, come last. When the `budget` (seconds, or
-    plain steps if those take longer) is spent, jobs that were not begun are left out; a plain step,
-    a draft and the widest chain never are.
+    The first run of a job builds kernels: it never counts, nor does the warm-up before all. Jobs
+    run in turn, and the shortest time of each counts: other work on the machine only adds. Passes
+    wider than a block, which only batches use, come last. When the `budget` (seconds on `clock`, or
+    plain steps if those take longer) is spent on runs that count, or `BUILDING` on first ones, jobs
+    that were not begun are left out; a plain step, a draft and the widest chain never are. Amid
+    other work it takes at most `LATE` budgets.
     """
-    began, times = clock(), dict[Job, float]()
+    times, quickest = dict[Job, float](), dict[Job, float]()  # what `run` said, and the clock
     plain, draft, widest = Job("plain", 1), Job("draft", block_size), Job("chain", block_size)
     second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)] * batch
     narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
     wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size] * batch
+    warm_up(run, widest)
+    began, building, counts = clock(), 0.0, Counter[Job]()
+
+    def timed(job: Job) -> tuple[float, float]:
+        start = clock()
+        return run(job), clock() - start
+
+    def seconds_of(limit: tuple[float, int]) -> float:
+        return max(limit[0], limit[1] * times[plain])
 
     def fits(job: Job) -> bool:
-        left = max(budget[0], budget[1] * times[plain]) - (clock() - began)
-        return times.get(job, times[widest]) < left
+        if job not in quickest and building >= seconds_of(BUILDING):
+            return False
+        # A run that other work was in the way of is charged as the shortest one.
+        spent = sum(count * quickest[known] for known, count in counts.items())
+        late = clock() - began - building > LATE * seconds_of(budget)
+        return not late and spent + quickest.get(job, quickest[widest]) < seconds_of(budget)
 
     needed = [plain, draft, widest]
     for job in [*needed, *[*narrow, *second, *needed] * RUNS, *wide * RUNS]:
-        if job in needed[len(times) :] or fits(job):
-            start = clock()
-            run(job)
-            times[job] = min(clock() - start, times.get(job, math.inf))
+        if job not in needed[len(times) :] and not fits(job):
+            continue
+        if job not in quickest:
+            _, quickest[job] = timed(job)
+            building += quickest[job]
+        seconds, took = timed(job)
+        times[job] = min(seconds, times.get(job, math.inf))
+        quickest[job] = min(took, quickest[job])
+        counts[job] += 1
 
-    def further(job: Job) -> float:
-        """Seconds that a second sequence adds to a job."""
-        alone = times.get(Job(job.kind, job.rows), times[job])
-        return max(0.0, times[job] - alone)
+    block = sequence = 0.0
+    if all(job in times for job in second) and batch:
+        drafts, chain = second
+        block = max(0.0, times[drafts] - times[draft])
+        alone = times.get(Job("chain", chain.rows), times[widest])
+        sequence = max(0.0, times[chain] - alone - block)
+    chains = {j.rows: s for j, s in times.items() if j.kind == "chain" and j.sequences == 1}
+    # No verify is quicker than a plain step: where it seems so, other work was in the way.
+    knots = {rows: max(times[plain], s - times[draft]) for rows, s in sorted(chains.items())}
+    found = ((1, times[plain]), *knots.items())
+    return Costs(times[plain], times[draft], found, sequence=sequence, block=block)
 
-    block, sequence = [further(job) if job in times else 0.0 for job in second] or (0.0, 0.0)
-    return Costs(times[plain], times[draft], chains(times), sequence=sequence, block=block)
 
-
-def chains(times: dict[Job, float]) -> Knots:
-    """The shortest time of each width of one sequence, a plain step's included."""
-    found = {j.rows: s for j, s in times.items() if j.kind == "chain" and j.sequences == 1}
-    return tuple(sorted({**found, 1: times[Job("plain", 1)]}.items()))
+def warm_up(run: Callable[[Job], float], job: Job) -> None:
+    """Build a job's kernels, then do it for as long as a chip's clock may still rise."""
+    run(job)
+    worked = 0.0
+    while worked < WARM:
+        worked += run(job)

@@ -1,57 +1,109 @@
-"""Sequences to time passes on: they pretend to hold some depth of tokens that were never read.
+"""Sequences to time rounds on: they pretend to hold some depth of tokens that were never read.
 
 Their rows are zeros, which take the time that any rows take; nobody's caches are touched. Runs the
-jobs of a survey; does not know their order, or what their times are for.
+jobs of a survey as the engine runs its rounds; does not know their order, or what times are for.
 """
 
-import math
 import time
 from dataclasses import replace
 
 import mlx.core as mx
 
 from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.hub.memory import cache_bytes, working_set
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.sequence import Sequence
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.target.packed import SequencePass
 from dflash_mlx.target.target import Target
+from dflash_mlx.types import SamplingParams
 
 from .measure import BUDGET, Job, survey
 
-WARM = 12  # passes at most to warm up: a process begins slowly
+STEPS = 3  # plain steps that are timed at once
+SHARE = 0.5  # of the free memory that scratch sequences may take; passes need some, too
 
 
 class Scratch:
-    """Two sequences of `depth` tokens."""
+    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows."""
 
-    def __init__(self, target: Target, drafter: Drafter, depth: int):
+    def __init__(self, target: Target, drafter: Drafter, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
+        self._block_size, self._none = block_size, Draft.none()
+        self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
         self._sequences = [Sequence(target, drafter) for _ in range(2)]
         for sequence in self._sequences:
             sequence.read(self._ids(2))
             sequence.target_cache.fill(depth)
+            sequence.target_cache.snapshot()
             assert sequence.draft_cache is not None
             sequence.draft_cache.fill(depth)
             sequence.tokens = [0] * depth
+        (found,) = self._verify(self._sequences[:1], min(block_size, depth))
+        self._taps = found.taps[:, : half(min(block_size, depth))]
+        mx.eval(self._taps)
+        self._sequences[0].rewind(depth)
 
-    def run(self, job: Job) -> None:
-        """One job to its end, its rows shared evenly; afterwards the sequences are as before."""
+    def run(self, job: Job) -> float:
+        """Seconds of one job, its rows shared evenly; afterwards the sequences are as before.
+
+        "plain" is a step among others, "draft" a block by itself, "chain" a whole round.
+        """
         some = self._sequences[: job.sequences]
-        if job.kind == "draft":
-            caches = [s.draft_cache for s in some if s.draft_cache is not None]
-            blocks = self._drafter.draft(caches, self._ids(len(some)), job.rows)
-            mx.eval([block.greedy().tokens for block in blocks])
-            return
-        found = self._verify(some, job.rows // len(some))
-        mx.eval([(mx.argmax(part.logits, axis=-1), part.taps) for part in found])
-        for sequence, part in zip(some, found, strict=True):
-            # A commit's work is part of a round: half of a chain is kept.
-            kept = min(1 + len(part.logits) // 2, len(part.logits))
-            sequence.target_cache.rewind(self._depth + kept)
+        for sequence in some:  # what the round before committed waits for the drafter
             assert sequence.draft_cache is not None
-            sequence.draft_cache.absorb(part.taps[:, :kept])
-            mx.eval(sequence.state)
+            sequence.draft_cache.rewind(self._depth - self._taps.shape[1])
+            sequence.draft_cache.absorb(self._taps)
+        if job.kind == "plain":
+            return self._plain_steps(some[0])
+        began = time.perf_counter()
+        drafts = self._draft(some)
+        if job.kind == "draft":
+            mx.eval(drafts)
+            return time.perf_counter() - began
+        mx.async_eval(drafts)
+        self._verify_and_commit(some, job.rows // len(some))
+        seconds = time.perf_counter() - began
+        for sequence in some:
             sequence.rewind(self._depth)
+        return seconds
+
+    def _plain_steps(self, sequence: Sequence) -> float:
+        """Seconds of a plain step, as the engine takes them: the next begins before it is read."""
+        began, ahead = 0.0, self._verify([sequence], 1)[0]
+        for number in range(STEPS + 1):
+            passed = ahead
+            choice, outcome = self._rule.step(passed.logits, [], number)
+            mx.async_eval(outcome)
+            (ahead,) = self._target.read([sequence.rows(choice, self._none.tokens)])
+            mx.async_eval(ahead.logits)
+            self._rule.accept(self._none, outcome)
+            sequence.commit((0,), passed.taps, all_kept=True)
+            if number == 0:
+                began = time.perf_counter()
+        seconds = (time.perf_counter() - began) / STEPS
+        mx.eval(ahead.logits, sequence.state)
+        sequence.rewind(self._depth)
+        return seconds
+
+    def _draft(self, some: list[Sequence]) -> list[mx.array]:
+        """The drafts of a block each; evaluates nothing."""
+        caches = [s.draft_cache for s in some if s.draft_cache is not None]
+        blocks = self._drafter.draft(caches, self._ids(len(some)), self._block_size)
+        return [self._rule.draft(block, []).tokens for block in blocks]
+
+    def _verify_and_commit(self, some: list[Sequence], rows: int) -> None:
+        """The rest of a round; half of each chain is kept, whatever the target says."""
+        found = self._verify(some, rows)
+        draft = Draft(mx.array(self._ids(rows)[1:], dtype=mx.int32))
+        outcomes = [self._rule.outcome(draft, part.logits, [], 0) for part in found]
+        mx.async_eval(outcomes)
+        for sequence, part, outcome in zip(some, found, outcomes, strict=True):
+            self._rule.accept(draft, outcome)
+            sequence.commit((0,) * half(rows), part.taps)
+            if sequence.target_cache.needs_snapshots:  # states are replayed, which takes time
+                mx.eval(sequence.target_cache.state)
 
     def building(self, rows: int) -> float:
         """Seconds in which the host builds the graph of a verify, without computing it."""
@@ -60,17 +112,6 @@ class Scratch:
         took = time.perf_counter() - began
         self._sequences[0].target_cache.rewind(self._depth)
         return took
-
-    def warm_up(self, rows: int) -> None:
-        """Run a chain of so many rows until it is no faster than the time before."""
-        last = math.inf
-        for _ in range(WARM):
-            began = time.perf_counter()
-            self.run(Job("chain", rows))
-            took = time.perf_counter() - began
-            if took > 0.95 * last:
-                return
-            last = took
 
     def _verify(self, some: list[Sequence], rows: int) -> list[SequencePass]:
         anchor, *drafts = self._ids(rows)
@@ -82,6 +123,20 @@ class Scratch:
         return [(7919 * number + 13) % self._target.vocab_size for number in range(count)]
 
 
+def half(rows: int) -> int:
+    """Rows of a chain that a typical round keeps."""
+    return 1 + (rows - 1) // 2
+
+
+def depth_that_fits(target: Target, drafter: Drafter, depth: int, free: int) -> int:
+    """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
+    config, item = drafter.config, target.embed(mx.array([0])).dtype.size
+    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * item  # of the drafter
+    while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
+        depth //= 2
+    return depth
+
+
 def measure(
     target: Target,
     drafter: Drafter,
@@ -90,9 +145,12 @@ def measure(
     *,
     budget: tuple[float, int] = BUDGET,
 ) -> Costs:
-    """The costs of a pair at a context of `depth` tokens; `budget` as in `survey`."""
-    scratch = Scratch(target, drafter, depth)
-    scratch.warm_up(block_size)
+    """The costs of a pair at a context of `depth` tokens, or less where memory is short.
+
+    `budget` as in `survey`.
+    """
+    depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
+    scratch = Scratch(target, drafter, depth, block_size)
     costs = survey(scratch.run, block_size, batch=True, budget=budget)
     # A verify is built while the drafter runs, and after it where the host waits for the drafts.
     graph = min(scratch.building(block_size) for _ in range(5))
