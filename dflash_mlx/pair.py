@@ -156,13 +156,15 @@ def load_drafter(
     if config.draft_vocab_size:
         weights["d2t"] = checked_distances(weights["d2t"], config, path)
     model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
+    # A norm or a mask row in float32 would make everything after it float32.
+    model.set_dtype(model.fc.weight.dtype)
     if draft_bits:
         nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
     use_cpu_modules(model)
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head)
+    return Drafter(model, target.embed, target.head, target.head_type)
 
 
 def quantisable(path: str, module: nn.Module) -> bool:
