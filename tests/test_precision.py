@@ -18,6 +18,7 @@ from dflash_mlx import pair as pair_module
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafter.quantise import quantise
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.drafts import Independent, Lattice
 
@@ -51,8 +52,7 @@ def made(
     drafter.model.set_dtype(draft_type)
     if target_bits:
         nn.quantize(target.model, bits=target_bits, class_predicate=fits)
-    if draft_bits:
-        nn.quantize(drafter.model, bits=draft_bits, class_predicate=pair_module.quantisable)
+    quantise(drafter.model, draft_bits)
     mx.eval(target.model.parameters(), drafter.model.parameters())
     return Drafter(drafter.model, target.embed, target.head, target.head_type)
 
