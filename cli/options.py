@@ -24,7 +24,11 @@ def option(*names: str, help: str, **details: Any) -> Any:
 
 def parse_bits(value: str | int) -> int:
     """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, for what is no number."""
-    return 0 if value == "none" else int(value)
+    if value == "none":
+        return 0
+    if not str(value).isdecimal():
+        raise ValueError(f"'{value}' is not 4, 8 or none")
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
