@@ -16,28 +16,37 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
 from .model import DraftModel, KeysValues, block_mask, context_mask
+from .precision import cast as cast_rows
+from .precision import float_type
 
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
 class Drafter:
-    """A drafter bound to its target's embedding and head."""
+    """A drafter bound to its target's embedding and head.
+
+    Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
+    to it, and hidden states are cast to `head_type`, the dtype of the target's head (None: any).
+    Two 16-bit dtypes that meet would make float32 copies of all weights in each draft.
+    """
 
     def __init__(
         self,
         model: DraftModel,
         embed: Callable[[mx.array], mx.array],
         head: Callable[[mx.array], mx.array],
+        head_type: mx.Dtype | None = None,
     ):
         self.model = model
         self.config: DraftConfig = model.config
         self._embed = embed
         self._head = head
+        self._head_type = head_type
 
     def embed(self, ids: mx.array) -> mx.array:
-        """Token ids [..., T] -> block embeddings [..., T, H]."""
+        """Token ids [..., T] -> block embeddings [..., T, H] in the drafter's dtype."""
         own = self.model.get("embed_tokens")
-        x = self._embed(ids) if own is None else own(ids)
+        x = self._enter(self._embed(ids) if own is None else own(ids))
         if (row := self.model.get("mask_embedding")) is not None:
             x = mx.where((ids == self.config.mask_token_id)[..., None], row.astype(x.dtype), x)
         scale = self.config.input_embedding_scale
@@ -46,7 +55,8 @@ class Drafter:
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., H] -> logits [..., V]: the head, scale, one softcap.
 
-        Tokens that are not in the drafter's own vocabulary get -inf.
+        Tokens that are not in the drafter's own vocabulary get -inf. Training needs the precision
+        of its hidden states, so nothing is cast here.
         """
         own = self.model.get("lm_head")
         logits = self._head(hidden) if own is None else own(hidden)
@@ -69,10 +79,19 @@ class Drafter:
         What is said of the width - 1 positions after each anchor; evaluates nothing.
         """
         hidden = self._hidden(caches, anchors, width)
-        logits, select = self.head(hidden), self.model.selector
+        logits, select = self._logits(hidden), self.model.selector
         if select is None:
             return [Independent(rows) for rows in logits]
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
+
+    def _logits(self, hidden: mx.array) -> mx.array:
+        """`head` of hidden states in the dtype that it computes in."""
+        shared = self.model.get("lm_head") is None
+        return self.head(cast_rows(hidden, self._head_type) if shared else hidden)
+
+    def _enter(self, rows: mx.array) -> mx.array:
+        """Rows of the target in the dtype of the drafter's weights."""
+        return cast_rows(rows, float_type(self.model.fc))
 
     def _hidden(
         self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
@@ -96,7 +115,7 @@ class Drafter:
         if not waiting:
             return
         taps = [cache.take_waiting() for cache in waiting]
-        keys, values = self.model.project_context(mx.concatenate(taps, axis=1))
+        keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
         rows = zip(
             waiting, mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True
@@ -192,7 +211,7 @@ class DraftCache:
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
-        return self.drafter.head(self.drafter._hidden([self], [anchor], width)[0])
+        return self.drafter._logits(self.drafter._hidden([self], [anchor], width)[0])
 
     def visible(self, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
         """Each layer's context rows and mask for a block of `width` rows.

@@ -23,6 +23,7 @@ from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.drafter.precision import float_type
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
 from dflash_mlx.kernels.dispatch import Kernels, available
@@ -178,6 +179,12 @@ class Target:
         if "lm_head" in self._outer:
             return self._outer.lm_head(hidden)
         return self._body.embed_tokens.as_linear(hidden)
+
+    @property
+    def head_type(self) -> mx.Dtype | None:
+        """The dtype that the head's weights compute in; None where they take any."""
+        own = self._outer.get("lm_head")
+        return float_type(self._body.embed_tokens if own is None else own)
 
     def make_cache(self) -> TargetCache:
         """Empty caches of one sequence, as mlx-lm makes them for this model."""
