@@ -3,7 +3,7 @@
 Knows no models: a command imports the engine when it runs, so that `--help` is quick.
 
     0 done    1 error    2 wrong usage    3 `bench --check` found a difference
-    130 Ctrl-C    141 the reader closed the pipe
+    130 Ctrl-C    141 the reader closed the pipe    143 SIGTERM, after `train` has saved
 """
 
 import os

@@ -7,15 +7,14 @@ batch may stand at different positions, which training uses.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu
-from mlx_lm.models.rope_utils import initialize_rope
 
 from .config import DFlash2, DraftConfig
 from .convolution import DynamicConv, convolve
+from .rope import make_rope
 from .selector import CandidateSelector
 
 KeysValues = tuple[mx.array, mx.array]
@@ -39,13 +38,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
         self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope: Any = initialize_rope(
-            dim,
-            base=config.rope_theta,
-            traditional=False,
-            scaling_config=config.rope_scaling,
-            max_position_embeddings=config.max_position_embeddings,
-        )
+        self.rope = make_rope(config)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
