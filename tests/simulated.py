@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -41,11 +41,15 @@ class Process:
         self._seconds, self._hitch = seconds, hitch
         self._left = RAMP * ramp  # seconds of work at a low clock
         self.built = set[Any]()
-        self.now = 0.0
+        self.now = self.building = 0.0
 
     def clock(self) -> float:
         """Seconds."""
         return self.now
+
+    def kernels(self, job: Any) -> Any:
+        """What is built once for all jobs that have the same."""
+        return job
 
     def run(self, job: Any) -> float:
         """Do a job; its seconds."""
@@ -53,8 +57,9 @@ class Process:
         if self._left > 0:
             took *= SLOW
             self._left -= took
-        if job not in self.built:
-            self.built.add(job)
+        if (kernels := self.kernels(job)) not in self.built:
+            self.built.add(kernels)
+            self.building += self._hitch
             took += self._hitch
         self.now += took
         return took
@@ -114,6 +119,24 @@ QUICK = Costs(  # quick at them
     draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
 )
+
+
+class Rounds(Protocol):
+    """What the rounds of an answer cost."""
+
+    @property
+    def read(self) -> float:
+        """Seconds to read the confidence."""
+        ...
+
+    @property
+    def draft(self) -> float:
+        """Seconds of a draft."""
+        ...
+
+    def seconds(self, plan: Plan) -> float:
+        """Of the next round."""
+        ...
 
 
 class Cold:
@@ -206,7 +229,7 @@ class Played:
 
 def play(
     policy: Policy,
-    costs: Costs | Cold,
+    costs: Rounds,
     drafters: Iterable[Drafter],
     *,
     seed: int = 0,
@@ -227,7 +250,7 @@ def play(
 
 def one_round(
     policy: Policy,
-    costs: Costs | Cold,
+    costs: Rounds,
     belief: Belief,
     block: Block,
     room: int,

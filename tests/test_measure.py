@@ -17,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
+from macs import CHIPS, PAIRS, Chip, Mac, MacProcess
 from simulated import BLOCK, MACHINES, Machine, Process
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
@@ -60,12 +61,12 @@ def test_survey_keeps_to_its_budget() -> None:
     """A slow target is not measured for long; the widths that are left out cost as wider ones."""
     slow = Process(lambda job: 0.02 + 0.01 * job.rows)
     survey(slow.run, BLOCK, batch=True, clock=slow.clock)
-    first_runs = sum(0.02 + 0.01 * job.rows for job in slow.built)
+    first_runs = sum(0.02 + 0.01 * job.rows for job in slow.built) + 3 * 0.18  # and the warm-up
     assert slow.now < max(BUDGET[0], BUDGET[1] * 0.03) + first_runs + 0.7
     slower = Process(lambda job: 10.0)
     found = survey(slower.run, BLOCK, budget=(0.0, 0), clock=slower.clock)
     assert found.chain[-1] == (BLOCK, 10.0)
-    assert slower.now == 60.0  # each of three jobs twice
+    assert slower.now == 80.0  # each of three jobs twice, and twice to warm up
 
 
 def test_survey_times_a_second_sequence() -> None:
@@ -117,12 +118,36 @@ def test_a_process_that_has_just_begun(machine: Machine, hitch: float) -> None:
     assert process.now < 2 * max(BUDGET[0], BUDGET[1] * machine.verify(1)) + 16 * hitch
 
 
-@pytest.mark.parametrize(("name", "value"), [("BUILDING", (0.0, 0)), ("RUNS", 0)])
-def test_fault_in_what_is_measured(name: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above can fail: no time to build, no further runs."""
-    monkeypatch.setattr(f"dflash_mlx.timing.measure.{name}", value)
+@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
+@pytest.mark.parametrize("hitch", [0.05, 0.25])
+def test_costs_of_macs_that_have_just_begun(chip: Chip, hitch: float) -> None:
+    """The same with rounds whose host and GPU work at the same time, for all pairs."""
+    for pair in PAIRS:
+        mac = Mac(chip, pair)
+        found, true = MacProcess(mac, hitch).survey(), mac.true_costs()
+        assert found.plain == pytest.approx(true.plain, rel=0.05)
+        assert found.draft == pytest.approx(true.draft, rel=0.05)
+        for rows, seconds in found.chain:
+            assert seconds == pytest.approx(true.verify(rows), rel=0.05), (str(mac), rows)
+        widths = {rows for rows, _ in found.chain}
+        assert {1, 2, 4, 8, pair.block} <= widths, str(mac)
+
+
+@pytest.mark.parametrize(
+    "faults", [{"WARM": 0.0, "RUNS": 1}, {"BUILDING": (0.0, 0)}, {"RUNS": 0}], ids=str
+)
+def test_fault_in_what_is_measured(faults: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above can fail: no warm-up before single runs, no time to build, no further runs.
+
+    With a warm-up single runs would do.
+    """
+    if "WARM" in faults:
+        monkeypatch.setattr("dflash_mlx.timing.measure.RUNS", 1)
+        test_costs_of_macs_that_have_just_begun(CHIPS[4], 0.05)
+    for name, value in faults.items():
+        monkeypatch.setattr(f"dflash_mlx.timing.measure.{name}", value)
     with pytest.raises(AssertionError):
-        test_a_process_that_has_just_begun(Machine("M5 Max", "wide"), 0.1)
+        test_costs_of_macs_that_have_just_begun(CHIPS[4], 0.05)
 
 
 def test_building_has_a_bound() -> None:
@@ -423,7 +448,7 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
         depths.append(depth)
-        return Costs(1.0, 0.1, ((1, 1.0), (8, 1.5)), depth=depth)
+        return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
 
     monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
     session = Session(pair, mode="auto")

@@ -26,10 +26,11 @@ class Account:
         """Whether drafts have lost and not gained since."""
         return self.failed and self.debt >= 0
 
-    def learn(self, lost: float, *, passed: bool) -> None:
+    def learn(self, lost: float, *, passed: bool, stop: float = 0.0) -> None:
         """A drafted round lost so many plain steps; `passed`: it was a try, and kept its drafts.
 
         Such a round is not charged: a try verifies few drafts, and another block is drafted.
+        `stop`: what the first plain step after drafts loses, which was not begun ahead.
         """
         if passed:
             lost = min(lost, 0.0)
@@ -37,5 +38,5 @@ class Account:
         if self.debt <= -CREDIT:
             self.failed = False
         if self.debt > DOUBT:
-            self.wait = ceil(PATIENCE * self.debt * (2 if self.failed else 1))
+            self.wait = ceil(PATIENCE * (self.debt + stop) * (2 if self.failed else 1))
             self.failed, self.debt = True, 0.0

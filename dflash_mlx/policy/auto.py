@@ -44,6 +44,7 @@ class Auto:
         self._drafting = 0.0  # seconds of this round's drafts, reading included
         self._more = 0.0  # seconds that its further sequences add to the pass
         self._tries, self._proven = 0, False
+        self._passes = set[int]()  # rows of those that there were
         self._last, self._waiting = Choice([0], 1.0, costs.plain), 0
         self.refresh(costs)
 
@@ -154,7 +155,7 @@ class Auto:
         verified = sum(done.verified for done in rounds)
         plain = self._pass(size)
         spent = expected = self._drafting + self._pass(size + verified)
-        if seconds is not None and seconds > 0:
+        if seconds is not None and seconds > 0 and self._known(size + verified):
             spent = self._drift.learn(self._measured(size + verified), expected, seconds)
         tokens, took = self._rate
         tokens += sum(done.committed for done in rounds)
@@ -168,10 +169,17 @@ class Auto:
             return
         self._tries += account.trying
         all_kept = 0 < verified == sum(done.accepted for done in rounds)
-        account.learn(spent / plain - 1 - gained / size, passed=tried and all_kept)
+        lost = spent / plain - 1 - gained / size
+        account.learn(lost, passed=tried and all_kept, stop=self._costs.read / plain)
         if account.wait > 0:
             for done in rounds:
                 done.belief.doubt()
+
+    def _known(self, rows: int) -> bool:
+        """Whether there was a pass of so many rows; the first may have built kernels."""
+        known = rows in self._passes
+        self._passes.add(rows)
+        return known
 
     def _learn_text(self, done: Outcome) -> float:
         """Learn acceptance; the drafts that may be expected to be kept in such a round."""

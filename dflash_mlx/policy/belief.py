@@ -56,10 +56,17 @@ class Belief:
         return list(accumulate(chances, mul))
 
     def by_position(self, positions: int) -> list[float]:
-        """Survivals where confidence is not known (Laplace's rule of counts)."""
+        """Survivals where confidence is not known, by counts.
+
+        A position begins as likely as the one before it, as drafters fade slowly: else one that
+        was never verified would look bad for ever.
+        """
         self._grow(positions)
-        pairs = zip(self._kept[:positions], self._verified[:positions], strict=True)
-        return list(accumulate(((kept + 1) / (count + 2) for kept, count in pairs), mul))
+        chance, chances = 0.5, list[float]()
+        for kept, count in zip(self._kept[:positions], self._verified[:positions], strict=True):
+            chance = (kept + 2 * chance) / (count + 2)
+            chances.append(chance)
+        return list(accumulate(chances, mul))
 
     @property
     def acceptance(self) -> tuple[float, ...]:

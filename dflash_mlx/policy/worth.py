@@ -12,7 +12,7 @@ class Worth:
     """
 
     def __init__(self) -> None:
-        self._brought, self._idle = 0.3, 0  # a guess, soon forgotten
+        self._brought, self._idle = 1.0, 0  # a guess, soon forgotten
 
     def due(self, price: float) -> bool:
         """Whether to do it in this round, for a price in tokens."""

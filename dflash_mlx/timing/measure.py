@@ -16,6 +16,7 @@ Clock = Callable[[], float]
 BUDGET = 0.5, 48  # seconds, or so many plain steps where those take longer
 BUILDING = 4.0, 16  # the same of first runs: 16 libraries of Metal at 250 ms each
 LATE = 2  # budgets that a survey takes at most amid other work
+WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
 RUNS = 3  # of each job that count: of three one is surely not disturbed
 WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
 
@@ -41,8 +42,8 @@ def survey(
 ) -> Costs:
     """Costs from `run`, which does a job and says its seconds; with `batch` two sequences as well.
 
-    The first run of a job builds kernels and never counts. Jobs run in turn, and the shortest time
-    of each counts: other work on the machine only adds, and so does a chip that rested. Passes
+    The first run of a job builds kernels: it never counts, nor does the warm-up before all. Jobs
+    run in turn, and the shortest time of each counts: other work on the machine only adds. Passes
     wider than a block, which only batches use, come last. When the `budget` (seconds on `clock`, or
     plain steps if those take longer) is spent on runs that count, or `BUILDING` on first ones, jobs
     that were not begun are left out; a plain step, a draft and the widest chain never are. Amid
@@ -53,6 +54,7 @@ def survey(
     second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)] * batch
     narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
     wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size] * batch
+    warm_up(run, widest)
     began, building, counts = clock(), 0.0, Counter[Job]()
 
     def timed(job: Job) -> tuple[float, float]:
@@ -75,7 +77,7 @@ def survey(
         if job not in needed[len(times) :] and not fits(job):
             continue
         if job not in quickest:
-            quickest[job] = timed(job)[1]
+            _, quickest[job] = timed(job)
             building += quickest[job]
         seconds, took = timed(job)
         times[job] = min(seconds, times.get(job, math.inf))
@@ -93,3 +95,11 @@ def survey(
     knots = {rows: max(times[plain], s - times[draft]) for rows, s in sorted(chains.items())}
     found = ((1, times[plain]), *knots.items())
     return Costs(times[plain], times[draft], found, sequence=sequence, block=block)
+
+
+def warm_up(run: Callable[[Job], float], job: Job) -> None:
+    """Build a job's kernels, then do it for as long as a chip's clock may still rise."""
+    run(job)
+    worked = 0.0
+    while worked < WARM:
+        worked += run(job)

@@ -1,0 +1,185 @@
+"""Macs and pairs on paper, as rows of two tables, and processes that answer on them.
+
+A Mac has a memory bandwidth, products that are free up to a few rows and step up at some width, and
+a host that builds passes while the GPU computes. A pair has bytes that every pass reads and experts
+of which a pass reads those that its rows choose. All numbers are round guesses of the right size:
+what is tested is that a policy is near the best on whatever machine it meets.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulated import Process
+
+from dflash_mlx.policy.costs import Costs, Plan
+from dflash_mlx.timing.measure import Job, survey
+
+GB = 1e9
+LIBRARIES = (1, 2, 4, 8, 12, 16)  # rows that a kernel is built for; fewer ones use the next
+WIDE = 1.3  # reads that a block takes of weights that are not quantised
+SYNC = 0.0003  # seconds until the host sees what the GPU has done
+TIMED = 4  # further plain steps that a survey runs for the time of one
+
+
+@dataclass(frozen=True)
+class Chip:
+    """`bandwidth`: bytes a second. `free`: rows that a read of weights has time for.
+
+    From `limit` rows on a product takes `tile` reads. `dispatch`: seconds of a layer's kernels that
+    are not reading; `host`: seconds to build a layer's part of a pass.
+    """
+
+    name: str
+    bandwidth: float
+    free: float
+    limit: int
+    tile: float
+    dispatch: float
+    host: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Bytes that every pass reads, of all experts (`routed`), and of the drafter at bfloat16.
+
+    Each row chooses `chosen` of the `experts` of every layer.
+    """
+
+    name: str
+    layers: int
+    dense: float
+    draft: float
+    block: int = 16
+    routed: float = 0.0
+    experts: int = 1
+    chosen: int = 1
+    draft_layers: int = 5
+
+
+CHIPS = [
+    Chip("M1", 60 * GB, 1.6, 10, 5.0, 60e-6, 90e-6),
+    Chip("M2 Pro", 180 * GB, 2.0, 12, 4.4, 40e-6, 80e-6),
+    Chip("M4", 108 * GB, 2.4, 12, 4.0, 30e-6, 60e-6),
+    Chip("M4 Max", 490 * GB, 3.0, 14, 3.6, 20e-6, 55e-6),
+    Chip("M5 Max", 550 * GB, 4.0, 20, 2.6, 15e-6, 50e-6),
+]
+PAIRS = [
+    Pair("dense 8B", 36, 4.6 * GB, 2.1 * GB),
+    Pair("MoE 30B-A3B", 48, 0.8 * GB, 0.9 * GB, 16, 16.0 * GB, 128, 8),
+    Pair("hybrid 9B", 32, 5.0 * GB, 1.8 * GB),
+    Pair("MoE 26B-A4B", 30, 1.5 * GB, 0.9 * GB, 16, 12.5 * GB, 128, 8),
+    Pair("MoE 20B", 24, 2.0 * GB, 0.8 * GB, 8, 10.2 * GB, 32, 4),
+]
+
+
+@dataclass(frozen=True)
+class Mac:
+    """A pair on a chip."""
+
+    chip: Chip
+    pair: Pair
+
+    def __str__(self) -> str:
+        return f"{self.chip.name}, {self.pair.name}"
+
+    def products(self, size: float, rows: int) -> float:
+        """Seconds to multiply so many rows by weights of so many bytes."""
+        chip = self.chip
+        reads = max(1.0, rows / chip.free) if rows < chip.limit else chip.tile * -(-rows // 32)
+        return size / chip.bandwidth * reads
+
+    def verify(self, rows: int) -> float:
+        """Seconds of the GPU for a pass over so many rows."""
+        pair, chip = self.pair, self.chip
+        chosen = 1 - (1 - pair.chosen / pair.experts) ** rows
+        experts = pair.routed * chosen / chip.bandwidth
+        return self.products(pair.dense, rows) + experts + chip.dispatch * pair.layers
+
+    @cached_property
+    def host(self) -> float:
+        """Seconds of the host for a pass."""
+        return self.chip.host * self.pair.layers
+
+    @cached_property
+    def block(self) -> tuple[float, float]:
+        """Seconds of the host and of the GPU for the draft of a block."""
+        layers = self.pair.draft_layers
+        gpu = WIDE * self.pair.draft / self.chip.bandwidth + self.chip.dispatch * layers
+        return self.chip.host * layers, gpu
+
+    @property
+    def plain(self) -> float:
+        """Seconds of a plain step among others: host and GPU work at the same time."""
+        return max(self.verify(1), self.host)
+
+    @property
+    def first_plain(self) -> float:
+        """Seconds of a plain step after a drafted round."""
+        return self.host + self.verify(1) + SYNC
+
+    @property
+    def draft(self) -> float:
+        """Seconds of a draft by itself."""
+        return sum(self.block) + SYNC
+
+    def round(self, rows: int) -> float:
+        """Seconds of a round that drafts, its confidence not read: one wait, at its end."""
+        host, gpu = self.block
+        return host + max(gpu, self.host) + self.verify(rows) + SYNC
+
+    @property
+    def read(self) -> float:
+        """Seconds that it adds to read the confidence before the verify is built."""
+        return min(self.block[1], self.host) + SYNC
+
+    def seconds(self, job: Job) -> float:
+        """Seconds of what a survey measures, of one sequence."""
+        if job.kind == "plain":
+            return self.plain
+        return self.draft if job.kind == "draft" else self.round(job.rows)
+
+    def true_costs(self) -> Costs:
+        """All costs."""
+        widths = range(2, self.pair.block + 1)
+        chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
+        return Costs(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
+
+
+def library(rows: int) -> int:
+    """Which kernels a pass over so many rows runs."""
+    return next((count for count in LIBRARIES if rows <= count), LIBRARIES[-1])
+
+
+class MacProcess(Process):
+    """A process on a Mac that rested: what a survey and rounds take, on one clock.
+
+    Stands in for the costs of a machine where answers are played.
+    """
+
+    def __init__(self, mac: Mac, hitch: float):
+        super().__init__(lambda job: mac.seconds(job), hitch, ramp=True)
+        self.mac, self.read, self.draft = mac, mac.read, mac.draft
+        self._drafted = True  # in the last round
+
+    def kernels(self, job: Job) -> tuple[bool, int]:
+        """Whether a draft is made, and for how many rows a pass is built."""
+        fits = (count for count in LIBRARIES if job.rows <= count)
+        return job.kind == "draft", next(fits, LIBRARIES[-1])
+
+    def survey(self) -> Costs:
+        """The costs that this process finds."""
+
+        def run(job: Job) -> float:
+            took = self.run(job)
+            self.now += TIMED * took * (job.kind == "plain")
+            return took
+
+        return survey(run, self.mac.pair.block, clock=self.clock)
+
+    def seconds(self, plan: Plan) -> float:
+        """Of the next round; of its verify alone where that is a plain step."""
+        took = self.run(Job("chain" if plan.rows > 1 else "plain", plan.rows))
+        if plan.rows == 1 and self._drafted:
+            took += self.mac.first_plain - self.mac.plain
+        self._drafted = plan.rows > 1
+        return took

@@ -1,0 +1,101 @@
+"""The mode auto on Macs that exist on paper: five chips, five shapes of pairs, four drafters.
+
+A process begins cold: the first pass of each kernel takes up to a quarter of a second longer, and
+the chip's clock rises. Either it surveys its costs, or it has them from a process before and meets
+all that in its answers. Rates are those after the first answer, without the building of kernels,
+which every way of decoding pays once.
+"""
+
+from dataclasses import replace
+from itertools import accumulate
+from operator import mul
+
+import numpy as np
+import pytest
+from macs import CHIPS, PAIRS, Mac, MacProcess
+from simulated import FAIR, GOOD, POOR, WRONG, Drafter, fixed_rates, play
+
+import dflash_mlx.policy.account as account
+from dflash_mlx.policy.auto import Auto
+from dflash_mlx.policy.belief import Belief
+from dflash_mlx.policy.costs import Costs
+
+ANSWERS = 4  # after the first
+# The seeds of answers, whether costs are surveyed in the same process, and seconds of a build.
+WAYS = ((0, True, 0.05), (100, False, 0.25))
+
+
+def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
+    """The rate of auto over that of the best fixed width, and over that of plain decoding."""
+    true, tokens, seconds, wide = mac.true_costs(), 0, 0.0, list[dict[int, float]]()
+    for seed, surveys, hitch in WAYS:
+        process = MacProcess(mac, hitch)
+        costs = known(mac, process.survey())
+        process = process if surveys else MacProcess(mac, hitch)
+        policy = Auto(costs, mac.pair.block)
+        play(policy, process, [drafter], seed=seed)
+        built = process.building
+        for number in range(seed + 1, seed + 1 + ANSWERS):
+            played = play(policy, process, [drafter], seed=number)
+            tokens, seconds = tokens + played.tokens, seconds + played.seconds
+            wide.append(fixed_rates(true, [drafter], seed=number))
+        seconds -= process.building - built
+    rows = range(1, mac.pair.block + 1)
+    best = max(len(wide) / sum(1 / one[count] for one in wide) for count in rows)
+    return tokens / seconds / best, tokens / seconds * true.plain
+
+
+def known(mac: Mac, costs: Costs) -> Costs:
+    """What a survey found, with what building a verify takes the host."""
+    return replace(costs, read=min(costs.draft, mac.host))
+
+
+# The least rate of all pairs on all chips over the best fixed width's, and the mean. Which is best
+# is known only afterwards; where drafts gain little, a text is over before that is sure.
+BARS = [(GOOD, 0.95, 1.0), (FAIR, 0.88, 0.985), (POOR, 0.92, 0.97), (WRONG, 0.98, 0.985)]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "least", "mean"), BARS, ids=["good", "fair", "poor", "hopeless"]
+)
+def test_auto_is_near_the_best_width_and_never_below_plain_steps(
+    drafter: Drafter, least: float, mean: float
+) -> None:
+    """Guards what waits for drafts that lose, and what learns which widths pay."""
+    over_best = dict[str, float]()
+    for mac in [Mac(chip, pair) for chip in CHIPS for pair in PAIRS]:
+        over_best[str(mac)], over_plain = rates(mac, drafter)
+        assert over_plain > 0.97, str(mac)
+    assert min(over_best.values()) > least, over_best
+    assert np.mean([*over_best.values()]) > mean
+
+
+# Faults that the check above must see.
+
+
+def test_fault_kernels_that_are_built_count_as_slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first round of a width would look like a loss, and drafts would wait for it."""
+    mac = Mac(CHIPS[4], PAIRS[1])
+    honest, _ = rates(mac, GOOD)
+    monkeypatch.setattr(Auto, "_known", lambda *_: True)
+    assert rates(mac, GOOD)[0] < honest - 0.02
+
+
+def test_fault_positions_that_were_never_verified_look_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where confidence is dear, wide chains would never be found."""
+
+    def by_position(belief: Belief, positions: int) -> list[float]:
+        belief._grow(positions)
+        pairs = zip(belief._kept[:positions], belief._verified[:positions], strict=True)
+        return list(accumulate(((kept + 1) / (count + 2) for kept, count in pairs), mul))
+
+    mac = Mac(CHIPS[3], PAIRS[1])
+    honest, _ = rates(mac, GOOD)
+    monkeypatch.setattr(Belief, "by_position", by_position)
+    assert rates(mac, GOOD)[0] < honest - 0.02
+
+
+def test_fault_drafting_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hopeless drafter would cost its drafts for ever."""
+    monkeypatch.setattr(account, "DOUBT", 1e9)
+    assert rates(Mac(CHIPS[3], PAIRS[1]), WRONG)[1] < 0.9
