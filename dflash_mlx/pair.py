@@ -24,6 +24,7 @@ from .engine import Engine
 from .errors import DFlashError, first_line
 from .files.checkpoint import check_weights, header
 from .hub import resolve
+from .proof.exact import check_exact
 from .proof.results import proven
 from .proof.shapes import Shapes
 from .target.target import Target, target_config
@@ -71,7 +72,7 @@ def load(
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
     the bits of plain decoding in every mode, also at 16 bits or quantised. Raises DFlashError when
-    something is missing, damaged, not supported, or does not fit together.
+    something is missing, damaged, not supported, not exact, or does not fit together.
     """
     check_bits(draft_bits)
     if target is not None and not resolve.is_hub_id(target):
@@ -99,8 +100,13 @@ def evaluate(model: nn.Module) -> None:
 
 
 def with_proof(pair: Pair) -> Pair:
-    """The pair, whose kernels are those that are right and fast at its shapes on this machine."""
+    """The pair, whose kernels are those that are right and fast at its shapes on this machine.
+
+    DFlashError where it is to be exact and is not.
+    """
     pair.target.kernels = proven(pair.target.kernels, lambda: Shapes.of(pair.target, pair.drafter))
+    if pair.target.kernels.exact:
+        check_exact(pair.target, pair.target_name)
     return pair
 
 

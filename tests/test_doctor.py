@@ -488,6 +488,21 @@ def test_a_model_is_for_the_check_of_the_kernels(cli_app, flag):
     assert f"{flag} is for the check of the kernels." in result.stderr
 
 
+def test_verdicts_by_size_are_told():
+    """At how many sizes a kernel is used, and that experts have none."""
+    import tiny
+
+    from dflash_mlx.proof.prove import KernelResult, Timed
+
+    report = import_module("dflash_mlx.cli.doctor.kernels")
+    sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))
+    verdict = KernelResult("a", True, 0.0, 1e-3, 1.0, sizes=sizes)
+    assert "used at 1 of 2 sizes" in report.verdict_entry(verdict).found
+    assert report.verdict_json(verdict)["sizes"]
+    assert report.has_experts(tiny.make_target("gpt_oss").model)
+    assert not report.has_experts(tiny.make_target("qwen3").model)
+
+
 def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
     from dflash_mlx.proof import results

@@ -25,6 +25,7 @@ from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.pair import load_drafter
+from dflash_mlx.proof.exact import check_exact
 from dflash_mlx.target.linear import StandIn
 from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.target import Target
@@ -132,6 +133,37 @@ def test_loading_exactly() -> None:
     found, kept, tau = answer(pair, prompt, "dflash", 30)
     assert (found, differing(kept, rows)) == (tokens, 0)
     assert tau > 3
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss", "gemma4"])
+def test_the_model_is_checked_at_load(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows at once against one by one; nothing is in the way of a model that is exact."""
+    target = exact_rows.target_of(family, Kernels(exact=True), mx.float32)
+    check_exact(target, family)
+    rope = mx.fast.rope
+
+    def other(x: mx.array, *args: Any, **options: Any) -> mx.array:
+        """A single row by another kernel, which rounds otherwise."""
+        found = rope(x, *args, **options)
+        return found * (1 + 2**-20) if x.shape[-2] == 1 else found
+
+    monkeypatch.setattr(mx.fast, "rope", other)
+    with pytest.raises(DFlashError, match=f"'{family}' cannot be exact here") as caught:
+        check_exact(target, family)
+    assert caught.value.hint
+
+
+def test_a_pair_that_is_not_exact_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum whose order depends on the number of rows, in a place that no kernel has."""
+    honest = nn.RMSNorm.__call__
+
+    def careless(norm: nn.RMSNorm, x: mx.array) -> mx.array:
+        return honest(norm, x) * (1 + 2**-20 * (x.shape[-2] == 2))
+
+    monkeypatch.setattr(nn.RMSNorm, "__call__", careless)
+    with pytest.raises(DFlashError, match="cannot be exact here"):
+        load(exact=True)
+    assert load().target.kernels.exact is False
 
 
 def test_more_rows_than_exactness_has() -> None:

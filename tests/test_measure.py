@@ -448,7 +448,7 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
 
     def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
         depths.append(depth)
-        return Costs(1.0, 0.1, ((1, 1.0), (8, 1.5)), depth=depth)
+        return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
 
     monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
     session = Session(pair, mode="auto")

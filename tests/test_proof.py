@@ -1,16 +1,21 @@
 """Kernels are used only where they were right and fast on this machine, and the file remembers."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
+import tiny
 
+from dflash_mlx.kernels import small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels, Op
+from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
 from dflash_mlx.kernels.source import signature
 from dflash_mlx.proof import results
+from dflash_mlx.proof.cases import Sized, product_sizes
 from dflash_mlx.proof.prove import (
     STARTED,
     UNTIMED,
@@ -21,7 +26,7 @@ from dflash_mlx.proof.prove import (
     prove,
 )
 from dflash_mlx.proof.results import latest_results, proven, read_results, result_key, results_file
-from dflash_mlx.proof.shapes import GENERIC, Shapes
+from dflash_mlx.proof.shapes import GENERIC, LinearShape, Shapes, linear_shape
 from dflash_mlx.proof.trials import TRIALS, Trial
 
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")
@@ -140,6 +145,91 @@ def test_only_what_the_model_uses_is_timed() -> None:
     assert found["unused"] == KernelResult("unused", True, 0.0, reason=UNUSED)
 
 
+def sized(device: Device, name: str, times: dict[tuple[int, ...], tuple[int, float]]) -> Trial:
+    """An operation that takes these seconds at these sizes, each of which reads so many bytes."""
+    whole = device.trial(name)
+    cases = {size: X[: size[0]] for size in times}
+
+    def run(_: Any, x: mx.array) -> mx.array:
+        device.ran.append(f"{name} {x.size}")
+        device.now += times[(x.size,)][1]
+        return 2 * x
+
+    op = replace(whole.op, launch=run, size=lambda x: (x.size,))
+    return replace(
+        whole,
+        op=op,
+        cases=lambda _: [(X,)],
+        sizes=lambda _: (Sized(size, times[size][0], (cases[size],)) for size in times),
+    )
+
+
+TIMES = {(1,): (10, 0.5), (2,): (60, 0.9), (3,): (30, 1.4)}  # stock takes a second
+
+
+def test_a_kernel_is_used_at_the_sizes_where_it_won() -> None:
+    """One verdict for all of them would run it where it loses, or not where it wins.
+
+    What is shown is the mean by bytes. With exactness it runs everywhere: MLX cannot stand in.
+    """
+    device = Device()
+    trial = sized(device, "product", TIMES)
+    launcher: Any = device
+    (found,) = prove(launcher, SHAPES, clock=device.clock, budget=1e3, trials=[trial])
+    assert found.reason == ""
+    assert found.ratio == pytest.approx(0.1 * 0.5 + 0.6 * 0.9 + 0.3 * 1.4)
+    for exact, runs in ((False, [True, True, False]), (True, [True] * 3)):
+        kernels = results.apply_results(Kernels(launcher, exact=exact, on=frozenset()), [found])
+        assert [kernels.launches(trial.op, X[:count]) for count in (1, 2, 3)] == runs
+    kernels = results.apply_results(Kernels(launcher, on=frozenset()), [found])
+    assert not kernels.launches(trial.op, mx.zeros(5))  # a size that nobody has timed
+    fault = replace(kernels, sizes={})
+    assert fault.launches(trial.op, X)  # one verdict for all would run it where it loses
+    lost = {size: (bytes_read, 1.4) for size, (bytes_read, _) in TIMES.items()}
+    trial = sized(device, "product", lost)
+    (found,) = prove(launcher, SHAPES, clock=device.clock, budget=1e3, trials=[trial])
+    assert found.reason == "1.4x as slow as MLX's own"
+
+
+def test_sizes_that_are_left_are_timed_at_the_next_start() -> None:
+    """Those that are known are not timed again, and are kept in the file."""
+    device = Device()
+    launcher: Any = device
+    options: Any = {"clock": device.clock, "trials": [sized(device, "product", TIMES)]}
+    kernels = Kernels(launcher, on=frozenset())
+    counts, now = [], kernels
+    for _ in range(8):
+        device.ran.clear()
+        now = proven(kernels, lambda: SHAPES, **options)
+        counts.append(len(read_results(results_file())[result_key(SHAPES)]["product"].sizes))
+        if counts[-1] < 3:
+            assert now.off == {"product": UNTIMED}
+    assert counts[-1] == 3
+    assert sorted({*counts}) == [1, 2, 3][-len({*counts}) :]
+    assert not device.ran
+    assert now.sizes == {"product": {(1,), (2,)}}
+
+
+def test_sizes_of_a_model_are_all_its_matrices() -> None:
+    """Every size by every bucket of rows, weighted by bytes; narrow ones are left to MLX."""
+    wide, narrow = (LinearShape(n, 128, 4, 64, "affine", "float32") for n in (1024, 64))
+    head = replace(wide, outputs=100_000)
+    shapes = replace(SHAPES, products=((wide, 3), (narrow, 50), (head, 1)))
+    found = list(product_sizes(shapes))
+    assert len(found) == 2 * len(BUCKETS)
+    assert {one.size[0] for one in found} == {1024, MOST_COLUMNS}
+    assert [one.size[-1] for one in found] == [*BUCKETS] * 2
+    assert found[0].weight == 3 * 1024 * 64
+    assert found[-1].weight == 100_000 * 64
+    for one in found:
+        assert small_m_qmm.size(*one.case) == one.size
+        assert small_m_qmm.size(one.case[0][:-1], one.case[1])[-1] <= one.size[-1]
+    target = tiny.make_target("qwen3")
+    counted = Counter(linear_shape(m) for m in target.model.modules())
+    shapes = Shapes.of(target, None)
+    assert dict(shapes.products).items() >= {k: v for k, v in counted.items() if k}.items()
+
+
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernels]:
     """What a start of the program makes of a device's kernels."""
@@ -213,9 +303,12 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "[" * 100_000, '{"format": 1}',
-             '{"format": 1, "verdicts": {"KEY": {"a": {}}}}',
-             '{"format": 1, "verdicts": {"KEY": {"a": {"name": "a", "right": 1}}}}']
+    "text", ["", "{", "[]", "[" * 100_000, '{"format": 2}',
+             '{"format": 1, "verdicts": {"KEY": {"a": {"name": "a", "right": true}}}}',
+             '{"format": 2, "verdicts": {"KEY": {"a": {}}}}',
+             '{"format": 2, "verdicts": {"KEY": {"a": {"name": "a", "right": 1}}}}',
+             '{"format": 2, "verdicts": {"KEY": {"a": {"name": "a", "right": true,'
+             ' "sizes": [1]}}}}']
 )  # fmt: skip
 def test_a_damaged_file_is_said_and_proven_anew(
     start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture, text: str
@@ -236,7 +329,7 @@ def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
     for number in range(20):
         results.write_results(results_file(), str(number), [KernelResult("a", True)])
     assert list(read_results(results_file())) == [str(number) for number in range(4, 20)]
-    assert json.loads(results_file().read_text())["format"] == 1
+    assert json.loads(results_file().read_text())["format"] == 2
 
 
 def test_a_folder_that_cannot_be_written_to(

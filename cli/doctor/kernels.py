@@ -16,11 +16,14 @@ from ..terminal.spinner import Spinner
 from .report import CheckReport, ReportEntry, one_line
 
 if TYPE_CHECKING:
+    from mlx.nn import Module
+
     from dflash_mlx import Pair
     from dflash_mlx.proof.prove import KernelResult
 
 NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"
+NO_EXPERTS = "layers of experts are MLX's own: no kernel covers their products"
 WRONG_HINT = "MLX's own operations stand in for it; report it with `dflash doctor --kernels --json`"
 
 
@@ -45,6 +48,7 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
         document = {
             **proof_environment(pair.target_name, switch),
             "kernels": [verdict_json(verdict) for verdict in verdicts],
+            "experts": NO_EXPERTS if has_experts(pair.target.model) else None,
             "seconds": round(seconds, 3),
             "ok": all_right,
         }
@@ -53,6 +57,8 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
     report = CheckReport(out, NAME_COLUMNS)
     for verdict in verdicts:
         report.show(verdict_entry(verdict))
+    if has_experts(pair.target.model):
+        report.show(ReportEntry("experts", "ok", NO_EXPERTS, ""))
     if switch != "on":
         out.info(f"none is used as long as DFLASH_KERNELS is {switch}", "warning")
     return all_right
@@ -67,6 +73,13 @@ def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> 
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     else:
         CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
+
+
+def has_experts(model: "Module") -> bool:
+    """Whether a model has layers of experts."""
+    from dflash_mlx.target.linear import SWITCHES
+
+    return any(isinstance(module, SWITCHES) for module in model.modules())
 
 
 def prove_all(pair: "Pair", out: Output) -> list["KernelResult"]:
@@ -124,6 +137,9 @@ def verdict_entry(verdict: "KernelResult") -> ReportEntry:
         details.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
     if verdict.ratio is not None and not verdict.reason:
         details.append(f"{verdict.ratio:.2f}× the time of MLX's own")
+    if verdict.sizes:
+        won = sum(timed.won for timed in verdict.sizes)
+        details.append(f"used at {won} of {len(verdict.sizes)} sizes, means by bytes")
     if verdict.seconds is not None:
         details.append(f"{1e3 * verdict.seconds:.3f} ms")
     hint = "" if verdict.right else WRONG_HINT

@@ -23,13 +23,15 @@ EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equa
 class Op:
     """An operation: `reference(*args)` in MLX operations, `launch(launcher, *args)` by kernels.
 
-    `fits(*args)` says whether the kernels support these shapes and dtypes.
+    `fits(*args)` says whether the kernels support these shapes and dtypes. `size(*args)` is what
+    the speed depends on, where a kernel may win at some sizes and lose at others.
     """
 
     name: str
     reference: Callable[..., Any]
     launch: Callable[..., Any]
     fits: Callable[..., bool] = lambda *_: True
+    size: Callable[..., Any] = lambda *_: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Kernels:
     `off` whose kernel gave wrong results. `on`: the only operations that may run as kernels, those
     that are proven on this machine; None is all. `own`: the references also replace the functions
     of stock MLX and mlx-lm. `exact`: the bits of a row must not depend on the number of rows.
+    `sizes`: at which of its sizes an operation may run as a kernel; all, if it is not there.
     """
 
     launcher: Launcher | None = None
@@ -48,6 +51,7 @@ class Kernels:
     exact: bool = False
     on: frozenset[str] | None = None
     wrong: frozenset[str] = frozenset()
+    sizes: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
     @property
     def stock(self) -> bool:
@@ -58,7 +62,10 @@ class Kernels:
         """Whether `op` runs as a kernel with these arguments."""
         if self.launcher is None or op.name in self.off:
             return False
-        return (self.on is None or op.name in self.on) and op.fits(*args)
+        if self.on is not None and op.name not in self.on:
+            return False
+        sizes = self.sizes.get(op.name)
+        return (sizes is None or op.size(*args) in sizes) and op.fits(*args)
 
     def takes(self, op: Op, *args: Any) -> bool:
         """Whether to run `op` by this object in place of the function of stock MLX or mlx-lm."""

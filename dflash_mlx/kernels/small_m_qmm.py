@@ -17,6 +17,9 @@ THREADS = 128  # of a threadgroup
 COLUMNS = 32  # of a threadgroup
 ROW_COUNTS = (1, 2, 4, 8, 12, 16)  # rows of one threadgroup; more rows take several threadgroups
 GROUP_SIZES = (32, 64, 128)
+BUCKETS = (2, 4, 8, 12, 16, 32)  # rows up to which the speed is one
+LEAST_COLUMNS = 512  # fewer threadgroups than cores of a large chip: not worth a trial
+MOST_COLUMNS = 8192  # the speed of wider matrices is the same for each column
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 SOURCE = Source(
     "small_m_qmm",
@@ -118,4 +121,10 @@ def fits(x: mx.array, weights: Weights) -> bool:
     )
 
 
-OP = Op("small_m_qmm", reference, launch, fits)
+def size(x: mx.array, weights: Weights) -> tuple[int, ...]:
+    """What the speed depends on: columns, inputs, bits, and the most rows of the bucket."""
+    rows = next((most for most in BUCKETS if len(x) <= most), BUCKETS[-1])
+    return min(len(weights.values), MOST_COLUMNS), x.shape[1], weights.bits, rows
+
+
+OP = Op("small_m_qmm", reference, launch, fits, size)

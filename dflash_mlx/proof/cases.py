@@ -5,12 +5,12 @@ A kernel is compiled for one dtype and head size, so all cases have those of the
 last case has the sizes of the model. This module knows the operations only by their arguments.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
-from dflash_mlx.kernels.small_m_qmm import Weights
+from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights, size
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.speculation.acceptance import random_bits
 
@@ -247,3 +247,30 @@ def product_cases(shapes: Shapes) -> list[Case]:
             inputs = weights.values.shape[1] * 32 // (weights.bits or 32)
             found.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
     return found
+
+
+class Sized(NamedTuple):
+    """A case to time an operation at one of its sizes; `weight` are the bytes that it reads."""
+
+    size: tuple[int, ...]
+    weight: int
+    case: Case
+
+
+def product_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Every matrix of the model with every bucket of rows; too narrow ones are left out.
+
+    Those of one size count together. Weights are made when their turn comes.
+    """
+    kinds: dict[tuple[int, int, int], tuple[LinearShape, int]] = {}
+    for kind, count in shapes.products:
+        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits
+        read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
+        kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
+    for (columns, inputs, _), (kind, read) in kinds.items():
+        if columns < LEAST_COLUMNS:
+            continue
+        weights = weights_of(kind, columns, inputs)
+        for rows in BUCKETS:
+            x = normal_array(rows, rows, inputs, dtype=dtype_of(shapes.dtype))
+            yield Sized(size(x, weights), read, (x, weights))

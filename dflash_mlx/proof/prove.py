@@ -5,17 +5,17 @@ the inputs of each operation. This module knows no models, files or terminals.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 
 from dflash_mlx.errors import first_line
 from dflash_mlx.kernels.source import Launcher
 
-from .cases import TOLERANCE, Case
+from .cases import TOLERANCE, Case, Sized
 from .shapes import GENERIC, Shapes
 from .trials import TRIALS, Trial
 
@@ -24,9 +24,24 @@ MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
 RUNS, CALLS = 5, 4  # the time is the median of RUNS runs of CALLS dependent calls
 UNUSED = "this model does not use it"
 UNTIMED = "not timed yet: the time was spent"
+NARROW = "all matrices are too narrow for it"
 STARTED = "its last check did not end"
 
 Clock = Callable[[], float]
+
+
+class Timed(NamedTuple):
+    """A kernel at one size: seconds a call, their `ratio` to stock MLX's, and bytes as `weight`."""
+
+    size: tuple[int, ...]
+    weight: int
+    seconds: float
+    ratio: float
+
+    @property
+    def won(self) -> bool:
+        """Whether the kernel is used at this size."""
+        return self.ratio <= MAX_TIME_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,8 @@ class KernelResult:
     difference of an output from the reference's, divided by the larger of 1 and the absolute value
     of the reference; None if integers differ or nothing was compared. `seconds` per call and
     `ratio` to the time of stock MLX are None if not timed. `reason` says why the kernel is not
-    used; empty if it is used.
+    used; empty if it is used. With `sizes` it is used where it won, and `seconds` and `ratio` are
+    means of all sizes, weighted by their bytes.
     """
 
     name: str
@@ -46,6 +62,7 @@ class KernelResult:
     seconds: float | None = None
     ratio: float | None = None
     reason: str = ""
+    sizes: tuple[Timed, ...] = ()
 
     @property
     def final(self) -> bool:
@@ -76,9 +93,10 @@ def prove(
 
     First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
     on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
-    which then only times it. With `everything` also the operations that the model does not use are
-    compared, at `GENERIC` shapes. `on_result` is called before each comparison and timing with the
-    reason `STARTED`, and after it with the result. Returns one result for each operation tried.
+    which then only times it, or the sizes that are left. With `everything` also the operations that
+    the model does not use are compared, at `GENERIC` shapes. `on_result` is called before each
+    comparison and timing with the reason `STARTED`, and after it with the result. Returns one
+    result for each operation tried.
     """
     began, results = clock(), dict(known or {})
     tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
@@ -92,13 +110,17 @@ def prove(
             result = replace(result, reason=UNTIMED if used else UNUSED)
         results[trial.name] = result
         on_result(result)
-    for trial, used in tried.items():
+    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):  # those take longest
         result = results.get(trial.name)
-        if result is None or result.final or not used or clock() - began >= budget:
+        if result is None or result.final or not tried[trial] or clock() - began >= budget:
             continue
         on_result(KernelResult(trial.name, False, reason=STARTED))
-        case = trial.fitting(shapes)[-1]
-        results[trial.name] = measure_times(launcher, trial, case, result, clock)
+        if trial.sizes is not None and not shapes.exact:
+            ends = began + budget
+            found = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
+        else:
+            found = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
+        results[trial.name] = found
         on_result(results[trial.name])
     return tuple(results[trial.name] for trial in tried if trial.name in results)
 
@@ -187,23 +209,68 @@ def describe_error(error: Exception) -> str:
 def measure_times(
     launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
 ) -> KernelResult:
-    """The result with `seconds` and `ratio`; kernel and stock MLX run in turn.
+    """The result with `seconds` and `ratio`."""
+    try:
+        ours, ratio = compare_times(launcher, trial, case, clock)
+    except Exception as error:
+        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    return replace(result, seconds=ours, ratio=ratio, reason=describe_ratio(ratio))
+
+
+def measure_sizes(
+    launcher: Launcher,
+    trial: Trial,
+    sizes: Iterable[Sized],
+    result: KernelResult,
+    clock: Clock,
+    ends: float,
+) -> KernelResult:
+    """The result with what is not timed yet of its `sizes`, begun before the clock is at `ends`."""
+    found = {timed.size: timed for timed in result.sizes}
+    for size, weight, case in sizes:
+        if size in found:
+            continue
+        if clock() >= ends:
+            return replace(result, sizes=(*found.values(),))
+        try:
+            found[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+        except Exception as error:
+            return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    if not found:
+        return replace(result, reason=NARROW)
+    total = sum(timed.weight for timed in found.values())
+    seconds = sum(timed.weight * timed.seconds for timed in found.values()) / total
+    ratio = sum(timed.weight * timed.ratio for timed in found.values()) / total
+    won = any(timed.won for timed in found.values())
+    return replace(
+        result,
+        seconds=seconds,
+        ratio=ratio,
+        reason="" if won else describe_ratio(ratio),
+        sizes=(*found.values(),),
+    )
+
+
+def compare_times(
+    launcher: Launcher, trial: Trial, case: Case, clock: Clock
+) -> tuple[float, float]:
+    """Seconds of a call of the kernel, and their ratio to those of stock MLX, run in turn.
 
     The first run of each is a warm-up.
     """
     calls = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
     durations: tuple[list[float], list[float]] = ([], [])
     mx.eval([part for part in case if isinstance(part, mx.array)])
-    try:
-        for _ in range(RUNS + 1):
-            for call, seconds in zip(calls, durations, strict=True):
-                seconds.append(time_calls(call, case, clock))
-    except Exception as error:
-        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    for _ in range(RUNS + 1):
+        for call, seconds in zip(calls, durations, strict=True):
+            seconds.append(time_calls(call, case, clock))
     ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
-    ratio = ours / theirs if theirs else 1.0
-    reason = f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
-    return replace(result, seconds=ours, ratio=ratio, reason=reason)
+    return ours, ours / theirs if theirs else 1.0
+
+
+def describe_ratio(ratio: float) -> str:
+    """The reason that is shown for a slow kernel; empty for one that is not."""
+    return f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
 
 
 def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:

@@ -23,11 +23,11 @@ from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
 
-from .prove import Clock, KernelResult, OnResult, prove
+from .prove import Clock, KernelResult, OnResult, Timed, prove
 from .shapes import Shapes
 from .trials import TRIALS, Trial
 
-FORMAT = 1
+FORMAT = 2
 MAX_ENTRIES = 16  # of the file; the oldest are dropped
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ def read_results(file: Path) -> dict[str, dict[str, KernelResult]]:
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
+            log.warning("the kernels in %s are of another version and are proven again", file)
             return {}
         return {
             key: {name: from_json(name, parts) for name, parts in entry.items()}
@@ -81,8 +82,10 @@ def read_results(file: Path) -> dict[str, dict[str, KernelResult]]:
 
 def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     """A result from its JSON object. Raises ValueError or TypeError for another object."""
-    found = KernelResult(**parts)
-    numbers = (found.error, found.seconds, found.ratio)
+    sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
+    found = KernelResult(**parts, sizes=sizes)
+    timed = [number for one in sizes for number in (*one.size, *one[1:])]
+    numbers = (found.error, found.seconds, found.ratio, *timed)
     if (
         found.name != name
         or not isinstance(found.right, bool)
@@ -177,13 +180,16 @@ def prove_and_keep(
 def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
     """The kernels with only those enabled whose result allows it.
 
-    In exact mode a slow kernel is used, too: stock MLX cannot replace it there.
+    One that was timed at several sizes runs where it won. In exact mode a slow kernel is used, too:
+    stock MLX cannot replace it there.
     """
-    on, off, wrong = set(), {}, set()
+    on, off, wrong, sizes = set(), {}, set(), dict[str, frozenset[Any]]()
     for result in results:
         if not result.reason or (kernels.exact and result.right):
             on.add(result.name)
+            if result.sizes and not kernels.exact:
+                sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
         else:
             off[result.name] = result.reason
             wrong |= set() if result.right else {result.name}
-    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong))
+    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)

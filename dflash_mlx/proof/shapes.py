@@ -71,7 +71,8 @@ class Shapes:
 
     `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
     quantisation and dtype, with its most frequent size; the most frequent combination is last.
-    `exact`: a row must have the same bits as a row alone.
+    `products` are all sizes, each with the number of such layers. `exact`: a row must have the same
+    bits as a row alone.
     """
 
     vocab: int
@@ -81,6 +82,7 @@ class Shapes:
     delta: GatedDeltaShape | None = None
     selector: SelectorShape | None = None
     linears: tuple[LinearShape, ...] = ()
+    products: tuple[tuple[LinearShape, int], ...] = ()
     context: int = CONTEXT
     exact: bool = False
 
@@ -103,6 +105,7 @@ class Shapes:
             delta=gated_delta_shape(target.config),
             selector=selector,
             linears=linear_shapes(target.model),
+            products=product_shapes(target.model),
             exact=target.kernels.exact,
         )
 
@@ -168,13 +171,21 @@ def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
     return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
 
 
-def linear_shape(module: nn.Module) -> LinearShape | None:
-    """The weights of a linear layer of MLX; None for another module."""
-    if isinstance(module, nn.QuantizedLinear):
+def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
+    """All sizes of linear layers with their numbers; a table without a head is one, too."""
+    modules = dict(model.named_modules())
+    tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
+    found = Counter(linear_shape(module, tables=tied) for module in modules.values())
+    return tuple((shape, count) for shape, count in found.items() if shape is not None)
+
+
+def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:
+    """The weights of a linear layer of MLX, with `tables` of an embedding; None for others."""
+    if isinstance(module, nn.QuantizedLinear) or (tables and type(module) is nn.QuantizedEmbedding):
         bits, group, scales = module.bits, module.group_size, module.scales
         sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
         return LinearShape(*sizes, bits, group, module.mode, dtype_name(scales.dtype))
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) or (tables and type(module) is nn.Embedding):
         rows, columns = module.weight.shape
         return LinearShape(rows, columns, 0, 0, "", dtype_name(module.weight.dtype))
     return None

@@ -3,7 +3,7 @@
 `TRIALS` has one entry for each operation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +31,12 @@ from dflash_mlx.target.tree_pass import TreePass
 
 from .cases import (
     Case,
+    Sized,
     accept_cases,
     attention_cases,
     defined_part,
     product_cases,
+    product_sizes,
     replay_cases,
     sample_cases,
     tape_cases,
@@ -52,7 +54,8 @@ class Trial:
     the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
     Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
     is applied to both. `alone(*case)` are arguments of row `row` only, along `axis` of the first
-    output; exact mode requires the same bits.
+    output; exact mode requires the same bits. `sizes(shapes)` are the cases to time, where the
+    speed depends on them; without it that is the last case.
     """
 
     op: Op
@@ -64,6 +67,7 @@ class Trial:
     alone: Callable[..., Case] | None = None
     row: int = 0
     axis: int = 0
+    sizes: Callable[[Shapes], Iterator[Sized]] | None = None
 
     @property
     def name(self) -> str:
@@ -174,6 +178,7 @@ TRIALS = (
         expected=float32_product,
         alone=last_row,
         row=-1,
+        sizes=product_sizes,
     ),
     Trial(gated_delta_tape.OP, tape_cases, mlx_lm_chain, has_delta, alone=first_rows),
     Trial(gated_delta_tree.OP, tree_cases, mlx_lm_tree, has_delta, alone=first_rows),
