@@ -14,7 +14,7 @@ from mlx import nn
 from mlx_lm.utils import load_model
 from typer.testing import CliRunner
 
-from dflash_mlx import api
+from dflash_mlx import api, bench
 from dflash_mlx import pair as pair_module
 from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.errors import UsageError
@@ -87,6 +87,13 @@ def test_memory_counts_the_bits(quantised: Path) -> None:
     assert estimate_memory(entry).draft == round(entry.draft_bytes * 8.5 / 16)
     assert estimate_memory(entry).total == entry.memory_bytes
     assert estimate_memory(entry, draft_bits=0).total > estimate_memory(entry).total
+
+
+def test_a_benchmark_says_the_bits(quantised: Path) -> None:
+    """Results of an as-published drafter go on in files of versions that knew no default."""
+    schedule = bench.Schedule(modes=bench.parse_modes("dflash"), temperatures=(0.0,))
+    for folder, said in ((TARGET, None), (quantised, 8)):
+        assert bench.facts_of(load(folder, DRAFT), schedule)["pair"]["draft_bits"] == said
 
 
 @pytest.mark.parametrize(("flag", "used"), [([], 8), (["none"], 0), (["0"], 0), (["4"], 4)])

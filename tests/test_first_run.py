@@ -69,13 +69,16 @@ def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_it_asks_before_it_downloads(mac: Mac, says: bool) -> None:
-    """The size is in the question; no means the bundled pair."""
+def test_it_asks_before_it_downloads(mac: Mac, says: bool, capsys: Any) -> None:
+    """The pair is named, and the size is in the question; no means the bundled pair."""
     mac.says = says
     entry = registry.best_pair(int(mac.limit), int(mac.disk))
     assert entry is not None
     assert mac.choice() == (entry.target if says else None)
     assert "6.0 GB" in mac.asked[0]
+    assert f"{entry.target} with the drafter {entry.draft} suits this Mac." in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_what_is_downloaded_is_taken(mac: Mac) -> None:

@@ -33,7 +33,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
         "pair": {
             "target": pair.target_name,
             "drafter": pair.draft_name,
-            "draft_bits": None if drafter is None else bits_of(drafter.model),
+            "draft_bits": None if drafter is None else bits_of(drafter.model) or None,
             "target_weights": weights_hash(pair.target.model),
             "drafter_weights": None if drafter is None else weights_hash(drafter.model),
             "type": str(pair.target.config.get("model_type")),
