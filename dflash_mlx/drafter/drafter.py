@@ -7,7 +7,7 @@ are chosen, or what becomes of them.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import cast
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -15,7 +15,7 @@ from mlx_lm.models.cache import KVCache
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
-from .model import DraftModel, KeysValues, block_mask, context_mask
+from .model import CachedRows, DraftModel, block_mask, context_mask
 from .precision import cast as cast_rows
 from .precision import float_type
 
@@ -117,12 +117,11 @@ class Drafter:
         taps = [cache.take_waiting() for cache in waiting]
         keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-        rows = zip(
-            waiting, mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True
-        )
-        for cache, new_keys, new_values in rows:
-            at = self.model.rotate_context(new_keys, cache.rows.offset)
-            cache.rows.update_and_fetch(at, new_values)
+        each = mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2)
+        for cache, new_keys, new_values in zip(waiting, *each, strict=True):
+            at = self.model.rotate_context(new_keys, cache.computed)
+            for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
+                rows.update_and_fetch(*new)
 
     def make_cache(self) -> "DraftCache":
         """An empty context cache."""
@@ -138,14 +137,19 @@ class DraftCache:
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
-        self.rows = KVCache()  # the heads of all layers, one after another
+        self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
         self._ahead = 0  # tokens that wait
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self.rows.offset + self._ahead
+        return self.computed + self._ahead
+
+    @property
+    def computed(self) -> int:
+        """Number of rows that do not wait."""
+        return self.rows[0].offset
 
     @property
     def waiting(self) -> int:
@@ -161,8 +165,8 @@ class DraftCache:
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
         self.drafter.commit_waiting([self])
-        keys, values = self.rows.keys, self.rows.values
-        return [] if keys is None or values is None else [keys, values]
+        held = [part for rows in self.rows for part in (rows.keys, rows.values)]
+        return [part for part in held if part is not None]
 
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
@@ -183,27 +187,28 @@ class DraftCache:
             self._ahead -= taps.shape[1] - kept
             if kept:
                 self._waiting.append(taps[:, :kept])
-        self.rows.trim(self.offset - length)
+        count = self.offset - length
+        for rows in self.rows:
+            rows.trim(count)
 
     def fork(self) -> "DraftCache":
         """A copy that goes on by itself."""
         twin = DraftCache(self.drafter)
         twin._waiting, twin._ahead = list(self._waiting), self._ahead
-        if self.rows.keys is not None and self.rows.values is not None:
-            twin.rows.keys, twin.rows.values = self.rows.keys[...], self.rows.values[...]
-            twin.rows.offset = self.rows.offset
+        for ours, theirs in zip(self.rows, twin.rows, strict=True):
+            if ours.keys is not None and ours.values is not None:
+                theirs.keys, theirs.values = ours.keys[...], ours.values[...]
+                theirs.offset = ours.offset
         return twin
 
     def fill(self, depth: int) -> None:
         """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.drafter.commit_waiting([self])
-        keys, values = (mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in self._held)
-        mx.eval(keys, values)
-        self.rows.keys, self.rows.values, self.rows.offset = keys, values, depth
-
-    @property
-    def _held(self) -> KeysValues:
-        return cast(KeysValues, self.rows.keys_and_values())
+        for rows in self.rows:
+            held: Any = rows.keys_and_values()
+            zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
+            rows.keys, rows.values, rows.offset = *zeros, depth
+        mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:
         """`Drafter.draft` for this sequence alone."""
@@ -211,9 +216,9 @@ class DraftCache:
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
-        return self.drafter._logits(self.drafter._hidden([self], [anchor], width)[0])
+        return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
 
-    def visible(self, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
+    def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:
         """Each layer's context rows and mask for a block of `width` rows.
 
         No mask where every row sees everything.
@@ -221,12 +226,11 @@ class DraftCache:
         config, start = self.drafter.config, self.offset
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        rows = self.drafter.model.by_layer(self._held)
-        for number, (keys, values) in enumerate(rows):
+        for number, rows in enumerate(self.rows):
             first = 0
             if config.window and config.sliding[number]:
                 first = max(0, start - config.window + 1)
-            context.append((keys[:, :, first:], values[:, :, first:]))
+            context.append(CachedRows(rows, first))
             if not config.sliding[number] and not config.causal(number):
                 masks.append(None)
                 continue

@@ -214,10 +214,10 @@ class Target:
             with self._attention.over(reading, packed):
                 logits, taps = self._run(tokens, layers, current, wanted_rows(parts))
         if packed is None:
-            return [SequencePass(logits[0], taps)]
+            return [SequencePass(logits.squeeze(0), taps)]
         counts = [1 if part.last else part.tokens.size for part in parts]
         ends = list(accumulate(counts))[:-1]
-        each = zip(mx.split(logits[0], ends), packed.split(taps, 1), strict=True)
+        each = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
         return [SequencePass(*both) for both in each]
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
