@@ -1,11 +1,14 @@
 """The drafter's cache: rows that wait are as good as rows that are there, and cuts are exact."""
 
+from typing import Any
+
 import mlx.core as mx
 import pytest
 import tiny
 from tiny import prompt_of
 
 from dflash_mlx.drafter.drafter import WAITING, DraftCache
+from dflash_mlx.drafter.model import CachedRows
 from dflash_mlx.sequence import Sequence
 
 
@@ -55,3 +58,31 @@ def test_rows_do_not_wait_for_ever(read: tuple[Sequence, mx.array]) -> None:
         cache.absorb(taps[:, :1])
         assert cache.offset == 40 + number
     assert cache.computed == cache.offset
+
+
+def peak_of_a_draft(cache: DraftCache) -> float:
+    """Memory that one draft takes beside what is there, as a share of the cache."""
+    mx.eval(drafted(cache))  # makes room
+    held = sum(part.nbytes for part in cache.state)
+    mx.clear_cache()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    mx.eval(drafted(cache))
+    return (mx.get_peak_memory() - before) / held
+
+
+def test_a_draft_copies_no_context(
+    read: tuple[Sequence, mx.array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block's rows are written in place; new arrays of both together would be seen."""
+    cache = fresh(*read)
+    cache.fill(20_000)
+    assert peak_of_a_draft(cache) < 0.4
+
+    def joined(self: CachedRows, keys: mx.array, values: mx.array) -> Any:
+        held: Any = self.cache.keys_and_values()
+        each = zip(held, (keys, values), strict=True)
+        return tuple(mx.concatenate([*parts], axis=2) for parts in each)
+
+    monkeypatch.setattr(CachedRows, "joined", joined)
+    assert peak_of_a_draft(cache) > 0.4
