@@ -16,6 +16,8 @@ setup: .venv/.ready ## install the locked environment
 
 demo: .venv/.ready ## answer one question with and without DFlash, bundled models
 	@.venv/bin/dflash generate --compare "$(PROMPT)"
+	@echo "The program is .venv/bin/dflash; '.venv/bin/dflash chat' begins a chat." >&2
+	@echo "'.venv-uv/bin/uv tool install .' makes it the command 'dflash' of every folder." >&2
 
 test: .venv/.ready ## run the tests, a file on each core
 	@$(PYTHON) -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder

@@ -80,16 +80,45 @@ def command_defaults(
         if isinstance(command, TyperGroup):
             defaults[command_name] = command_defaults(command, settings, known_keys)
             continue
-        parameter_names = {
-            max(parameter.opts, key=len).removeprefix("--"): parameter.name
+        parameters = {
+            max(parameter.opts, key=len).removeprefix("--"): parameter
             for parameter in command.params
             if parameter.param_type_name == "option" and parameter.envvar
         }
-        known_keys.update(parameter_names)
+        known_keys.update(parameters)
         defaults[command_name] = {
-            name: settings[key] for key, name in parameter_names.items() if key in settings and name
+            parameter.name: flag_value(key, settings[key], parameter)
+            for key, parameter in parameters.items()
+            if key in settings and parameter.name
         }
     return defaults
+
+
+def flag_value(key: str, value: Any, parameter: Any) -> Any:
+    """A setting as its flag takes it: a list where the flag may be given several times.
+
+    DFlashError for true or false where the flag is no switch, and for a list of other than texts.
+    """
+    expected = ""
+    if parameter.multiple:
+        value = value if isinstance(value, list) else [value]
+        if not all(isinstance(item, str) for item in value):
+            expected = 'a text in quotes, or a list of them: ["a", "b"]'
+    elif isinstance(value, bool) and not parameter.is_flag:
+        expected = f"a value, as --{key} has one"
+    if expected:
+        raise DFlashError(
+            f"the setting '{key}' in '{config_path()}' cannot be {settings_text(value)}.",
+            hint=f"give it {expected}",
+        )
+    return value
+
+
+def settings_text(value: Any) -> str:
+    """A setting as it is written in the file."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def file_error_reason(error: Exception) -> str:

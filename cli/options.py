@@ -2,18 +2,22 @@
 
 Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file, in this order of
 precedence. A dataclass groups related options; `option_groups` lets a command take a group as one
-argument.
+argument, and says of wrong values where they were set.
 """
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, Literal
 
 import typer
 
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.types import Effort, SamplingParams
+
+from .config_file import config_path
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
@@ -190,7 +194,11 @@ class DisplayOptions:
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand a command's parameters that are option dataclasses into their fields."""
+    """Expand a command's parameters that are option dataclasses into their fields.
+
+    If the command has a parameter `ctx`, its DFlashErrors get a hint at the variable or the file
+    that set a value which they name.
+    """
     groups: dict[str, type] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -204,11 +212,33 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        command(**values)
+        try:
+            command(**values)
+        except DFlashError as error:
+            places = inherited_values(values["ctx"], error.message) if "ctx" in values else ()
+            error.hint = "; ".join(filter(None, (error.hint, *places)))
+            raise
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def inherited_values(ctx: typer.Context, message: str) -> Iterator[str]:
+    """Where the values that a message names were set, if not on the command line."""
+    for parameter in ctx.command.params:
+        value_source = option_source(ctx, parameter.name or "")
+        value = str(ctx.params.get(parameter.name or ""))
+        if value_source in ("ENVIRONMENT", "DEFAULT_MAP") and is_named(value, message):
+            key = max(parameter.opts, key=len).removeprefix("--")
+            in_file = f"'{key}' in {config_path()}"
+            place = parameter.envvar if value_source == "ENVIRONMENT" else in_file
+            yield f"it is set by {place}"
+
+
+def is_named(value: str, message: str) -> bool:
+    """Whether a message names a value, as a word of its own."""
+    return bool(re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", message))
 
 
 def option_source(ctx: typer.Context, name: str) -> str:

@@ -1,6 +1,6 @@
 """Run the tasks of a table of the DFlash paper on this machine, and print them as the paper does.
 
-    pip install 'dflash-chat[bench]'
+    uv pip install -e '.[bench]'
     python examples/paper_table.py -m Qwen/Qwen3-4B --out qwen3-4b.jsonl
     python examples/paper_table.py --quick           # the bundled pair, no download, a minute
 

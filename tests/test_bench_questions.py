@@ -143,7 +143,7 @@ def test_suites_that_cannot_be_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DFlashError, match="needs the package 'datasets'") as fault:
         suites.questions_of("gsm8k")
-    assert "dflash-chat[bench]" in fault.value.hint
+    assert "uv pip install -e '.[bench]'" in fault.value.hint
     fake_datasets(monkeypatch, ConnectionError("Couldn't reach the Hub.\nmore"))
     with pytest.raises(DFlashError, match=r"cannot be read \(Couldn't reach the Hub\)\.") as fault:
         suites.questions_of("gsm8k")

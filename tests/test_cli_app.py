@@ -158,6 +158,12 @@ def test_draft_on_the_command_line_beats_no_draft_in_the_file(run, config):
         ("[temp]\nx = 1\n", "the setting 'temp' in", "give it one value"),
         ("temp 0.7\n", "is not valid TOML", "one setting a line"),
         ('temp = "hot"\n', "'--temp'", "config.toml"),
+        ("temp = true\n", "the setting 'temp' in", "give it a value, as --temp has one"),
+        ("max-tokens = false\n", "cannot be false.", "give it a value, as --max-tokens"),
+        ("temp = -3\n", "temperature cannot be -3.0.", "it is set by 'temp' in "),
+        ("top-k = -1\n", "top_k cannot be -1.", "it is set by 'top-k' in "),
+        ("stop = 19\n", "the setting 'stop' in", "give it a text in quotes"),
+        ('stop = ["a", 2]\n', "cannot be ['a', 2].", "give it a text in quotes"),
     ],
 )
 def test_bad_settings_file(run, config, text, message, hint):
@@ -167,6 +173,32 @@ def test_bad_settings_file(run, config, text, message, hint):
     assert message in result.stderr
     assert hint in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_model_of_the_settings_is_traced(run, config):
+    """Guards whoever set it long ago: the message names the model, the hint the file and the key.
+
+    A variable is named too; a flag, which everybody sees, is not.
+    """
+    config('model = "nope"\n')
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    result = run("generate", "x")
+    assert result.exit_code == 1
+    error, hint = result.stderr.splitlines()
+    assert "'nope'" in error
+    assert hint.endswith(f"it is set by 'model' in {path}")
+    result = run("generate", "x", env={"DFLASH_MODEL": "never"})
+    assert result.stderr.splitlines()[1].endswith("it is set by DFLASH_MODEL")
+    assert "it is set by" not in run("generate", "x", "-m", "nope").stderr
+
+
+def test_one_stop_string_needs_no_list(run, config):
+    """`stop = "19"` said that it must be an iterable."""
+    whole = run("generate", "--raw", "winter f!", *PAIR, "--max-tokens", "9").stdout
+    config(f'stop = "{whole[3:5]}"\n')
+    cut = run("generate", "--raw", "winter f!", *PAIR, "--max-tokens", "9")
+    assert cut.exit_code == 0, cut.output
+    assert cut.stdout.removesuffix("\n") == whole[: whole.index(whole[3:5])]
 
 
 def test_bad_variable_is_named(run, monkeypatch):

@@ -1,5 +1,6 @@
 """What is installed is what is in the tree."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -21,6 +22,22 @@ def test_package_list_equals_tree():
         for init in folder.rglob("__init__.py"):
             found.add(".".join([name, *init.parent.relative_to(folder).parts]))
     assert found == set(setuptools["packages"])
+
+
+def test_advice_installs_from_the_clone():
+    """Nothing says to install this by a name or from an address that somebody else may own.
+
+    The name is nobody's on PyPI yet, and the package's metadata gives no address.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    addresses = set(project.get("urls", {}).values())
+    files = [ROOT / "README.md", ROOT / "Makefile"]
+    files += [f for name in ("cli", "dflash_mlx", "examples") for f in (ROOT / name).rglob("*.py")]
+    for file in files:
+        text = file.read_text("utf-8")
+        assert not re.search(r"install (-\S+ )*[\"']?dflash-chat", text), file
+        for address in re.findall(r"https://[\w./-]*/dflash-chat\b", text):
+            assert address in addresses, (file, address)
 
 
 def test_help_and_version_load_no_model_code():

@@ -26,7 +26,8 @@ SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom 
 MAX_TOKENS, WARM_UP_TOKENS = 64, 16
 LOW_ACCEPTANCE_LENGTH = 2.0  # the bundled drafter reaches far more on this prompt
 REINSTALL_HINT = (
-    "install dflash-chat again; if that does not help, report it with `dflash doctor --json`"
+    "run `make setup` in the clone again; if that does not help, report it with "
+    "`dflash doctor --json`"
 )
 
 

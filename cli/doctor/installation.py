@@ -41,7 +41,7 @@ def own_version() -> CheckResult:
     if installed(DISTRIBUTION) is None:
         return warn(
             f"dflash {dflash_mlx.__version__}, not installed",
-            "install it with `uv pip install -e .` or `pip install -e .` in its folder",
+            "run `make setup` in its clone",
         )
     return ok(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
 

@@ -88,7 +88,7 @@ def python() -> CheckResult:
     if sysctl("sysctl.proc_translated") == "1":
         return fail(
             f"{found} · made for Intel, runs under Rosetta",
-            "install dflash-chat with an arm64 Python, for example one of python.org or "
+            "run `make setup` with an arm64 Python, for example one of python.org or "
             "`uv python install cpython-3.12-macos-aarch64`",
         )
     return fail(f"{found} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon")

@@ -43,7 +43,8 @@ def check_plotting(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise DFlashError(
-            "plots need the package 'matplotlib'.", hint="`pip install 'dflash-chat[bench]'`"
+            "plots need the package 'matplotlib'.",
+            hint="`uv pip install -e '.[bench]'` in the clone of dflash-chat",
         ) from error
     if path.suffix.lower() != ".png":
         raise DFlashError(f"'{path}' is no PNG file.", hint="give a name that ends in .png")

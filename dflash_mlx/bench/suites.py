@@ -15,7 +15,10 @@ from dflash_mlx.errors import DFlashError, UsageError, first_line
 from .questions import BUNDLED, Question, bundled_questions, from_user, is_text
 
 SEED = 42
-INSTALL = "`pip install 'dflash-chat[bench]'`, or give prompts of your own with --prompts FILE"
+INSTALL = (
+    "`uv pip install -e '.[bench]'` in the clone of dflash-chat, or give prompts of your own "
+    "with --prompts FILE"
+)
 OFFLINE = (
     "connect to the Hub once and run it again, or give prompts of your own with --prompts FILE"
 )

@@ -35,7 +35,7 @@ def bundled(part: str) -> Path:
         if not (folder / part).is_dir():
             raise DFlashError(
                 "the bundled pair is missing from this installation.",
-                hint="install dflash-chat again, or name a model with --model",
+                hint="run `make setup` in the clone again, or name a model with --model",
             )
         return folder / part
 
