@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.target.caches import sliding
 
 use_openblas()
 # A background shell ignores Ctrl-C, and so would every program that a test starts.
@@ -28,6 +29,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def cli_app() -> typer.Typer:
     """The command line; type checkers cannot follow `dflash_mlx.cli` to its folder."""
     return import_module("dflash_mlx.cli.app").app
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts fill the free room of sliding layers, which then make it anew."""
+    monkeypatch.setattr(sliding, "ROOM", 4)
 
 
 @pytest.fixture(autouse=True)
