@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.target.caches import sliding
 
 use_openblas()
 # "cpu": tests that are not marked `metal` compute there also where there is a GPU. Programs that
@@ -45,6 +46,12 @@ def use_device(*, metal: bool, wanted: str) -> None:
 def device(request: pytest.FixtureRequest) -> None:
     """`use_device` for each test."""
     use_device(metal=request.node.get_closest_marker("metal") is not None, wanted=DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts fill the free room of sliding layers, which then make it anew."""
+    monkeypatch.setattr(sliding, "ROOM", 4)
 
 
 @pytest.fixture(autouse=True)

@@ -15,16 +15,15 @@ from mlx_lm.models.cache import (
     ChunkedKVCache,
     KVCache,
     QuantizedKVCache,
-    RotatingKVCache,
     make_prompt_cache,
 )
 
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.hub import registry
 from dflash_mlx.target import recurrent
-from dflash_mlx.target.caches import rotating
 from dflash_mlx.target.caches import target_cache as cache_module
 from dflash_mlx.target.caches.recurrent import RecurrentCache, Tape
+from dflash_mlx.target.caches.sliding import SlidingCache, Window
 from dflash_mlx.target.caches.target_cache import TargetCache, members
 from dflash_mlx.target.target import Target
 
@@ -82,7 +81,7 @@ def rows(layer: Any) -> tuple[mx.array, ...]:
         assert conv is not None
         assert state is not None
         return conv, state
-    if isinstance(layer, RotatingKVCache):
+    if isinstance(layer, SlidingCache):
         keep = min(layer.offset, layer.max_size - 1)
         keys, values = layer._temporal_order(layer.keys), layer._temporal_order(layer.values)
         return keys[..., keys.shape[2] - keep :, :], values[..., values.shape[2] - keep :, :]
@@ -170,7 +169,7 @@ def test_thousand_steps(kind: str) -> None:
 
 
 def test_mlx_lm_trim_is_noticed() -> None:
-    """The walk can fail: with mlx-lm's own trim a rotating cache reads rows that were dropped."""
+    """The walk can fail: with mlx-lm's own trim a window lacks rows that were dropped."""
     with pytest.raises((AssertionError, ValueError)):
         walk("llama_sliding", mlx_lm_trim, steps=100)
 
@@ -255,7 +254,7 @@ def filled(kind: str, count: int, chunk: int) -> tuple[Target, TargetCache, list
 
 @pytest.mark.parametrize("chunk", [1, 5, 20])
 def test_every_rewind_is_exact_or_refused(chunk: int) -> None:
-    """From any fill of a rotating cache to any length: exact, or RewindError and nothing changed.
+    """From any fill of a window to any length: exact, or RewindError and nothing changed.
 
     Also when it is the second rewind in a row; each with a next step of one token and of two.
     """
@@ -304,7 +303,7 @@ def content(cache: TargetCache) -> list[Any]:
 
 
 def test_refused_rewind_changes_nothing() -> None:
-    """A rewind past the ring leaves every layer, also those that could have gone back."""
+    """A rewind past the window leaves every layer, also those that could have gone back."""
     target, cache, tokens = filled("llama_sliding", 30, 30)
     read(target, cache, [1])
     before = content(cache)
@@ -420,10 +419,10 @@ def there_and_back(kind: str) -> None:
 def test_shared_snapshots_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: into a cache's own arrays later tokens are written."""
 
-    def save(layer: Any) -> tuple[mx.array, mx.array]:
+    def save(self: Window, layer: Any) -> tuple[mx.array, mx.array]:
         return layer.keys, layer.values
 
-    monkeypatch.setattr(rotating, "save", save)
+    monkeypatch.setattr(Window, "save", save)
     with pytest.raises((AssertionError, ValueError)):
         there_and_back(kind)
 
@@ -470,7 +469,7 @@ def test_rows_need_no_snapshots(kind: str) -> None:
 def test_a_snapshot_keeps_no_chunk_alive() -> None:
     """What a snapshot holds is what it says: not the buffer of the prefill that it was cut from."""
     chunk = mx.random.normal((1, 1, 100_000, 4))
-    layer = RotatingKVCache(8)
+    layer = SlidingCache(8)
     layer.update_and_fetch(chunk, chunk + 1)
     recurrent_layer = RecurrentCache()
     recurrent_layer.load([mx.contiguous(chunk[0, :, -3:]), mx.zeros((1, 1, 4, 4))], 100_000)
@@ -480,7 +479,7 @@ def test_a_snapshot_keeps_no_chunk_alive() -> None:
     del chunk, layer, recurrent_layer
     before = mx.get_active_memory()
     for old in cache.layers:
-        old.__init__(*([8] if isinstance(old, RotatingKVCache) else []))
+        old.__init__(*([8] if isinstance(old, SlidingCache) else []))
     assert before - mx.get_active_memory() > 3_000_000
     assert cache.snapshot_bytes == 2 * 7 * 4 * 4 + 3 * 4 * 4 + 16 * 4
 
@@ -522,7 +521,7 @@ def test_chunked_caches() -> None:
 
 def test_lists_of_caches() -> None:
     """Every member of mlx-lm's lists goes back, or none of the layers does."""
-    ring: Any = RotatingKVCache(4)
+    ring: Any = SlidingCache(4)
     cache = TargetCache([CacheList(KVCache(), ring), KVCache()])
     for count in (9, 2):
         rows = mx.ones((1, 1, count, 1))

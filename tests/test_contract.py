@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import tiny
 from mlx_lm import generate, sample_utils
@@ -35,6 +36,7 @@ from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 from dflash_mlx.engine import CHUNK
 from dflash_mlx.speculation.sampling import HISTORY
 from dflash_mlx.target import attention
+from dflash_mlx.target.caches.sliding import SlidingCache
 from dflash_mlx.target.target import FAMILIES
 
 
@@ -50,39 +52,23 @@ def feed(cache: Any, *sizes: int) -> None:
         cache.update_and_fetch(keys, keys)
 
 
-def test_rotating_cache_keeps_enough_rows() -> None:
-    """rotating.load: S rows at once leave max_size - 1 + S, in order, `_idx` at the end."""
-    cache = RotatingKVCache(4)
-    feed(cache, 9, 3)
-    assert cache.keys is not None
-    assert cache.keys.flatten().tolist() == [6, 7, 8, 9, 10, 11]
-    assert (cache._idx, cache.offset, cache.keep) == (6, 12, 0)
+def test_a_window_gives_the_rows_and_masks_of_mlx_lm() -> None:
+    """sliding.SlidingCache: for several rows those of `RotatingKVCache`, in its order.
 
-
-def test_rotating_cache_turns_at_one_row() -> None:
-    """rotating.held_rows: one-row steps write in a ring; `_idx` is behind the newest, never 0."""
-    cache = RotatingKVCache(4)
-    feed(cache, 1)
-    seen = set()
-    for _ in range(12):
-        feed(cache, 1)
-        assert cache.keys is not None
-        assert cache.keys.shape[2] == 4
-        assert cache.keys[0, 0, cache._idx - 1, 0].item() == cache.offset - 1
-        seen.add(cache._idx)
-    assert seen == {1, 2, 3, 4}
-    ordered = cache._temporal_order(cache.keys)
-    assert ordered.flatten().tolist() == [9, 10, 11, 12]
-
-
-def test_rotating_cache_with_a_filler() -> None:
-    """rotating.load: with `_idx` 0 the next row replaces row 0, several rows drop it."""
-    for count, wanted in ((1, [7, 8, 9, 10]), (2, [7, 8, 9, 10, 11])):
-        cache: Any = RotatingKVCache(4)
-        cache.keys = cache.values = mx.concatenate([rows(1, 99), rows(3, 7)], axis=2)
-        cache.offset, cache._idx = 10, 0
-        feed(cache, count)
-        assert cache._temporal_order(cache.keys).flatten().tolist() == wanted
+    One row sees all; its mask for a window smaller than the cache's has the newest rows.
+    """
+    theirs, ours = RotatingKVCache(6), SlidingCache(6)
+    for size in (2, 1, 3, 9, 1, 1, 2, 4, 1, 5, 5, 1, 12, 1, 3):
+        mask: Any = None
+        for window in (None, 6, 4):
+            wanted, mask = (each.make_mask(size, window_size=window) for each in (theirs, ours))
+            assert size == 1 or str(wanted) == str(mask)
+        keys = rows(size, ours.offset)
+        rings, found = (np.array(each.update_and_fetch(keys, keys)[0]) for each in (theirs, ours))
+        assert np.array_equal(rings if size > 1 else np.sort(rings, axis=2), found)
+        if size == 1 and ours.offset > 6:
+            assert mask.tolist() == [False] * 2 + [True] * 4
+    assert ours.offset == theirs.offset
 
 
 def test_mlx_lm_cannot_rewind_a_full_ring() -> None:

@@ -15,7 +15,7 @@ import mlx.core as mx
 import pytest
 import test_ddtree as ddtree
 import tiny
-from mlx_lm.models.cache import QuantizedKVCache, RotatingKVCache
+from mlx_lm.models.cache import QuantizedKVCache
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels, Op
@@ -24,6 +24,7 @@ from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target import attention, recurrent
 from dflash_mlx.target import gated_delta_kernels as deltas
 from dflash_mlx.target.caches import recurrent as recurrent_cache
+from dflash_mlx.target.caches.sliding import SlidingCache
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.target import Target
 from dflash_mlx.target.tree_pass import TreePass
@@ -260,14 +261,14 @@ def stock_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(attention.Attention, "_wanted", lambda *_: False)
 
 
-def rings_as_they_lie(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a ring's rows are taken in the order in which they were written."""
+def windows_one_row_off(patch: pytest.MonkeyPatch) -> None:
+    """A fault: several rows take a window's values one row later."""
     honest: Any = attention.by_position
 
-    def by_position(cache: Any, *rest: Any) -> Any:
-        found = honest(cache, *rest)
-        turned = isinstance(cache, RotatingKVCache) and found.start
-        return replace(found, keys=cache.keys, values=cache.values) if turned else found
+    def by_position(cache: Any, count: int, *rest: Any) -> Any:
+        found = honest(cache, count, *rest)
+        moved = isinstance(cache, SlidingCache) and count > 1
+        return replace(found, values=mx.roll(found.values, 1, 2)) if moved else found
 
     patch.setattr(attention, "by_position", by_position)
 
@@ -302,10 +303,9 @@ def plain_steps_of_mlx_lm(patch: pytest.MonkeyPatch) -> None:
     ("fault", "family"),
     [
         (stock_rows, "llama_sliding"),
-        (rings_as_they_lie, "llama_sliding"),
+        (windows_one_row_off, "llama_sliding"),
         (stock_convolution, "qwen3_5"),
         (plain_steps_of_mlx_lm, "qwen3_5"),
-        (window_off_by_one, "muse_glimmer"),
         (replay_of_one_row_fewer, "qwen3_5"),
     ],
 )

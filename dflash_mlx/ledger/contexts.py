@@ -1,6 +1,6 @@
 """What caches hold at some depth of context, as lazy arrays that a trace takes for inputs.
 
-Windows of sliding layers are full and never turned; nothing has to grow in the pass that is traced.
+Windows of sliding layers are full; nothing has to grow in the pass that is traced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import RotatingKVCache
 
+from dflash_mlx.target.caches import sliding
 from dflash_mlx.target.caches.recurrent import RecurrentCache
 
 ROOM = 64  # free rows behind the context
@@ -28,10 +29,16 @@ def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
         for part in parts:
             shape = part.shape
             if not recurrent:
-                most = cache.max_size if isinstance(cache, RotatingKVCache) else depth + ROOM
-                shape = (*shape[:2], min(most, depth + ROOM), shape[3])
+                shape = (*shape[:2], rows_of(cache, depth), shape[3])
             found.append(mx.zeros(shape, part.dtype))
     return found
+
+
+def rows_of(cache: Any, depth: int) -> int:
+    """How many rows, used and free, a cache of keys and values has after `depth` tokens."""
+    if isinstance(cache, sliding.SlidingCache):
+        return cache.max_size - 1 + sliding.ROOM
+    return cache.max_size if isinstance(cache, RotatingKVCache) else depth + ROOM
 
 
 def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
@@ -43,7 +50,7 @@ def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
             continue
         cache.keys, cache.values, cache.offset = first, second, depth
         if isinstance(cache, RotatingKVCache):
-            cache._idx = min(cache.max_size, depth)
+            cache._idx = cache.max_size - isinstance(cache, sliding.SlidingCache)
 
 
 def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:

@@ -22,6 +22,7 @@ from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.target.caches.sliding import sliding_caches
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.families import flat
 from dflash_mlx.target.packed import SequenceRows
@@ -70,7 +71,10 @@ class TracedPair:
         With `kept` and its commit, which keeps these rows.
         """
 
-        def run(cache: TargetCache) -> Outputs:
+        layers = recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
+        cache = TargetCache(layers)
+
+        def run() -> Outputs:
             tokens = mx.zeros((rows,), mx.int32)
             (found,) = self.target.read([SequenceRows(cache, tokens, tree)])
             if kept is not None and tree is not None:
@@ -80,16 +84,17 @@ class TracedPair:
             return [found.logits, found.taps]
 
         counts = (rows, 1, len(kept or ()))
-        return self._trace(self.target.model, run, depth, counts, kept is not None)
+        return self._trace(self.target.model, run, layers, depth, counts, kept is not None)
 
     def stock_rows(self, depth: int, rows: int) -> Graph:
         """The same rows by stock mlx-lm."""
 
-        def run(cache: TargetCache) -> Outputs:
-            tokens = mx.zeros((1, rows), mx.int32)
-            return [self.stock(tokens, cache=cache.layers)]
+        layers = recurrent_caches(make_prompt_cache(self.stock))
 
-        return self._trace(self.stock, run, depth, (rows,))
+        def run() -> Outputs:
+            return [self.stock(mx.zeros((1, rows), mx.int32), cache=layers)]
+
+        return self._trace(self.stock, run, layers, depth, (rows,))
 
     def draft(self, depth: int) -> Graph:
         """The greedy draft of a block behind `depth` tokens, the last round's rows included."""
@@ -116,18 +121,17 @@ class TracedPair:
     def _trace(
         self,
         model: nn.Module,
-        run: Callable[[TargetCache], Outputs],
+        run: Callable[[], Outputs],
+        caches: list[Any],
         depth: int,
         rows: tuple[int, ...],
         committed: bool = False,
     ) -> Graph:
-        made = TargetCache(recurrent_caches(make_prompt_cache(self.stock)))
-        self.stock(mx.zeros((1, 2), mx.int32), cache=made.layers)  # gives the caches their shapes
-        caches: list[Any] = made.members
+        self.stock(mx.zeros((1, 2), mx.int32), cache=caches)  # gives the caches their shapes
 
         def inside(*given: mx.array) -> Outputs:
             put(caches, iter(given), depth)
-            return [*run(made), *after(caches, committed)]
+            return [*run(), *after(caches, committed)]
 
         return traced(model, inside, held(caches, depth), labels_of(caches), rows)
 

@@ -16,19 +16,20 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.base import scaled_dot_product_attention
-from mlx_lm.models.cache import KVCache, RotatingKVCache
+from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.cpu.modules import MaskedCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Scores
 
+from .caches.sliding import SlidingCache
 from .packed import PackedCache, PackedPass, PerSegment, per_segment
 from .tree_pass import TreePass
 
 STOCK = "_dflash_stock"
 NAME = scaled_dot_product_attention.__name__
-KINDS = (KVCache, MaskedCache, RotatingKVCache)
+KINDS = (KVCache, MaskedCache, SlidingCache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +103,10 @@ def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | 
     if type(cache) not in KINDS:
         return None
     keys, values = cache.keys, cache.values
-    if type(cache) is not RotatingKVCache:
-        return CachedRows(keys, values, 0, cache.offset - count, window, mask)
-    if cache.keep:
-        return None
-    window = window or int(cache.max_size)
-    if cache._idx == cache.offset:  # never turned; rows that are not used yet may follow
-        return CachedRows(keys, values, 0, cache.offset - count, window, mask)
-    keys, values = cache._temporal_order(keys), cache._temporal_order(values)
-    rows = keys.shape[2]
-    return CachedRows(keys, values, cache.offset - rows, rows - count, window, mask)
+    if type(cache) is SlidingCache:
+        start, context = cache.offset - cache._idx, cache._idx - count
+        return CachedRows(keys, values, start, context, window or int(cache.max_size), mask)
+    return CachedRows(keys, values, 0, cache.offset - count, window, mask)
 
 
 class Attention:

@@ -29,6 +29,7 @@ from dflash_mlx.files.checkpoint import check_weights
 from dflash_mlx.kernels.dispatch import Kernels, available
 
 from . import attention, linear
+from .caches.sliding import sliding_caches
 from .caches.target_cache import TargetCache
 from .families import FAMILIES, flat
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows
@@ -188,7 +189,8 @@ class Target:
 
     def make_cache(self) -> TargetCache:
         """Empty caches of one sequence, as mlx-lm makes them for this model."""
-        return TargetCache(recurrent_caches(use_cpu_caches(make_prompt_cache(self.model))))
+        layers = use_cpu_caches(make_prompt_cache(self.model))
+        return TargetCache(recurrent_caches(sliding_caches(layers)))
 
     def read(self, parts: Sequence[SequenceRows]) -> list[SequencePass]:
         """One pass over the rows of these sequences, each behind what its own cache holds.

@@ -8,7 +8,6 @@ from mlx_lm.models.cache import (
     ChunkedKVCache,
     KVCache,
     QuantizedKVCache,
-    RotatingKVCache,
 )
 
 from dflash_mlx.cpu.modules import MaskedCache
@@ -17,15 +16,15 @@ from dflash_mlx.errors import DFlashError
 from .adapter import Adapter
 from .chunked import ChunkedRows
 from .recurrent import RecurrentCache, States
-from .rotating import Window
 from .rows import AllRows
+from .sliding import SlidingCache, Window
 
 KINDS: dict[type, Adapter] = {
     KVCache: AllRows(),
     MaskedCache: AllRows(),
     QuantizedKVCache: AllRows(),
     ChunkedKVCache: ChunkedRows(),
-    RotatingKVCache: Window(),
+    SlidingCache: Window(),
     RecurrentCache: States(),
 }
 
