@@ -2,11 +2,11 @@
 PYTHON := .venv/bin/python
 PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test lint format mac-report clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/.ready: uv.lock pyproject.toml .ci/bootstrap
 	@.ci/bootstrap
@@ -28,6 +28,9 @@ lint: .venv/.ready ## ruff and pyright
 format: .venv/.ready ## sort imports and format
 	.venv/bin/ruff check --select I --fix .
 	.venv/bin/ruff format .
+
+mac-report: .venv/.ready ## measure this Mac into mac-report.json and .md, in under ten minutes
+	@$(PYTHON) examples/mac_report.py
 
 clean: ## remove the environments, builds and caches
 	rm -rf .venv .venv-uv build dist *.egg-info .pytest_cache .ruff_cache

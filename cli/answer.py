@@ -4,6 +4,7 @@ Knows blocks and their timing; the view decides how they look.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +44,16 @@ def answer_prompt(
     prompt: Any,
     view: PlainView,
     interrupt: Interrupt,
+    *,
+    keep: Callable[[Answer], None] = lambda answer: None,
     **options: Any,
 ) -> Answer:
     """Stream an answer into a view and return it; `options` are those of `Session.stream`.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. After a second Ctrl-C the caller must leave; the interrupt is deferred
-    by then, so that the caller can save the answer first.
+    prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
+    or the terminal is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred
+    while `keep` runs.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -61,20 +65,25 @@ def answer_prompt(
     with Spinner(view.out, "measuring this machine"):  # done once, by the mode auto
         blocks = session.stream(prompt, on_prefill=on_prefill, **options)
     result = Answer(session.stats)
-    with view:
-        try:
-            for block in blocks:
-                if not result.tokens:
-                    result.first_token_seconds = time.perf_counter() - started_at
-                block = result.add(block)
-                view.block(block, result.stats)
-                if block.finish_reason:
-                    result.finish_reason = block.finish_reason
-                elif interrupt.requested:
-                    break
-        except KeyboardInterrupt:
-            pass  # `result` holds the text so far
-        finally:
-            interrupt.defer()
-            blocks.close()  # type: ignore[attr-defined]
+    try:
+        with view:
+            try:
+                for block in blocks:
+                    if not result.tokens:
+                        result.first_token_seconds = time.perf_counter() - started_at
+                    block = result.add(block)
+                    view.block(block, result.stats)
+                    if block.finish_reason:
+                        result.finish_reason = block.finish_reason
+                    elif interrupt.requested:
+                        break
+            except KeyboardInterrupt:
+                pass  # `result` holds the text so far
+            finally:
+                interrupt.defer()
+                blocks.close()  # type: ignore[attr-defined]
+    except (SystemExit, OSError):
+        keep(result)
+        raise
+    keep(result)
     return result

@@ -3,9 +3,10 @@
 Knows no models: a command imports the engine when it runs, so that `--help` is quick.
 
     0 done    1 error    2 wrong usage    3 `bench --check` found a difference
-    130 Ctrl-C    141 the reader closed the pipe
+    130 Ctrl-C    141 the reader closed the pipe    143 SIGTERM, after `train` has saved
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -26,7 +27,11 @@ from .generate import generate
 from .models.command import models
 from .options import option_source
 from .terminal.output import Output
+from .terminal.streams import open_closed_streams
 from .train.command import train
+
+# What writing to a full disk, and to a closed or broken stream, raises.
+STREAM_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 
 
 class ErrorBoundary(TyperGroup):
@@ -64,6 +69,13 @@ def report_error(error: Exception) -> int:
     if isinstance(error, typer.TyperException):
         out.error(one_sentence(error.format_message()), usage_hint(error))
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in STREAM_FAULTS and not error.filename:
+        discard_stdout()
+        out.error(
+            f"the output cannot be written ({error.strerror}).",
+            "make room, or let it go to another place",
+        )
+        return 1
     text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
     out.error(f"unexpected {one_sentence(text)}", "run it again with DFLASH_DEBUG=1 to see where")
     return 1
@@ -142,5 +154,6 @@ app.command("doctor")(doctor)
 
 
 def main() -> None:
-    """The entry point of `dflash`."""
+    """Run the command line of this process."""
+    open_closed_streams()
     app(prog_name="dflash")

@@ -18,11 +18,14 @@ def answer_report(
     """One answer with all its numbers; options are those of `Session.stream`."""
     import mlx.core as mx
 
+    from dflash_mlx.drafter.quantise import bits_of
+
     pair = session.pair
     return {
         **answer_json(answer),
         "model": pair.target_name,
         "draft": pair.draft_name,
+        "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
         "mode": session.mode,
         "exact": pair.target.kernels.exact,
         "speculation": speculation_json(answer.stats, session, options),

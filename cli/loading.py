@@ -70,14 +70,14 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """Refuse a pair that does not fit the memory, or warn about it; --force skips the check."""
+    """Refuse a pair that does not fit the memory, or warn about it; with --force only warn."""
     from dflash_mlx.cpu.modules import on_cpu
     from dflash_mlx.hub.memory import check_fits, estimate_memory, working_set
 
     needed = estimate_memory(
         target, draft, draft_bits=model_options.draft_bits, item_bytes=4 if on_cpu() else 2
     )
-    if not model_options.force and (warning := check_fits(needed, working_set(), label)):
+    if warning := check_fits(needed, working_set(), label, force=model_options.force):
         out.warn(warning)
 
 

@@ -96,6 +96,14 @@ def describe_drafting(
     return f"{block} · tree {tree_budget or TREE_BUDGET}" if mode == "ddtree" else block
 
 
+def in_bits(pair: "Pair") -> str:
+    """The bits of a quantised drafter, to stand after its name; empty where it is as published."""
+    from dflash_mlx.drafter.quantise import bits_of
+
+    bits = bits_of(pair.drafter.model) if pair.drafter else 0
+    return f" in {bits} bits" if bits else ""
+
+
 def baseline_options(options: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `Session.stream` without those that need a drafter."""
     return {**options, "tree_budget": None}

@@ -22,6 +22,15 @@ def option(*names: str, help: str, **details: Any) -> Any:
     return typer.Option(*names, help=help, envvar=variable, show_envvar=False, **details)
 
 
+def parse_bits(value: str | int) -> int:
+    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, for what is no number."""
+    if value == "none":
+        return 0
+    if not str(value).isdecimal():
+        raise ValueError(f"'{value}' is not 4, 8 or none")
+    return int(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
     """Which pair to load, and how to run it."""
@@ -39,7 +48,12 @@ class ModelOptions:
     )
     draft_bits: Annotated[
         int | None,
-        option("--draft-bits", metavar="4|8", help="Quantise the drafter in memory."),
+        option(
+            "--draft-bits",
+            metavar="4|8|none",
+            parser=parse_bits,
+            help="Quantise the drafter in memory. [8 if the target is quantised, else none]",
+        ),
     ] = None
     block_size: Annotated[
         int | None,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .arguments import check_names
 from .pair import Pair
 from .request import Mode
 from .session import Progress, Prompt, Session, silent
@@ -22,6 +23,7 @@ class Result:
     stats: Stats
 
 
+@check_names
 def stream(
     pair: Pair,
     prompt: Prompt,
@@ -58,6 +60,7 @@ def stream(
     )
 
 
+@check_names
 def generate(
     pair: Pair,
     prompt: Prompt,

@@ -14,12 +14,14 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from .cpu.modules import use_cpu_modules
+from .drafter.bits import check_bits, chosen_bits
 from .drafter.config import DraftConfig, load_config, parse
 from .drafter.drafter import Drafter
 from .drafter.mask_embedding import read_mask_embedding
 from .drafter.model import OWN, DraftModel
+from .drafter.quantise import is_quantised, quantise
 from .engine import Engine
-from .errors import DFlashError, UsageError, first_line
+from .errors import DFlashError, first_line
 from .files.checkpoint import check_weights, header
 from .hub import resolve
 from .proof.exact import check_exact
@@ -66,13 +68,13 @@ def load(
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
     Without `draft` the target's drafter is looked up; `no_draft` loads the target alone.
-    `draft_bits` 4 or 8 quantises the drafter in memory. `trust_remote_code` lets the Python files
+    `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
+    a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
     the bits of plain decoding in every mode, also at 16 bits or quantised. Raises DFlashError when
     something is missing, damaged, not supported, not exact, or does not fit together.
     """
-    if draft_bits not in (None, 4, 8):
-        raise UsageError(f"draft_bits cannot be {draft_bits}.", hint="give 4 or 8")
+    check_bits(draft_bits)
     if target is not None and not resolve.is_hub_id(target):
         target_config(resolve.fetch(target))  # a wrong folder is said before a missing drafter
     names = resolve.pair_names(target, draft, no_draft=no_draft)
@@ -85,7 +87,8 @@ def load(
         loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
         drafter = None
         if draft_path is not None and draft_config is not None:
-            drafter = load_drafter(draft_path, draft_config, loaded, draft_bits)
+            bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
+            drafter = load_drafter(draft_path, draft_config, loaded, bits)
         return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
 
     return mlx_thread().call(load_models)
@@ -119,13 +122,15 @@ def with_drafter(
     Sessions of the old pair cannot be used any more: the target's layers are tapped anew. Whatever
     it raises, they go on as before.
     """
+    check_bits(draft_bits)
     names = names_with(pair, draft)
     assert names.draft is not None
     path = resolve.fetch(names.draft, on_download)
     config = checked(path, pair.target.config, names)
 
     def load_other() -> Pair:
-        drafter = load_drafter(path, config, pair.target, draft_bits)
+        bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
+        drafter = load_drafter(path, config, pair.target, bits)
         try:
             return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
         except BaseException:
@@ -149,10 +154,11 @@ def checked(path: Path, target: dict[str, Any], names: resolve.Names) -> DraftCo
     return config
 
 
-def load_drafter(
-    path: Path, config: DraftConfig, target: Target, draft_bits: int | None = None
-) -> Drafter:
-    """Load a checked drafter and bind it to its target, whose layers are tapped for it."""
+def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0) -> Drafter:
+    """Load a checked drafter and bind it to its target, whose layers are tapped for it.
+
+    `bits` 4 or 8 quantises it, 0 does not.
+    """
     weights: dict[str, mx.array] = {}
     for file in check_weights(path, "*.safetensors"):
         weights.update({plain_name(k): v for k, v in mx.load(str(file)).items()})  # type: ignore
@@ -162,18 +168,14 @@ def load_drafter(
     if config.draft_vocab_size:
         weights["d2t"] = checked_distances(weights["d2t"], config, path)
     model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
-    if draft_bits:
-        nn.quantize(model, bits=draft_bits, class_predicate=quantisable)
+    # A norm or a mask row in float32 would make everything after it float32.
+    model.set_dtype(model.fc.weight.dtype)
+    quantise(model, bits)
     use_cpu_modules(model)
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head)
-
-
-def quantisable(path: str, module: nn.Module) -> bool:
-    """Linear layers whose rows divide into groups of 64."""
-    return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
+    return Drafter(model, target.embed, target.head, target.head_type)
 
 
 def own_parts(names: Iterable[str]) -> frozenset[str]:

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from .arguments import check_names
+from .chat.messages import Messages, checked_messages
 from .chat.template import TemplateOptions
 from .chat.text import Reader
 from .errors import UsageError
@@ -60,6 +62,7 @@ class Session:
         """
         return self.sequence.target_cache.snapshot_bytes
 
+    @check_names
     def stream(
         self,
         prompt: Prompt,
@@ -89,7 +92,8 @@ class Session:
         `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
         one that it does not know is refused. `tools` are JSON schemas of functions, written where
         the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
-        and whatever else the template reads. A call that the answer makes is text of the answer.
+        and whatever else the template reads; only a content of several text parts becomes one text.
+        A call that the answer makes is text of the answer.
         """
         target = self.pair.target
         options = TemplateOptions(think, reasoning_effort, tools or None)
@@ -215,11 +219,19 @@ class Session:
             )
         if isinstance(prompt, str):
             return target.tokenizer.encode(prompt)
-        return [int(token) for token in prompt]  # type: ignore[arg-type]
+        try:
+            return [int(token) for token in prompt]  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"a prompt cannot be {prompt!r:.60}.",
+                hint="give a text, a list of messages, or a list of token ids",
+            ) from None
 
 
-def as_messages(prompt: Prompt, raw: bool) -> list[dict[str, Any]] | None:
-    """A prompt as messages; None for raw text and for token ids."""
+def as_messages(prompt: Prompt, raw: bool) -> Messages | None:
+    """A prompt as messages; None for raw text and for token ids. UsageError for a wrong message."""
     if isinstance(prompt, str):
         return None if raw else [{"role": "user", "content": prompt}]
-    return prompt if prompt and isinstance(prompt[0], dict) else None  # type: ignore[return-value]
+    if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], dict):
+        return checked_messages([*prompt])
+    return None

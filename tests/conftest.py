@@ -20,6 +20,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from dflash_mlx.cpu.blas import use_openblas
 
 use_openblas()
+# "cpu": tests that are not marked `metal` compute there also where there is a GPU. Programs that
+# they start do not.
+DEVICE = os.environ.get("DFLASH_TEST_DEVICE", "")
 # A background shell ignores Ctrl-C, and so would every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -28,6 +31,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def cli_app() -> typer.Typer:
     """The command line; type checkers cannot follow `dflash_mlx.cli` to its folder."""
     return import_module("dflash_mlx.cli.app").app
+
+
+def use_device(*, metal: bool, wanted: str) -> None:
+    """Compute a test on the device that its mark and DFLASH_TEST_DEVICE say."""
+    import mlx.core as mx  # after OpenBLAS
+
+    if wanted == "cpu":
+        mx.set_default_device(mx.gpu if metal else mx.cpu)
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> None:
+    """`use_device` for each test."""
+    use_device(metal=request.node.get_closest_marker("metal") is not None, wanted=DEVICE)
 
 
 @pytest.fixture(autouse=True)

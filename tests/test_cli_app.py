@@ -60,6 +60,7 @@ BAD = [
     (["generate", "x", "--max-tokens", "0"], 2, "'--max-tokens'"),
     (["generate", "x", "--block-size", "1"], 2, "'--block-size'"),
     (["generate", "x", "--draft-bits", "3"], 2, "draft_bits cannot be 3."),
+    (["generate", "x", "--draft-bits", "two"], 2, "'two' is not 4, 8 or none."),
     (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
     (["generate"], 2, "the prompt is empty."),
     (["generate", ""], 2, "the prompt is empty."),

@@ -5,7 +5,9 @@ import re
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from golden_pair import EXPECTED, PAIR, RAW, said
@@ -162,3 +164,54 @@ def test_no_color_leaves_no_colour():
     """Dim is no colour and may stay."""
     shown, _ = on_terminal(*RAW, "--max-tokens", "30", NO_COLOR="1")
     assert not re.search(r"\x1b\[[\d;]*3\d", shown)
+
+
+def dflash_in_shell(command, *, redirect=""):
+    """Run `python -m dflash_mlx.cli` in a shell that redirects its streams."""
+    words = [sys.executable, "-m", "dflash_mlx.cli", *command]
+    script = f'"$@" {redirect}'
+    return subprocess.run(["sh", "-c", script, "sh", *words], capture_output=True, check=False)
+
+
+SHORT = ["generate", *PAIR, *RAW, "--max-tokens", "5"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+@pytest.mark.parametrize("command", [SHORT, ["--help"]])
+@pytest.mark.parametrize("redirect", [">&-", ">/dev/full"])
+def test_stdout_that_takes_nothing(command, redirect):
+    """A closed stdout gave two tracebacks, and a full disk an "unexpected OSError"."""
+    done = dflash_in_shell(command, redirect=redirect)
+    assert done.returncode == 1
+    error, hint = done.stderr.decode().splitlines()
+    reason = "Bad file descriptor" if redirect == ">&-" else "No space left on device"
+    assert error == f"Error: the output cannot be written ({reason})."
+    assert hint.startswith("Hint:  ")
+
+
+@pytest.mark.parametrize("redirect", ["2>&-", "<&- 2>&-"])
+def test_closed_stderr_costs_no_answer(redirect):
+    """A closed stderr left the answer out, and gave exit code 1."""
+    done = dflash_in_shell(SHORT, redirect=redirect)
+    assert (done.returncode, done.stdout.decode()) == (0, said(0)[:5] + "\n")
+    assert dflash_in_shell(["generate", ""], redirect=redirect).returncode == 2
+
+
+def test_ctrl_c_while_the_program_is_imported(tmp_path):
+    """Ctrl-C in the first moments gave a traceback of imports.
+
+    A module that is imported late sends it; and the program's start is the one that is installed.
+    """
+    (tmp_path / "typer.py").write_text("import os\nos.kill(os.getpid(), 2)\nimport nothing\n")
+    program = "import sys; from importlib import import_module; sys.argv = ['dflash', 'generate']\n"
+    program += "import_module('dflash_mlx.cli.__main__').main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stderr) == (130, b"")
+    project = Path(__file__).parent.parent / "pyproject.toml"
+    start = tomllib.loads(project.read_text())["project"]["scripts"]["dflash"]
+    assert start == "dflash_mlx.cli.__main__:main"

@@ -238,7 +238,7 @@ def test_undo_retry_edit(state: Any, use: Callable[[str], str]) -> None:
         state.edit = lambda text, same=same: same
         assert use("/edit") == "  nothing was changed"
     assert use("/undo") == "  forgotten: two and a half"
-    assert [turn.prompt for turn in transcript.load(state.dialogue.name).turns] == ["one"]
+    assert [turn.prompt for turn in transcript.load(state.dialogue.file.name).turns] == ["one"]
 
 
 def test_a_retry_that_fails_keeps_the_turn(state: Any, use: Callable[[str], str]) -> None:
@@ -255,13 +255,13 @@ def test_a_retry_that_fails_keeps_the_turn(state: Any, use: Callable[[str], str]
         use("/retry")
     state.dialogue.session.stream = ask
     assert state.dialogue.chat == chat
-    assert transcript.load(state.dialogue.name).turns == chat.turns
+    assert transcript.load(state.dialogue.file.name).turns == chat.turns
 
 
 def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
     """Chats go on where they were; a name is never taken from another chat."""
     state.dialogue.ask("one")
-    first = state.dialogue.name
+    first = state.dialogue.file.name
     assert first
     use("/save kept")
     state.dialogue.ask("two")
@@ -280,9 +280,9 @@ def test_no_name_is_used_twice(state: Any) -> None:
     """Two chats begun in the same second do not share a file."""
     names = set()
     for _ in range(3):
-        state.dialogue.name = None
+        state.dialogue.clear()
         state.dialogue.save()
-        names.add(state.dialogue.name)
+        names.add(state.dialogue.file.name)
     assert len(names) == 3
 
 
@@ -363,6 +363,8 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     page = use("/stats")
     assert f"{said.stats.accepted:,} of {said.stats.drafted:,} drafts" in page
     assert "1 answer " in page
+    del said.stats.committed[1:]
+    assert " · 1 verify · " in use("/stats")
     assert "  seed" not in page  # nothing is drawn at temperature 0
 
 

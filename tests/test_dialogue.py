@@ -179,8 +179,8 @@ def test_fifty_turns(
             said = talk.ask(prompt)
             watched.check(said, *expected)
             assert len(talk.chat.turns) == len(before.turns) + bool(said.tokens)
-            if talk.name:
-                assert transcript.load(talk.name).turns == talk.chat.turns
+            if talk.file.name:
+                assert transcript.load(talk.file.name).turns == talk.chat.turns
     assert watched.cached > 1000
 
 

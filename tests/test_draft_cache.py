@@ -38,9 +38,9 @@ def test_a_cut_among_rows_that_wait(read: tuple[Sequence, mx.array], length: int
     cache = fresh(sequence, taps[:, :20])
     for first, end in ((20, 21), (21, 25), (25, 30)):
         cache.absorb(taps[:, first:end])
-    assert (cache.offset, cache.rows.offset) == (30, 20)
+    assert (cache.offset, cache.computed) == (30, 20)
     cache.rewind(length)
-    assert (cache.offset, cache.rows.offset) == (length, min(20, length))
+    assert (cache.offset, cache.computed) == (length, min(20, length))
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps[:, :length])), atol=1e-5)
     cache.absorb(taps[:, length:40])
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps)), atol=1e-5)
@@ -51,7 +51,7 @@ def test_rows_do_not_wait_for_ever(read: tuple[Sequence, mx.array]) -> None:
     sequence, taps = read
     cache = fresh(sequence, taps)
     for number in range(1, WAITING + 1):
-        assert cache.rows.offset == 40
+        assert cache.computed == 40
         cache.absorb(taps[:, :1])
         assert cache.offset == 40 + number
-    assert cache.rows.offset == cache.offset
+    assert cache.computed == cache.offset

@@ -69,13 +69,16 @@ def test_not_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("says", [True, False])
-def test_it_asks_before_it_downloads(mac: Mac, says: bool) -> None:
-    """The size is in the question; no means the bundled pair."""
+def test_it_asks_before_it_downloads(mac: Mac, says: bool, capsys: Any) -> None:
+    """The pair is named, and the size is in the question; no means the bundled pair."""
     mac.says = says
     entry = registry.best_pair(int(mac.limit), int(mac.disk))
     assert entry is not None
     assert mac.choice() == (entry.target if says else None)
     assert "6.0 GB" in mac.asked[0]
+    assert f"{entry.target} with the drafter {entry.draft} suits this Mac." in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_what_is_downloaded_is_taken(mac: Mac) -> None:
@@ -142,7 +145,10 @@ def test_demo() -> None:
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:
-    """Too big is refused with a way out, nearly too big is warned of, --force loads it."""
+    """Too big is refused with a way out, nearly too big is warned of; --force loads it and warns.
+
+    Once, and through the one output: nothing else says it.
+    """
     told: list[str] = []
     monkeypatch.setattr(memory, "working_set", lambda: 30_000_000)
     out = output.Output()
@@ -151,11 +157,16 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:
         loading.fetch_pair(NOTHING, out)
     assert "--force" in found.value.hint
     loading.fetch_pair(replace(NOTHING, force=True), out)
-    assert not told
+    assert len(told) == 1
+    assert "it can be very slow" in told.pop()
     monkeypatch.setattr(memory, "working_set", lambda: 60_000_000)
     loading.fetch_pair(NOTHING, out)
-    assert "needs" in told[0]
+    assert "close other programs" in told[0]
     monkeypatch.setattr(memory, "working_set", lambda: 30_000_000)
     refused = CliRunner().invoke(cli_app, ["generate", "hi"])
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: 'bundled' needs")
+    loaded = CliRunner().invoke(cli_app, ["generate", "--force", "--max-tokens", "2", "hi"])
+    assert loaded.exit_code == 0
+    assert loaded.stderr.count("needs") == 1
+    assert "needs" not in loaded.stdout

@@ -86,7 +86,7 @@ def test_list_in_a_pipe(server, run):
     assert len(lines) == len(registry.entries())
     assert {len(line) for line in lines} == {7}
     known = next(line for line in lines if line[0] == KNOWN)
-    assert known[1:6] == [KNOWN_DRAFT, "16", "~2.3+1.1 GB", "~3.9 GB", "no"]
+    assert known[1:6] == [KNOWN_DRAFT, "16", "~2.3+1.1 GB", "~3.4 GB", "no"]
     assert {line[6] for line in lines} <= {"yes", "tight", "no", "not yet", "?"}
     assert server.requests == 0
 

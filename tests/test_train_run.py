@@ -22,7 +22,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
 from dflash_mlx.train.answers import AnswerSettings
 from dflash_mlx.train.batches import Sequence
-from dflash_mlx.train.events import Measured, Prepared, Saved, StepDone
+from dflash_mlx.train.events import AnswersProgress, Measured, Prepared, Saved, StepDone
 from dflash_mlx.train.run import Job, Run
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.shape import Shape
@@ -227,6 +227,35 @@ def test_threads_end_before_the_process_does():
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_an_end_among_the_answers_is_no_abort(prompts, tmp_path):
+    """Ctrl-C while the target answers: MLX aborted (rc 134) where threads left streams behind.
+
+    On a machine of two cores that was two processes of three. What is answered by then is kept.
+    """
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from dflash_mlx.cpu.modules import restore_modules\n"
+        "from dflash_mlx.target.target import Target\n"
+        "from dflash_mlx.train.answers import AnswerSettings, answer_all\n"
+        "from dflash_mlx.train.data import read_prompts, tokenize\n"
+        "def press(event):\n"
+        "    raise KeyboardInterrupt\n"
+        f"target = Target.load(Path({str(TARGET)!r}))\n"
+        "restore_modules(target.model)\n"
+        f"questions = tokenize(target, read_prompts(Path({str(prompts)!r})))\n"
+        "settings = AnswerSettings(max_tokens=200, batch=2)\n"
+        "try:\n"
+        f"    answer_all(target, questions, settings, Path({str(tmp_path / 'a')!r}), press)\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
+    )
+    for number in range(1, 4):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (130, "")
+        assert len((tmp_path / "a").read_text().splitlines()) == number
+
+
 def test_events_of_a_run(target, prompts, tmp_path):
     """Guards what the command line shows: counts before, steps and τ during the run."""
     run, events = start(target, prompts, tmp_path, steps=4, eval_every=2)
@@ -317,22 +346,99 @@ def test_command_line(cli_app, prompts, tmp_path):
     assert wrong.exit_code == 2
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(cli_app, prompts, tmp_path, monkeypatch):
-    """Guards an evening's work: one Ctrl-C ends the step, saves, and exits with 130."""
-    command = import_module("dflash_mlx.cli.train.command")
-    show = command.View.show
+class Press:
+    """A view that sends this process signals at chosen events."""
 
-    def press(view, event):
-        show(view, event)
-        if isinstance(event, StepDone) and event.step == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+    def __init__(self, monkeypatch, number, when):
+        self.view = import_module("dflash_mlx.cli.train.view").View
+        show, self.seen = self.view.show, []
 
-    monkeypatch.setattr(command.View, "show", press)
-    result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "5"))
-    assert result.exit_code == 130
-    assert "--resume" in result.stderr
-    monkeypatch.setattr(command.View, "show", show)
-    result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "5", "--resume"))
+        def pressing(view, event):
+            show(view, event)
+            self.seen.append(event)
+            if when(event):
+                os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(self.view, "show", pressing)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_resume_needs_no_flag(
+    cli_app, prompts, tmp_path, monkeypatch, number, request
+):
+    """Guards an evening's work: Ctrl-C or SIGTERM ends the step, saves, and says how to go on.
+
+    That command alone goes on: it needed every flag of the first start, or all prompts were
+    answered anew. SIGTERM, which ended a background run at once, counts while SIGINT is ignored.
+    """
+    if number == signal.SIGTERM:
+        ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
+    with monkeypatch.context() as patch:
+        Press(patch, number, lambda event: isinstance(event, StepDone) and event.step == 2)
+        result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "5"))
+    assert result.exit_code == 128 + number
+    command = f"dflash train --resume --out {tmp_path}"
+    assert f"`{command}` goes on from here" in " ".join(result.stderr.split())
+    count = len(prompts.with_name("answers.jsonl").read_text().splitlines())
+    result = CliRunner().invoke(cli_app, command.split()[1:])
     assert result.exit_code == 0, result.output
+    assert len(prompts.with_name("answers.jsonl").read_text().splitlines()) == count
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").open()]
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
+
+
+def test_resume_before_the_first_step(cli_app, prompts, tmp_path, monkeypatch):
+    """Ctrl-C among the answers: --resume went with "there is no run", now it goes on there."""
+    flags = arguments(prompts, tmp_path / "out", "--steps", "2")
+    flags[flags.index("--answers") + 1] = str(tmp_path / "answers")
+    with monkeypatch.context() as patch:
+        Press(patch, signal.SIGINT, lambda event: isinstance(event, AnswersProgress))
+        assert CliRunner().invoke(cli_app, flags).exit_code == 130
+    some = (tmp_path / "answers").read_text()
+    assert 0 < len(some.splitlines()) < 12
+    again = ["train", "--resume", "--out", str(tmp_path / "out")]
+    assert CliRunner().invoke(cli_app, again).exit_code == 0
+    assert (tmp_path / "answers").read_text().startswith(some)
+
+
+def test_resume_refuses_other_flags_before_any_work(cli_app, prompts, tmp_path, monkeypatch):
+    """Guards a run from a second start that only finds out after hours that it does not fit."""
+    out = tmp_path / "out"
+    copy = tmp_path / "prompts.jsonl"
+    copy.write_bytes(prompts.read_bytes())
+    flags = arguments(prompts, out, "--steps", "2")
+    flags[1] = str(copy)
+    assert CliRunner().invoke(cli_app, flags).exit_code == 0
+    moved = copy.rename(tmp_path / "moved.jsonl")
+    other = tmp_path / "other.jsonl"
+    other.write_text('"something else"\n')
+    again = ["train", "--resume", "--out", str(out)]
+    model = str(tiny.GOLDEN / "llama_full" / "target")
+    with monkeypatch.context() as patch:
+        patch.setattr(Target, "load", None)  # nothing is loaded
+        for given, message in (
+            (["--lr", "0.001", "--batch", "4"], "has --lr 0.0006, not 0.001; --batch 3, not 4."),
+            (["--steps", "3"], "has --steps 2, not 3."),
+            ([str(other)], f"has prompts {copy}, not {other}."),
+            ([str(moved), "-m", model], f"has model {TARGET.resolve()}, not {model}."),
+        ):
+            result = CliRunner().invoke(cli_app, [*again, *given])
+            assert result.exit_code == 2
+            assert message in result.stderr
+            assert "Hint:" in result.stderr
+        other.rename(copy)
+        assert f"other contents of '{copy}'" in CliRunner().invoke(cli_app, again).stderr
+        none = CliRunner().invoke(cli_app, ["train", "--resume", "--out", str(tmp_path / "no")])
+        assert "there is no run in" in none.stderr
+    same = [*again, str(moved), "--lr", "6e-4", "--eval-every", "7"]
+    assert CliRunner().invoke(cli_app, same).exit_code == 0
+
+
+def test_settings_that_differ_are_named(target, prompts, tmp_path):
+    """Guards a caller of `Run`: "other settings" named none, and came after all the answers."""
+    run, _ = start(target, prompts, tmp_path)
+    run.train(lambda: True)
+    with pytest.raises(DFlashError, match=r"other settings: rate 0.005, not 0.001\.") as caught:
+        start(None, prompts, tmp_path, resume=True, rate=1e-3)
+    assert caught.value.hint

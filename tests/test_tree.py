@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from dflash_mlx.speculation import tree as tree_module
-from dflash_mlx.speculation.drafts import Independent, Lattice, top_ids
+from dflash_mlx.speculation.drafts import Independent, Lattice
+from dflash_mlx.speculation.top_ids import top_ids
 from dflash_mlx.speculation.tree import Candidates, Tree, best_first
 
 Prefix = tuple[int, ...]

@@ -342,7 +342,7 @@ def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head)
+    return Drafter(model, target.embed, target.head, target.head_type)
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:

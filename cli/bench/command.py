@@ -156,9 +156,7 @@ def bench(
     think = False if switch_off else prompt_options.think
     schedule = replace(schedule, think=think, effort=prompt_options.effort)
     engine.check(pair, schedule, questions)
-    with engine.Results(
-        engine.facts_of(pair, schedule, model_options.draft_bits), results_path
-    ) as results:
+    with engine.Results(engine.facts_of(pair, schedule), results_path) as results:
         finished = run_schedule(pair, schedule, questions, results, out)
         records = results.of(schedule, questions)
         differences = [

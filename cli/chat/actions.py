@@ -17,6 +17,7 @@ from ..chat_settings import SETTINGS, find_setting, format_value, with_value
 from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, load_downloaded
+from ..modes import in_bits
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
 from .dialogue import LEAVE_WINDOW, chat_messages
@@ -41,7 +42,7 @@ def drafter_arguments(state: ChatState) -> list[str]:
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
     pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
-    drafter = f"drafter {pair.draft_name} · {drafting}" if drafting else "draft off"
+    drafter = f"drafter {pair.draft_name}{in_bits(pair)} · {drafting}" if drafting else "draft off"
     return f"{pair.target_name} · {drafter}"
 
 

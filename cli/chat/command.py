@@ -3,6 +3,7 @@
 Knows the order of steps; `LineEditor` reads keys, `commands` runs commands, `Dialogue` answers.
 """
 
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -29,6 +30,7 @@ from ..prompt_input import read_stdin
 from ..terminal.interrupt import LeaveChat
 from ..terminal.line_editor import LineEditor, echo_off
 from ..terminal.output import Output
+from ..terminal.suspend import suspendable
 from ..thinking import check_thinking, resolve_thinking
 from . import transcript
 from .commands import complete, dispatch, is_command, unescape
@@ -77,6 +79,8 @@ def chat(
             hint=f"--resume {name} goes on with a saved chat; `dflash generate` answers one prompt",
         )
     interactive = sys.stdin is not None and sys.stdin.isatty()
+    if interactive and not no_history:
+        no_history = not can_keep_history(out)
     piped_prompt = "" if interactive else read_piped_prompt()
     saved = None
     if resume:
@@ -115,7 +119,7 @@ def chat(
             show_loaded(state, name, saved)
             state.print_line("")
     if interactive:
-        with echo_off():
+        with echo_off(), suspendable(out.erase_live):
             chat_loop(state, no_history=no_history)
     else:
         answer_piped_prompt(state, piped_prompt)
@@ -217,7 +221,22 @@ def resolve_pair(
     return model_options
 
 
+def can_keep_history(out: Output) -> bool:
+    """Whether chats and prompts can be kept on disk; says why they cannot."""
+    try:
+        transcript.check_data_folder()
+    except DFlashError as error:
+        out.warn(f"{error.message} Nothing of this chat is kept; {error.hint}")
+        return False
+    return True
+
+
 def show_resume_hint(state: ChatState) -> None:
-    """Print how to resume this chat."""
-    if state.dialogue.autosaves and state.dialogue.name and state.dialogue.chat.turns:
-        state.out.note(f"saved: dflash chat --resume {state.dialogue.name}")
+    """Print how to resume this chat, once it is on disk; a save that failed is tried again."""
+    dialogue = state.dialogue
+    if not dialogue.autosaves or not dialogue.chat.turns:
+        return
+    if not dialogue.file.holds(dialogue.chat):
+        dialogue.autosave()
+    if dialogue.file.name and dialogue.file.holds(dialogue.chat):
+        state.out.note(f"saved: dflash chat --resume {shlex.quote(dialogue.file.name)}")

@@ -4,7 +4,6 @@ The messages alone determine an answer: after an undo, an edit or a stop the ses
 its caches do not hold. Knows no keys and no slash commands.
 """
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from ..modes import describe_drafting
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, stderr_columns
 from ..terminal.wrapping import wrap_hanging, wrap_parts
-from . import transcript
+from .chat_file import ChatFile
 from .transcript import Chat, Turn
 from .view import make_chat_view
 
@@ -80,7 +79,7 @@ class Dialogue:
         self.chat = Chat()
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
-        self.name: str | None = None  # None until the first save, which makes one of the date
+        self.file = ChatFile()
         self.set_pair(pair)
 
     # Pair and mode --------------------------------------------------------------------------------
@@ -162,10 +161,13 @@ class Dialogue:
         )
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
-                self.session, chat_messages(self.chat, prompt), view, interrupt, **self.options()
+                self.session,
+                chat_messages(self.chat, prompt),
+                view,
+                interrupt,
+                keep=lambda answer: self._record(prompt, answer),
+                **self.options(),
             )
-            if answer.tokens:
-                self._record(prompt, answer)
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
             raise LeaveChat(130)
@@ -176,7 +178,9 @@ class Dialogue:
         return answer
 
     def _record(self, prompt: str, answer: Answer) -> None:
-        """Add a turn to the chat, on disk too."""
+        """Add a turn to the chat, on disk too, if anything was answered."""
+        if not answer.tokens:
+            return
         self.last = answer
         self.totals.add(answer)
         text, thinking = answer.text.strip("\n"), answer.thinking.strip("\n")
@@ -256,20 +260,16 @@ class Dialogue:
 
     def save(self, name: str | None = None) -> str:
         """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        if name is not None and name != self.name:
-            if transcript.chat_path(name).exists():
-                raise UsageError(
-                    f"there is a saved chat '{name}' already.",
-                    hint=f"give another name, or /load {name}",
-                )
-            self.name = name
-        self.name = self.name or new_chat_name()
         names = {"model": self.pair.target_name, "draft": self.pair.draft_name}
-        return str(transcript.save(self.name, replace(self.chat, **names)))
+        path, left = self.file.save(replace(self.chat, **names), name)
+        if left is not None:
+            text = f"  '{left}' was changed by another dflash: this chat is now '{self.file.name}'"
+            self.out.info(wrap_hanging(text, stderr_columns()), "warning")
+        return str(path)
 
     def autosave(self) -> None:
         """Save after a change, if `autosaves`; prints an error instead of raising it."""
-        if not self.autosaves or not (self.chat.turns or self.name):
+        if not self.autosaves or not (self.chat.turns or self.file.name):
             return
         try:
             self.save()
@@ -278,10 +278,13 @@ class Dialogue:
 
     def load(self, name: str) -> Chat:
         """Continue a saved chat."""
-        self.chat = transcript.load(name)
-        self.name = name
+        self.chat = self.file.load(name)
         self._hinted_full = False
         return self.chat
+
+    def clear(self) -> None:
+        """Begin a new conversation with the same system prompt; the old file stays."""
+        self.chat, self.file = Chat(system=self.chat.system), ChatFile()
 
 
 def chat_messages(chat: Chat, prompt: str) -> list[dict[str, str]]:
@@ -291,12 +294,3 @@ def chat_messages(chat: Chat, prompt: str) -> list[dict[str, str]]:
         sent.append({"role": "user", "content": turn.prompt})
         sent.append({"role": "assistant", "content": turn.answer})
     return [*sent, {"role": "user", "content": prompt}]
-
-
-def new_chat_name() -> str:
-    """An unused name made of date and time."""
-    now = time.strftime("%Y-%m-%d-%H%M%S")
-    name, number = now, 2
-    while transcript.chat_path(name).exists():
-        name, number = f"{now}-{number}", number + 1
-    return name

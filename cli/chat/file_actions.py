@@ -67,8 +67,8 @@ def copy_answer(state: ChatState, _: str) -> None:
 def clear_chat(state: ChatState, _: str) -> None:
     """`/clear`: the old conversation stays saved."""
     dialogue = state.dialogue
-    previous_name = dialogue.name
-    dialogue.chat, dialogue.name = Chat(system=dialogue.chat.system), None
+    previous_name = dialogue.file.name
+    dialogue.clear()
     saved = f"; the old one is saved as {previous_name}" if previous_name else ""
     state.print_line(f"  new conversation{saved}", "dim")
 

@@ -69,7 +69,7 @@ def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> 
     memory = (
         f" They need {format_bytes(entry.memory_bytes)} of memory." if entry.memory_bytes else ""
     )
-    out.info(f"{entry.target} with the drafter {entry.draft} best_pair this Mac.{memory}")
+    out.info(f"{entry.target} with the drafter {entry.draft} suits this Mac.{memory}")
     out.info("`dflash models list` shows the others; -m names one.", "dim")
     confirmation = f"Download {format_bytes(missing)}? (no: chat with the tiny bundled pair)"
     return (

@@ -6,6 +6,7 @@ from pathlib import Path
 from dflash_mlx import __version__
 
 from ..kernel_notes import kernel_warnings
+from ..modes import in_bits
 from ..terminal.output import format_bytes, stderr_columns
 from ..terminal.wrapping import wrap_parts
 from .dialogue import Dialogue
@@ -30,11 +31,12 @@ def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
         target = (
             Path(pair.target_name).name if os.path.isdir(pair.target_name) else pair.target_name
         )
+    name = "" if pair.draft_name == "bundled" else f" {pair.draft_name}"
     drafter = ""
     if not drafting:
         drafter = " · draft off"
-    elif pair.draft_name != "bundled":
-        drafter = f" · drafter {pair.draft_name}"
+    elif named := f"{name}{in_bits(pair)}":
+        drafter = f" · drafter{named}"
     block = f" · {drafting}" if drafting else ""
     kernels = " · Metal kernels on" if pair.target.kernels.on else ""
     kernels += " · exact" if pair.target.kernels.exact else ""

@@ -1,4 +1,4 @@
-"""The lines of `/stats`: last answer, acceptance by position, time, conversation, snapshots."""
+"""The lines of `/stats`: the last answer, the conversation, and what the mode auto chose."""
 
 from ..kernel_notes import kernels_line
 from ..terminal.bars import position_rows
@@ -16,8 +16,9 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     if dialogue.last is not None:
         stats = dialogue.last.stats
         drafts = (
-            f" · {stats.verifies:,} verifies · {stats.accepted:,} of {stats.drafted:,} drafts "
-            f"accepted ({stats.acceptance_rate:.1%}) · τ {stats.acceptance_length:.2f}"
+            f" · {count(stats.verifies, 'verify', 'verifies')} · {stats.accepted:,} of "
+            f"{stats.drafted:,} drafts accepted ({stats.acceptance_rate:.1%}) · "
+            f"τ {stats.acceptance_length:.2f}"
             if stats.verifies
             else " · no drafts"
         )
@@ -26,7 +27,6 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             position_rows(stats.accepted_by_position, stats.verifies, out)
         ):
             lines.append(labelled_line("" if number else "by position", row))
-        lines += policy_lines(dialogue)
         rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
         new = stats.prompt_tokens - stats.cached_tokens
         lines.append(
@@ -45,7 +45,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     totals = dialogue.totals
     used = len(dialogue.session.sequence.tokens)
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
-    answers = f"{totals.answers:,} answer{'' if totals.answers == 1 else 's'}"
+    answers = count(totals.answers, "answer", "answers")
     lines.append(
         labelled_line(
             "conversation",
@@ -53,20 +53,21 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
             f"{dialogue.context_length:,} · peak {format_bytes(mx.get_peak_memory())}",
         )
     )
+    lines += policy_lines(dialogue)
     if line := kernels_line(dialogue.pair.target.kernels):
         lines.append(labelled_line("kernels", line))
     cache = dialogue.session.sequence.target_cache
     if cache.needs_snapshots:
-        count = f"{cache.snapshots} place{'' if cache.snapshots == 1 else 's'} to go back to"
+        places = count(cache.snapshots, "place", "places") + " to go back to"
         limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
         lines.append(
-            labelled_line("snapshots", f"{count} · {format_bytes(cache.snapshot_bytes)} · {limit}")
+            labelled_line("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")
         )
     return lines
 
 
 def policy_lines(dialogue: Dialogue) -> list[str]:
-    """The plans that the mode auto chose so far, and the reason for its last choice."""
+    """The plans that the mode auto chose for this pair so far, and why it chose the last one."""
     policy = dialogue.session.policy
     if dialogue.mode != "auto" or policy is None:
         return []
@@ -74,6 +75,11 @@ def policy_lines(dialogue: Dialogue) -> list[str]:
 
     chosen = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
     return [labelled_line("chosen", chosen), labelled_line("why", policy.reason)]
+
+
+def count(number: int, one: str, many: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def labelled_line(name: str, text: str) -> str:

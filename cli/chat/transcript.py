@@ -58,6 +58,16 @@ def data_folder() -> Path:
     return folder
 
 
+def check_data_folder() -> None:
+    """DFlashError unless files can be written to the data folder."""
+    folder = data_folder()
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DFlashError(
+            f"the data folder '{folder}' cannot be written.",
+            hint="set XDG_DATA_HOME to a folder that you may write",
+        )
+
+
 def chat_path(name: str) -> Path:
     """The file of a chat; UsageError for a name that cannot be a file name."""
     too_long = len(name.encode()) > 200  # bytes; file systems take 255, and a suffix follows

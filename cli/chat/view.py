@@ -44,7 +44,7 @@ class ChatView(PlainView):
         super().__init__(out, thinking=show_thinking)
         self.thought_tokens, self.thought_seconds = 0, 0.0
         self._renderer = Renderer(ascii=out.ascii)
-        self._region = LiveRegion(out.draw, self._screen)
+        self._region = out.region = LiveRegion(out.draw, self._screen)
         self._lock = RLock()  # another thread redraws during prefill
         self._answer: MarkdownStream | PlainTextStream = (
             MarkdownStream() if markdown else PlainTextStream()

@@ -35,7 +35,7 @@ def show(
     """List the known pairs: size, what is downloaded, what fits this machine.
 
     Nothing is asked of the Hub. Sizes with ~ are estimates; the memory is that of both models with
-    4,096 tokens of context.
+    4,096 tokens of context, where a quantised target's drafter is held in 8 bits (--draft-bits).
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     rows = [*known_rows(), *cached_rows()]

@@ -20,19 +20,23 @@ class LeaveChat(Exception):
 class Interrupt:
     """Catches SIGINT inside its context; `requested` and `requested_twice` count Ctrl-C.
 
-    A second Ctrl-C counts only within `window` seconds of the one before.
+    A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
+    counts as Ctrl-C does. A signal that was ignored before stays ignored.
     """
 
-    def __init__(self, window: float = float("inf")) -> None:
+    def __init__(self, window: float = float("inf"), *, terminate: bool = False) -> None:
         self.requested = self.requested_twice = False
         self.last_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self._window = window
         self._deferred = False
-        self._previous_handler: Any = None
+        self._signals = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
+        self._previous_handlers: dict[int, Any] = {}
+        self.exit_code = 0  # that of a program which the last signal ended; 0 without one
 
     def __enter__(self) -> "Interrupt":
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored under nohup
-            self._previous_handler = signal.signal(signal.SIGINT, self._handle)
+        for number in self._signals:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a background job's SIGINT
+                self._previous_handlers[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -41,8 +45,8 @@ class Interrupt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._previous_handler is not None:
-            signal.signal(signal.SIGINT, self._previous_handler)
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt after Ctrl-C."""
@@ -54,6 +58,7 @@ class Interrupt:
         self._deferred = deferred
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
         previous, self.last_at = self.last_at, time.monotonic()
         if self.requested and self.last_at - previous <= self._window:
             self.requested_twice = True

@@ -34,6 +34,7 @@ KEYS = (
     ("Ctrl-X Ctrl-E", "write in $EDITOR"),
     ("Ctrl-L", "clear the screen"),
     ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave"),
+    ("Ctrl-Z", "suspend; fg goes on"),
     ("Ctrl-D", "leave"),
 )
 
@@ -127,7 +128,10 @@ def create_private_file(path: Path) -> None:
 
 
 def make_key_bindings() -> "KeyBindings":
-    """Enter sends, Alt-Enter and Ctrl-J insert a newline, Ctrl-C first clears the line."""
+    """Enter sends, Alt-Enter and Ctrl-J insert a newline, Ctrl-C first clears the line.
+
+    Ctrl-Z stops the program until `fg`.
+    """
     from prompt_toolkit.filters import completion_is_selected, is_searching
     from prompt_toolkit.key_binding import KeyBindings
 
@@ -155,6 +159,10 @@ def make_key_bindings() -> "KeyBindings":
     @keys.add("c-x", "c-e", filter=~is_searching)
     def _(event: Any) -> None:
         event.current_buffer.open_in_editor()  # Enter sends the edited text
+
+    @keys.add("c-z")
+    def _(event: Any) -> None:
+        event.app.suspend_to_background(suspend_group=False)
 
     @keys.add("c-c", filter=~is_searching)
     def _(event: Any) -> None:
@@ -215,17 +223,19 @@ def edit_externally(text: str) -> str:
 def echo_off() -> Iterator[None]:
     """Hide keys typed during an answer; they go to the next prompt.
 
-    Enter inserts a newline meanwhile, so that a paste is not sent line by line. SIGTERM restores
-    the terminal before the program ends.
+    Enter inserts a newline meanwhile, so that a paste is not sent line by line. SIGTERM and a
+    closed window (SIGHUP, unless ignored) end the program in order, the terminal restored.
     """
     from termios import ECHO, ICANON
 
-    previous_handler = signal.signal(signal.SIGTERM, exit_on_signal)
+    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, exit_on_signal) for number in ends}
     try:
         with terminal_flags(lambda flags: flags & ~(ECHO | ICANON)):
             yield
     finally:
-        signal.signal(signal.SIGTERM, previous_handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def exit_on_signal(number: int, _: Any) -> None:

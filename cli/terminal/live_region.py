@@ -51,9 +51,13 @@ class LiveRegion:
 
     def erase(self) -> None:
         """Erase the region; the cursor stays where it began."""
-        if self._lines:
-            self._lines = []
-            self._write(ERASE_BELOW + SHOW_CURSOR)
+        if erasing := self.hide():
+            self._write(erasing)
+
+    def hide(self) -> str:
+        """What erases the region when it is written; the next frame draws all lines again."""
+        shown, self._lines = self._lines, []
+        return ERASE_BELOW + SHOW_CURSOR if shown else ""
 
 
 def truncate(line: str, columns: int) -> str:

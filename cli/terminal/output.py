@@ -14,6 +14,8 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from .live_region import LiveRegion
+
 THEME = {"dim": "dim", "bold": "bold", "accent": "cyan", "warning": "yellow", "error": "bold red"}
 ASCII_FALLBACKS = {
     "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->"
@@ -49,6 +51,7 @@ class Output:
         )
         self._at_line_start = True
         self._has_status = False
+        self.region: LiveRegion | None = None  # what the last view redraws
 
     @cached_property
     def console(self) -> "Console":
@@ -138,6 +141,15 @@ class Output:
             self._has_status = False
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
+
+    def erase_live(self) -> None:
+        """Remove what is redrawn, until it is drawn again; may be called by a signal's handler."""
+        # The streams' own buffers may be in use where a signal comes.
+        if self._has_status:
+            self._has_status = False
+            os.write(sys.stderr.fileno(), b"\r\x1b[2K")
+        if self.region is not None:
+            os.write(sys.stdout.fileno(), self.region.hide().encode())
 
 
 def format_bytes(count: int) -> str:

@@ -4,24 +4,32 @@ Knows flags and progress bars; `dflash_mlx.train` trains.
 """
 
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dflash_mlx.errors import UsageError
+
 from ..terminal.interrupt import Interrupt
 from ..terminal.output import Output
+from .record import Record
+from .view import View
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from dflash_mlx.train.events import AnswersProgress, Event, Measured, Prepared, StepDone
+    from dflash_mlx.train.events import Event
+    from dflash_mlx.train.run import Job
+    from dflash_mlx.train.settings import TrainSettings
 
 
 def train(
+    ctx: typer.Context,
+    *,
     prompts: Annotated[
-        Path, typer.Argument(help="JSONL: strings, {'prompt': ...} or {'messages': [...]} a line.")
-    ],
+        Path | None,
+        typer.Argument(help="JSONL: strings, {'prompt': ...} or {'messages': [...]} a line."),
+    ] = None,
     folder: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the drafter and its run.")
     ],
@@ -36,7 +44,9 @@ def train(
     ] = False,
     val: Annotated[Path | None, typer.Option(help="JSONL of held-out prompts.")] = None,
     val_share: Annotated[float, typer.Option(help="Share held out without --val.")] = 0.02,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out, with its flags.")
+    ] = False,
     warm_start: Annotated[
         Path | None, typer.Option(help="Drafter folder to start from, with its shape.")
     ] = None,
@@ -92,45 +102,21 @@ def train(
     from dflash_mlx.cpu import blas
 
     blas.use_openblas()
-    from dflash_mlx.errors import UsageError
     from dflash_mlx.hub import resolve
     from dflash_mlx.target.target import Target
     from dflash_mlx.train.answers import AnswerSettings
-    from dflash_mlx.train.run import Job, Run
-    from dflash_mlx.train.settings import TrainSettings
-    from dflash_mlx.train.shape import Shape
+    from dflash_mlx.train.run import Run, check_out
 
-    try:
-        numbers = tuple(int(part) for part in taps.split(","))
-    except ValueError:
-        raise UsageError(f"--taps cannot be '{taps}'.", hint="give 5, or ids: 1,9,17") from None
-    settings = TrainSettings(
-        epochs=epochs, steps=steps, batch=batch, anchors=anchors, chunk=chunk, rate=rate,
-        optimizer=optimizer, loss=loss, gamma=gamma, max_length=max_length, seed=seed,
-        eval_every=eval_every, save_every=save_every, cache_mb=cache_taps, dtype=dtype,
-    )  # fmt: skip
-    job = Job(
-        prompts=prompts,
-        out=folder,
-        val=val,
-        val_share=val_share,
-        answers=answers,
-        warm_start=warm_start,
-        mask_token=mask_token,
-        shape=Shape(
-            layers=layers,
-            block_size=block_size,
-            taps=numbers if "," in taps else numbers[0],
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            intermediate_size=intermediate,
-        ),
-        resume=resume,
+    record = Record(folder)
+    values = record.values_to_resume(ctx) if resume else ctx.params
+    job, settings = job_of(values, folder, resume=resume), train_settings(values)
+    check_out(job)
+    answer_settings = AnswerSettings(
+        values["max_tokens"], values["temperature"], values["seed"], values["answer_batch"]
     )
     out = Output(quiet=quiet, plain=plain)
-    started = False
-    with Interrupt() as interrupt, View(out) as view:
+    kept = False
+    with Interrupt(terminate=True) as interrupt, View(out) as view:
 
         def on_event(event: "Event") -> None:
             view.show(event)
@@ -138,104 +124,66 @@ def train(
                 interrupt.check()  # the file has every answer so far
 
         try:
-            path = resolve.fetch(resolve.pair_names(model, None, no_draft=True).target)
-            target = Target.load(path, trust_remote_code=trust_remote_code)
-            answer_settings = AnswerSettings(max_tokens, temperature, seed, answer_batch)
+            path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
+            if resume:
+                record.check_files(values, path)
+            record.write(values, path)
+            kept = True
+            target = Target.load(path, trust_remote_code=values["trust_remote_code"])
             run = Run(target, job, settings, answer_settings, on_event)
-            started = True
             finished = run.train(lambda: interrupt.requested)
         except KeyboardInterrupt:
             finished = False
     if not finished:
-        flag = " with --resume" if started else ""
-        out.info(f"stopped; the same command{flag} goes on from here")
-        raise typer.Exit(130)
+        command = shlex.join(["dflash", "train", "--resume", "--out", str(folder)])
+        out.info(f"stopped; `{command}` goes on from here" if kept else "stopped at the beginning")
+        raise typer.Exit(interrupt.exit_code or 130)
     out.note(f"the drafter is in {folder}; `dflash chat --draft {folder}` uses it")
 
 
-class View:
-    """The run's progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
+    """The run's input and output, of the values of the command's parameters."""
+    from dflash_mlx.train.run import Job, has_checkpoints
+    from dflash_mlx.train.shape import Shape
 
-    def __init__(self, out: Output):
-        from rich import progress
+    if values["prompts"] is None:
+        raise UsageError("there are no prompts to train on.", hint="give a file of prompts")
+    taps = values["taps"]
+    try:
+        numbers = tuple(int(part) for part in taps.split(","))
+    except ValueError:
+        raise UsageError(f"--taps cannot be '{taps}'.", hint="give 5, or ids: 1,9,17") from None
 
-        self._out = out
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
-            progress.MofNCompleteColumn(),
-            progress.TextColumn("{task.fields[note]}"),
-            progress.TimeRemainingColumn(),
-            console=out.console,
-            disable=not out.stderr_live,
-        )
-        self._task: tuple[str, TaskID] | None = None
-        self._loss: float | None = None
-        self._tau = ""
+    def path(name: str) -> Path | None:
+        return None if values[name] is None else Path(values[name])
 
-    def __enter__(self) -> "View":
-        self._progress.start()
-        return self
+    return Job(
+        prompts=Path(values["prompts"]),
+        out=folder,
+        val=path("val"),
+        val_share=values["val_share"],
+        answers=path("answers"),
+        warm_start=path("warm_start"),
+        mask_token=values["mask_token"],
+        shape=Shape(
+            layers=values["layers"],
+            block_size=values["block_size"],
+            taps=numbers if "," in taps else numbers[0],
+            heads=values["heads"],
+            kv_heads=values["kv_heads"],
+            head_dim=values["head_dim"],
+            intermediate_size=values["intermediate"],
+        ),
+        resume=resume and has_checkpoints(folder),
+    )
 
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
-    def show(self, event: "Event") -> None:
-        """Show one event of the run."""
-        handle = getattr(self, f"_{type(event).__name__.lower()}", None)
-        if handle:
-            handle(event)
+def train_settings(values: dict[str, Any]) -> "TrainSettings":
+    """The run's hyper-parameters, of the values of the command's parameters."""
+    from dflash_mlx.train.settings import TrainSettings
 
-    def _answersprogress(self, event: "AnswersProgress") -> None:
-        rate = event.tokens / max(event.seconds, 1e-9)
-        note = f"{rate:,.0f} tok/s"
-        self._show_bar("answers", event.done, event.total, note)
-        self._print_every(
-            event.done,
-            max(1, event.total // 10),
-            f"answers {event.done:,} of {event.total:,} · {note}",
-        )
-
-    def _prepared(self, event: "Prepared") -> None:
-        taps = ", ".join(map(str, event.layer_ids))
-        self._print(
-            f"{event.sequences:,} prompts, {event.held_out:,} held out"
-            + (f", {event.dropped:,} dropped (no room for an answer)" if event.dropped else "")
-            + f" · drafter of {event.parameters:,} parameters · taps {taps} · mask token"
-            f" {event.mask_token_id} · at most {event.cache_bytes >> 20:,} MiB of taps kept"
-        )
-        if event.first_step:
-            self._print(f"going on after step {event.first_step:,} of {event.steps:,}")
-
-    def _stepdone(self, event: "StepDone") -> None:
-        self._loss = event.loss if self._loss is None else 0.95 * self._loss + 0.05 * event.loss
-        note = (
-            f"loss {self._loss:.3f} · lr {event.rate:.1e} · "
-            f"{event.blocks / event.seconds:,.0f} blocks/s{self._tau}"
-        )
-        self._show_bar("training", event.step, event.steps, note)
-        self._print_every(event.step, 50, f"step {event.step:,} of {event.steps:,} · {note}")
-
-    def _measured(self, event: "Measured") -> None:
-        self._tau = f" · τ {event.tau:.2f}"
-        self._print(
-            f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
-            f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
-        )
-
-    def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
-        if self._task is None or self._task[0] != name:
-            if self._task:
-                self._progress.remove_task(self._task[1])
-            self._task = name, self._progress.add_task(name, total=total, note="")
-        self._progress.update(
-            self._task[1], completed=done, total=total, note=self._out.ascii_fallback(note)
-        )
-
-    def _print_every(self, number: int, every: int, text: str) -> None:
-        if not self._out.stderr_live and number % every == 0:
-            self._print(text)
-
-    def _print(self, text: str) -> None:
-        if not self._out.quiet:
-            self._out.info(text)
+    same = (
+        "epochs steps batch anchors chunk rate optimizer loss gamma max_length seed eval_every "
+        "save_every dtype"
+    )
+    return TrainSettings(**{n: values[n] for n in same.split()}, cache_mb=values["cache_taps"])

@@ -17,6 +17,7 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx import __version__
 from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.pair import Pair
 
 from .schedule import Schedule
@@ -25,14 +26,14 @@ CPUINFO = Path("/proc/cpuinfo")
 VALUES_PER_TENSOR = 64  # in the hash of the weights
 
 
-def facts_of(pair: Pair, schedule: Schedule, draft_bits: int | None = None) -> dict[str, Any]:
+def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
     """The facts of a run; measurements are comparable only if these are equal."""
     drafter, kernels = pair.drafter, pair.target.kernels
     return {
         "pair": {
             "target": pair.target_name,
             "drafter": pair.draft_name,
-            "draft_bits": draft_bits,
+            "draft_bits": None if drafter is None else bits_of(drafter.model) or None,
             "target_weights": weights_hash(pair.target.model),
             "drafter_weights": None if drafter is None else weights_hash(drafter.model),
             "type": str(pair.target.config.get("model_type")),

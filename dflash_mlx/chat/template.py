@@ -13,7 +13,8 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.types import EFFORTS
 
-Messages = list[dict[str, Any]]
+from .messages import Messages
+
 # Template variables: Qwen, GLM, Gemma; Kimi, DeepSeek.
 THINK_VARIABLES = ("enable_thinking", "thinking")
 # Template variables: gpt-oss; Muse.

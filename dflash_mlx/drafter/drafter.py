@@ -7,7 +7,7 @@ are chosen, or what becomes of them.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import cast
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
@@ -15,29 +15,38 @@ from mlx_lm.models.cache import KVCache
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
-from .model import DraftModel, KeysValues, block_mask, context_mask
+from .model import CachedRows, DraftModel, block_mask, context_mask
+from .precision import cast as cast_rows
+from .precision import float_type
 
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
 class Drafter:
-    """A drafter bound to its target's embedding and head."""
+    """A drafter bound to its target's embedding and head.
+
+    Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
+    to it, and hidden states are cast to `head_type`, the dtype of the target's head (None: any).
+    Two 16-bit dtypes that meet would make float32 copies of all weights in each draft.
+    """
 
     def __init__(
         self,
         model: DraftModel,
         embed: Callable[[mx.array], mx.array],
         head: Callable[[mx.array], mx.array],
+        head_type: mx.Dtype | None = None,
     ):
         self.model = model
         self.config: DraftConfig = model.config
         self._embed = embed
         self._head = head
+        self._head_type = head_type
 
     def embed(self, ids: mx.array) -> mx.array:
-        """Token ids [..., T] -> block embeddings [..., T, H]."""
+        """Token ids [..., T] -> block embeddings [..., T, H] in the drafter's dtype."""
         own = self.model.get("embed_tokens")
-        x = self._embed(ids) if own is None else own(ids)
+        x = self._enter(self._embed(ids) if own is None else own(ids))
         if (row := self.model.get("mask_embedding")) is not None:
             x = mx.where((ids == self.config.mask_token_id)[..., None], row.astype(x.dtype), x)
         scale = self.config.input_embedding_scale
@@ -46,7 +55,8 @@ class Drafter:
     def head(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., H] -> logits [..., V]: the head, scale, one softcap.
 
-        Tokens that are not in the drafter's own vocabulary get -inf.
+        Tokens that are not in the drafter's own vocabulary get -inf. Training needs the precision
+        of its hidden states, so nothing is cast here.
         """
         own = self.model.get("lm_head")
         logits = self._head(hidden) if own is None else own(hidden)
@@ -69,10 +79,19 @@ class Drafter:
         What is said of the width - 1 positions after each anchor; evaluates nothing.
         """
         hidden = self._hidden(caches, anchors, width)
-        logits, select = self.head(hidden), self.model.selector
+        logits, select = self._logits(hidden), self.model.selector
         if select is None:
             return [Independent(rows) for rows in logits]
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
+
+    def _logits(self, hidden: mx.array) -> mx.array:
+        """`head` of hidden states in the dtype that it computes in."""
+        shared = self.model.get("lm_head") is None
+        return self.head(cast_rows(hidden, self._head_type) if shared else hidden)
+
+    def _enter(self, rows: mx.array) -> mx.array:
+        """Rows of the target in the dtype of the drafter's weights."""
+        return cast_rows(rows, float_type(self.model.fc))
 
     def _hidden(
         self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
@@ -96,14 +115,13 @@ class Drafter:
         if not waiting:
             return
         taps = [cache.take_waiting() for cache in waiting]
-        keys, values = self.model.project_context(mx.concatenate(taps, axis=1))
+        keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-        rows = zip(
-            waiting, mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True
-        )
-        for cache, new_keys, new_values in rows:
-            at = self.model.rotate_context(new_keys, cache.rows.offset)
-            cache.rows.update_and_fetch(at, new_values)
+        each = mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2)
+        for cache, new_keys, new_values in zip(waiting, *each, strict=True):
+            at = self.model.rotate_context(new_keys, cache.computed)
+            for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
+                rows.update_and_fetch(*new)
 
     def make_cache(self) -> "DraftCache":
         """An empty context cache."""
@@ -119,14 +137,19 @@ class DraftCache:
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter
-        self.rows = KVCache()  # the heads of all layers, one after another
+        self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
         self._ahead = 0  # tokens that wait
 
     @property
     def offset(self) -> int:
         """Number of committed context rows, which is the position of the next anchor."""
-        return self.rows.offset + self._ahead
+        return self.computed + self._ahead
+
+    @property
+    def computed(self) -> int:
+        """Number of rows that do not wait."""
+        return self.rows[0].offset
 
     @property
     def waiting(self) -> int:
@@ -142,8 +165,8 @@ class DraftCache:
     def state(self) -> list[mx.array]:
         """The arrays to evaluate after `absorb`."""
         self.drafter.commit_waiting([self])
-        keys, values = self.rows.keys, self.rows.values
-        return [] if keys is None or values is None else [keys, values]
+        held = [part for rows in self.rows for part in (rows.keys, rows.values)]
+        return [part for part in held if part is not None]
 
     def absorb(self, taps: mx.array) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
@@ -164,27 +187,28 @@ class DraftCache:
             self._ahead -= taps.shape[1] - kept
             if kept:
                 self._waiting.append(taps[:, :kept])
-        self.rows.trim(self.offset - length)
+        count = self.offset - length
+        for rows in self.rows:
+            rows.trim(count)
 
     def fork(self) -> "DraftCache":
         """A copy that goes on by itself."""
         twin = DraftCache(self.drafter)
         twin._waiting, twin._ahead = list(self._waiting), self._ahead
-        if self.rows.keys is not None and self.rows.values is not None:
-            twin.rows.keys, twin.rows.values = self.rows.keys[...], self.rows.values[...]
-            twin.rows.offset = self.rows.offset
+        for ours, theirs in zip(self.rows, twin.rows, strict=True):
+            if ours.keys is not None and ours.values is not None:
+                theirs.keys, theirs.values = ours.keys[...], ours.values[...]
+                theirs.offset = ours.offset
         return twin
 
     def fill(self, depth: int) -> None:
         """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.drafter.commit_waiting([self])
-        keys, values = (mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in self._held)
-        mx.eval(keys, values)
-        self.rows.keys, self.rows.values, self.rows.offset = keys, values, depth
-
-    @property
-    def _held(self) -> KeysValues:
-        return cast(KeysValues, self.rows.keys_and_values())
+        for rows in self.rows:
+            held: Any = rows.keys_and_values()
+            zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
+            rows.keys, rows.values, rows.offset = *zeros, depth
+        mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:
         """`Drafter.draft` for this sequence alone."""
@@ -192,9 +216,9 @@ class DraftCache:
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
         """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
-        return self.drafter.head(self.drafter._hidden([self], [anchor], width)[0])
+        return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
 
-    def visible(self, width: int) -> tuple[list[KeysValues], list[mx.array | None]]:
+    def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:
         """Each layer's context rows and mask for a block of `width` rows.
 
         No mask where every row sees everything.
@@ -202,12 +226,11 @@ class DraftCache:
         config, start = self.drafter.config, self.offset
         context, masks = [], []
         queries = mx.arange(start, start + width)[:, None]
-        rows = self.drafter.model.by_layer(self._held)
-        for number, (keys, values) in enumerate(rows):
+        for number, rows in enumerate(self.rows):
             first = 0
             if config.window and config.sliding[number]:
                 first = max(0, start - config.window + 1)
-            context.append((keys[:, :, first:], values[:, :, first:]))
+            context.append(CachedRows(rows, first))
             if not config.sliding[number] and not config.causal(number):
                 masks.append(None)
                 continue

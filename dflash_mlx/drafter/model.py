@@ -7,20 +7,43 @@ batch may stand at different positions, which training uses.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu
-from mlx_lm.models.rope_utils import initialize_rope
+from mlx_lm.models.cache import KVCache
 
 from .config import DFlash2, DraftConfig
 from .convolution import DynamicConv, convolve
+from .rope import make_rope
 from .selector import CandidateSelector
 
 KeysValues = tuple[mx.array, mx.array]
-# Of one layer: rows of all blocks [B, nKV, S, d], or those of each block, which differ in S.
-Context = KeysValues | list[KeysValues]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """One layer's context rows of one sequence in a cache, from row `first` on."""
+
+    cache: KVCache
+    first: int = 0
+
+    def joined(self, keys: mx.array, values: mx.array) -> KeysValues:
+        """They and a block's own [1, nKV, T, d] behind them: views [1, nKV, S + T, d].
+
+        The block's rows stand in the cache's free room, so nothing else is copied; they are not
+        kept, the next that are written take their place.
+        """
+        count = keys.shape[2]
+        held: Any = self.cache.update_and_fetch(keys, values)
+        self.cache.trim(count)
+        return held[0][:, :, self.first :], held[1][:, :, self.first :]
+
+
+# Of one layer: rows of all blocks [B, nKV, S, d], of the only block, or of each block.
+Context = KeysValues | CachedRows | list[CachedRows]
 Mask = mx.array | None | list[mx.array | None]
 # What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
 OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
@@ -39,20 +62,14 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
         self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
         self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
-        self.rope: Any = initialize_rope(
-            dim,
-            base=config.rope_theta,
-            traditional=False,
-            scaling_config=config.rope_scaling,
-            max_position_embeddings=config.max_position_embeddings,
-        )
+        self.rope = make_rope(config)
 
     def __call__(
         self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
     ) -> mx.array:
-        """x [B, T, H] after the layer's norm, context rows [B, nKV, S, d] -> [B, T, H].
+        """x [B, T, H] after the layer's norm, and context rows -> [B, T, H].
 
-        Contexts of different lengths come as a list, with a list of masks: one for each block.
+        Contexts of several sequences come as a list, with a list of masks: one for each block.
         """
         batch, length, _ = x.shape
         # Queries and keys share one norm and one rotation: fewer small operations.
@@ -79,15 +96,16 @@ class Attention(nn.Module):
         queries: mx.array,
         keys: mx.array,
         values: mx.array,
-        context: KeysValues,
+        context: KeysValues | CachedRows,
         mask: mx.array | None,
     ) -> mx.array:
+        if isinstance(context, CachedRows):
+            keys, values = context.joined(keys, values)
+        else:
+            keys = mx.concatenate([context[0], keys], axis=2)
+            values = mx.concatenate([context[1], values], axis=2)
         return mx.fast.scaled_dot_product_attention(
-            queries,
-            mx.concatenate([context[0], keys], axis=2),
-            mx.concatenate([context[1], values], axis=2),
-            scale=self.dim**-0.5,
-            mask=mask,
+            queries, keys, values, scale=self.dim**-0.5, mask=mask
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import load_config
 from dflash_mlx.errors import DFlashError
 
@@ -16,7 +17,6 @@ from . import registry
 from .registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
-SCALE_BITS = 0.5  # bits for each weight that the scales and biases of quantisation add
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +57,28 @@ def estimate_memory(
     """The memory of a pair with a context of `context_tokens` tokens.
 
     `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
-    that entry, and unknown sizes count 0. `draft_bits` (4 or 8) quantises the drafter. `item_bytes`
-    is the size of a number that is not quantised: 2, or 4 where MLX computes on the CPU. Raises
-    DFlashError if a config.json cannot be read.
+    that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
+    of a quantised target. `item_bytes` is the size of a number that is not quantised: 2, or 4 where
+    MLX computes on the CPU. Raises DFlashError if a config.json cannot be read.
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
         weights, draft_weights = target.target_bytes or 0, target.draft_bytes or 0
         caches = target.kv_bytes * context_tokens * widening
         caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
-        weights *= 1 if target.quant not in ("", "bf16") else widening
+        quantised = target.quantised
     else:
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
-        weights *= 1 if "quantization" in config else widening
+        quantised = "quantization" in config
         caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
         caches += snapshot_bytes(config, item_bytes)
         if draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors")
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
-    draft_weights *= (draft_bits + SCALE_BITS) / 16 if draft_bits else widening
+    weights *= 1 if quantised else widening
+    bits = chosen_bits(draft_bits, target_quantised=quantised)
+    draft_weights *= share_of_bytes(bits) if bits else widening
     return MemoryEstimate(round(weights), round(caches), round(draft_weights))
 
 
@@ -171,10 +173,10 @@ def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn",
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
-def check_fits(needed: MemoryEstimate, limit: int, name: str) -> str | None:
+def check_fits(needed: MemoryEstimate, limit: int, name: str, *, force: bool = False) -> str | None:
     """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    Raises DFlashError above 100 %, with a smaller pair in its hint.
+    Raises DFlashError above 100 %, with a smaller pair in its hint; not with `force`.
     """
     fit = memory_fit(needed, limit)
     if fit == "ok":
@@ -182,6 +184,8 @@ def check_fits(needed: MemoryEstimate, limit: int, name: str) -> str | None:
     share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
     if fit == "warn":
         return f"'{name}' needs {share}: close other programs if it gets slow"
+    if force:
+        return f"'{name}' needs {share}: weights will not stay in memory, and it can be very slow"
     smaller = registry.best_pair(limit, 1 << 62)
     fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"

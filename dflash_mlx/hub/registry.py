@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import ARCHITECTURES, V1
 
 # The keys of target.families.FAMILIES, repeated because that module imports MLX, which is slow.
@@ -57,13 +58,22 @@ class Entry:
         return self.target_bytes + self.draft_bytes
 
     @property
+    def quantised(self) -> bool:
+        """Whether the target is one of mlx-community's quantisations."""
+        return self.quant not in ("", "bf16")
+
+    @property
     def memory_bytes(self) -> int | None:
-        """The memory of the pair in bytes with a context of 4,096 tokens."""
-        if (size := self.download_bytes) is None:
+        """The memory of the pair in bytes with a context of 4,096 tokens.
+
+        The drafter has its usual bits (`drafter.bits`).
+        """
+        if self.target_bytes is None or self.draft_bytes is None:
             return None
-        return (
-            size + CONTEXT * self.kv_bytes + self.state_bytes + max_snapshot_bytes(self.state_bytes)
-        )
+        bits = chosen_bits(None, target_quantised=self.quantised)
+        draft = round(self.draft_bytes * share_of_bytes(bits))
+        caches = CONTEXT * self.kv_bytes + self.state_bytes + max_snapshot_bytes(self.state_bytes)
+        return self.target_bytes + draft + caches
 
     @property
     def lacks(self) -> str:

@@ -2,7 +2,8 @@
 
 from math import exp, log
 
-RATE = 0.1  # what one round moves
+RATE = 0.1  # what one round moves of the common factor
+OF_WIDTH = 0.04  # and of its width's: what other work does is soon over, and says nothing of it
 CLIP = 0.25  # one late round says no more than this
 
 
@@ -30,5 +31,5 @@ class Drift:
         wrong = max(-CLIP, min(CLIP, wrong))
         spent = min(seconds / exp(self._common), 2 * expected)
         self._common += RATE * wrong
-        self._widths[measured] = self._widths.get(measured, 0.0) + RATE * wrong
+        self._widths[measured] = self._widths.get(measured, 0.0) + OF_WIDTH * wrong
         return spent

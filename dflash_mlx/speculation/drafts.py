@@ -18,9 +18,8 @@ from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import Kernels
 
 from .sampling import Shaper
+from .top_ids import top_ids
 from .tree import Candidates, Tree
-
-GROUP = 64  # tokens compared together where the likeliest of a vocabulary are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,22 +202,3 @@ def host_largest(rows: np.ndarray) -> np.ndarray:
     """The largest probability of each row of logits [γ, n] -> [γ]; NaN for a broken row."""
     with np.errstate(invalid="ignore"):
         return 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
-
-
-def top_ids(logits: mx.array, count: int) -> mx.array:
-    """The ids [γ, count], ascending, of the largest of logits [γ, V], the argmax surely of them.
-
-    The `count` largest are in the `count` blocks with the largest maxima; only those are sorted.
-    """
-    best = mx.argmax(logits, axis=-1, keepdims=True)
-    if count == 1:
-        return best
-    costs = mx.put_along_axis(-logits, best, mx.array(-mx.inf), axis=-1)
-    if logits.shape[-1] % GROUP or logits.shape[-1] < 4 * GROUP * count:
-        return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
-    costs = costs.reshape(costs.shape[0], -1, GROUP)
-    blocks = mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count]
-    inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
-    places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
-    ids = mx.take_along_axis(blocks, places // GROUP, axis=1) * GROUP + places % GROUP
-    return mx.sort(ids, axis=-1)

@@ -1,18 +1,19 @@
 """From raw logits to the distribution that is sampled, row by row of a pass.
 
-Penalties, filters and the draw itself are mlx-lm's own functions in mlx-lm's own order, so plain
-decoding and DFlash sample one and the same distribution. A random key belongs to a position of the
-answer, not to a round: token n is drawn with the n-th key. Knows the tokens before each row, not
-where drafts come from.
+Penalties and filters are those of mlx-lm in mlx-lm's own order, so plain decoding and DFlash sample
+one and the same distribution. A random key belongs to a position of the answer, not to a round:
+token n is drawn with the n-th key. Knows the tokens before each row, not where drafts come from.
 """
 
 import secrets
 from collections.abc import Sequence
 
 import mlx.core as mx
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p, make_logits_processors
+from mlx_lm.sample_utils import apply_min_p, apply_top_p, make_logits_processors
 
 from dflash_mlx.types import SamplingParams
+
+from .top_ids import top_ids
 
 HISTORY = 20  # tokens that mlx-lm's penalties look back
 KEYS = 64  # made at once
@@ -121,13 +122,46 @@ class Shaper:
 
     def _filter(self, rows: mx.array) -> mx.array:
         params = self.params
-        if params.top_p < 1:
-            rows = apply_top_p(rows, params.top_p)
-        if params.min_p > 0:
-            rows = apply_min_p(rows, params.min_p)
         if self._top_k:
-            rows = apply_top_k(rows, self._top_k)
+            rows = self._top(rows)
+        else:
+            if params.top_p < 1:
+                rows = apply_top_p(rows, params.top_p)
+            if params.min_p > 0:
+                rows = apply_min_p(rows, params.min_p)
         return rows * (1 / params.temperature)
+
+    def _top(self, rows: mx.array) -> mx.array:
+        """Rows [S, V] filtered by top-p, min-p and top-k, with `top_ids` as the widest sort.
+
+        mlx-lm takes the k likeliest of what the other two leave. These two drop all tokens below a
+        value, so the k likeliest can be taken first: the same tokens stay, also of equal ones.
+        Only the row's mass, which top-p is a share of, is not summed in mlx-lm's order: a token can
+        be on the other side of top-p where the mass above it is that share but for rounding.
+        """
+        params = self.params
+        ids = top_ids(rows, self._top_k)
+        best = mx.take_along_axis(rows, ids, axis=-1)
+        if params.top_p < 1:
+            mass = mx.exp(rows.astype(mx.float32)).sum(axis=-1, keepdims=True)
+            best = nucleus(best, params.top_p * mass)
+        if params.min_p > 0:
+            best = apply_min_p(best, params.min_p)
+        return mx.put_along_axis(mx.full(rows.shape, -mx.inf, rows.dtype), ids, best, axis=-1)
+
+
+def nucleus(best: mx.array, mass: mx.array) -> mx.array:
+    """Keep those of a row's likeliest log-probabilities [S, k] that make up a mass [S, 1].
+
+    The others become -inf. The arithmetic is that of mlx-lm's `apply_top_p`, which takes whole rows
+    and a share of their mass.
+    """
+    ordered = mx.sort(best, axis=-1)
+    chances = mx.exp(ordered.astype(mx.float32))
+    above = mx.cumsum(chances, axis=-1, reverse=True, inclusive=False)
+    dropped = (above >= mass).sum(axis=-1, keepdims=True)
+    least = mx.take_along_axis(ordered, dropped, axis=-1)
+    return mx.where(best < least, -mx.inf, best)
 
 
 def recent(tokens: list[int]) -> mx.array:

@@ -246,7 +246,9 @@ class Attention:
         cached = None if now is None or len(queries) > 1 else now.cached(keys, cache, mask)
         if now is not None and cached is not None:
             scores = Scores(scale, window=cached.window, sinks=sinks)
-            args = queries[0], cached.keys[0], cached.values[0], now.rows(cached), scores
+            # An index would copy the whole cache; a squeeze is a view.
+            dense = (part.squeeze(0) for part in (queries, cached.keys, cached.values))
+            args = *dense, now.rows(cached), scores
             if kernels.takes(OP, *args):
                 return kernels(OP, *args)[None]
         if now is not None and kernels.exact:

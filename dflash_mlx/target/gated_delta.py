@@ -65,10 +65,12 @@ def update_tree(
 
     The rows of one depth are a batch, one step of the recurrence from their parents' states.
     """
-    fed = (tree.split(part[0][:, None]) for part in (queries, keys, values, a, b))
+    fed = (tree.split(part.swapaxes(0, 1)) for part in (queries, keys, values, a, b))
     outs = []
-    for (_, parents), q, k, v, decay, beta in zip(tree.levels, *fed, strict=True):
-        before = None if state is None else state[parents]
+    for (count, parents), q, k, v, decay, beta in zip(tree.levels, *fed, strict=True):
+        before = state
+        if state is not None and not count == len(state) == 1:
+            before = state[parents]
         out, state = update(net, q, k, v, decay, beta, before)
         outs.append(out)
     return tree.join(outs).swapaxes(0, 1)

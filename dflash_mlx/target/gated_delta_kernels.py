@@ -1,7 +1,7 @@
 """Gated DeltaNet rows by this package's operations, and the small tape that can commit fewer.
 
-The tape is what each row wrote to the state. From those of all layers one replay gives the states
-after the rows that stay, bit for bit those of plain steps. Knows neither caches nor when.
+The tape is what each row wrote to the state. A replay gives the state after the rows that stay, bit
+for bit that of plain steps. Knows neither caches nor when.
 """
 
 from collections.abc import Sequence
@@ -51,11 +51,11 @@ def read(
     """
     if kernels.exact and not kernels.off.keys().isdisjoint(NAMES):
         kernels = replace(kernels, launcher=None)  # a kernel's bits are not its reference's
-    queries, keys, values, a, b = (part[0] for part in fed)
+    queries, keys, values, a, b = (part.squeeze(0) for part in fed)  # views; an index copies
     if state is None:
         sizes = net.num_v_heads, net.head_v_dim, net.head_k_dim
         state = mx.zeros((1, *sizes), dtype=mx.float32)
-    gates, before = compute_g(net.A_log, a, net.dt_bias), state[0]
+    gates, before = compute_g(net.A_log, a, net.dt_bias), state.squeeze(0)
     args = queries, keys, values, gates, mx.sigmoid(b), before
     after = None
     if tree is not None:
@@ -71,23 +71,18 @@ def read(
 
 
 def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
-    """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers of one shape after these rows.
+    """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers after these rows.
 
-    `rows` are those of the pass from the first on, a path where it read a tree. One operation.
+    `rows` are those of the pass from the first on, a path where it read a tree. One operation a
+    layer: to stack the layers for one would move every state twice more.
     """
-    if not tapes:
-        return []
-    after, windows = tapes[0].kernels(
-        gated_delta_replay.OP,
-        *(
-            mx.stack([getattr(tape, name) for tape in tapes])
-            for name in ("state", "delta", "keys", "gates")
-        ),
-        mx.array([*rows], mx.int32),
-        mx.array([len(rows)], mx.int32),
-        mx.concatenate([tape.inputs for tape in tapes]),
-    )
-    return [[windows[n : n + 1], after[n : n + 1]] for n in range(len(tapes))]
+    path, count = mx.array([*rows], mx.int32), mx.array([len(rows)], mx.int32)
+    found: list[State] = []
+    for tape in tapes:
+        parts = (part[None] for part in (tape.state, tape.delta, tape.keys, tape.gates))
+        after, window = tape.kernels(gated_delta_replay.OP, *parts, path, count, tape.inputs)
+        found.append([window, after])
+    return found
 
 
 def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
@@ -96,7 +91,7 @@ def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
     Row t reads `inputs` [1, K - 1 + T, C] at `places` [T, K].
     """
     taps = net.conv1d.weight[..., 0].T.astype(mx.float32)  # [K, C]
-    rows = inputs[0][places].astype(mx.float32)
+    rows = inputs.squeeze(0)[places].astype(mx.float32)
     total = rows[:, 0] * taps[0]
     for tap in range(1, len(taps)):
         total = total + rows[:, tap] * taps[tap]

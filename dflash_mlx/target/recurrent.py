@@ -28,13 +28,15 @@ KEPT_STATES = 4 << 20
 class TapedDelta(nn.Module):
     """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted.
 
-    `kernels` gives the target's, asked anew every pass.
+    `kernels` gives the target's, asked anew every pass. `keeps_states` says whether states
+    on the way through a pass are kept.
     """
 
     def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
         super().__init__()
         self.net = net
         self._project, self._kernels = project, kernels
+        self.keeps_states = on_cpu()
 
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
@@ -88,11 +90,12 @@ class TapedDelta(nn.Module):
         elif tree is None:
             mixed = net.conv1d(rows)
         else:
-            mixed = net.conv1d(rows[0][tree.windows(window + 1)]).swapaxes(0, 1)
+            mixed = net.conv1d(rows.squeeze(0)[tree.windows(window + 1)]).swapaxes(0, 1)
         queries, keys, values = split_heads(net, nn.silu(mixed))
         queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
         fed = queries, keys, values, a, b
-        stride, states, tape = stride_of(net, count), [state], None
+        stride = stride_of(net, count) if self.keeps_states else count
+        states, tape = [state], None
         taped = cache.taping or kernels.exact
         made = read(kernels, net, fed, rows, state, tree) if taped and not kernels.stock else None
         if made is not None:
@@ -115,8 +118,6 @@ class TapedDelta(nn.Module):
 
 def stride_of(net: Any, count: int) -> int:
     """After how many of a pass's rows a state is kept, or all of them."""
-    if not on_cpu():
-        return count
     size = 4 * net.num_v_heads * net.head_v_dim * net.head_k_dim
     return min(count, -(-count * size // KEPT_STATES))
 

@@ -23,6 +23,7 @@ from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.drafter.precision import float_type
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
 from dflash_mlx.kernels.dispatch import Kernels, available
@@ -179,6 +180,12 @@ class Target:
             return self._outer.lm_head(hidden)
         return self._body.embed_tokens.as_linear(hidden)
 
+    @property
+    def head_type(self) -> mx.Dtype | None:
+        """The dtype that the head's weights compute in; None where they take any."""
+        own = self._outer.get("lm_head")
+        return float_type(self._body.embed_tokens if own is None else own)
+
     def make_cache(self) -> TargetCache:
         """Empty caches of one sequence, as mlx-lm makes them for this model."""
         return TargetCache(recurrent_caches(use_cpu_caches(make_prompt_cache(self.model))))
@@ -207,10 +214,10 @@ class Target:
             with self._attention.over(reading, packed):
                 logits, taps = self._run(tokens, layers, current, wanted_rows(parts))
         if packed is None:
-            return [SequencePass(logits[0], taps)]
+            return [SequencePass(logits.squeeze(0), taps)]
         counts = [1 if part.last else part.tokens.size for part in parts]
         ends = list(accumulate(counts))[:-1]
-        each = zip(mx.split(logits[0], ends), packed.split(taps, 1), strict=True)
+        each = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
         return [SequencePass(*both) for both in each]
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:

@@ -35,6 +35,7 @@ from .target_hidden import TargetHiddenCache, stacked
 from .tau import Acceptance, merge_counts, replay_answers
 from .workers import Workers
 
+CHECKPOINTS = "checkpoints"  # a folder in a run's
 MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 # Settings that may change when a run resumes: they change no step.
 MAY_CHANGE = {"eval_every", "eval_prompts", "save_every", "cache_mb", "dtype", "epochs", "steps"}
@@ -73,15 +74,11 @@ class Run:
     ):
         """Prepare the run; generates the missing answers. Raises DFlashError for invalid input."""
         self.job, self.settings, self.report = job, settings, report
+        check_out(job)
         job.out.mkdir(parents=True, exist_ok=True)
         checkpoints = list_checkpoints(self._checkpoints)
-        if checkpoints and not job.resume:
-            raise DFlashError(
-                f"'{job.out}' already holds a run.",
-                hint="go on with it with --resume, or give another --out",
-            )
-        if job.resume and not checkpoints:
-            raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
+        if checkpoints:  # before the target answers anything
+            self._check_settings(read_state(checkpoints[-1]))
         restore_modules(target.model)
         train, val = self._prompts()
         questions = tokenize(target, train + val)
@@ -124,7 +121,7 @@ class Run:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.job.out / "checkpoints"
+        return self.job.out / CHECKPOINTS
 
     def _prompts(self) -> tuple[list[Prompt], list[Prompt]]:
         prompts = read_prompts(self.job.prompts)
@@ -164,13 +161,29 @@ class Run:
     def _identify(self, sequences: list[Sequence]) -> dict[str, Any]:
         """The values that must be equal when a run resumes."""
         data = hashlib.sha256(json.dumps([(s.answer, s.tokens) for s in sequences]).encode())
-        kept = {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
         return {
-            "settings": kept,
+            "settings": self._kept_settings(),
             "steps": self.trainer.steps,
             "data": data.hexdigest(),
             "draft": self.raw,
         }
+
+    def _kept_settings(self) -> dict[str, Any]:
+        return {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
+
+    def _check_settings(self, state: dict[str, Any]) -> None:
+        """Raise DFlashError, which names both values, for settings that the run has otherwise."""
+        was = state["settings"]
+        changed = [
+            f"{name} {was.get(name)}, not {value}"
+            for name, value in self._kept_settings().items()
+            if was.get(name) != value
+        ]
+        if changed:
+            raise DFlashError(
+                f"'{self.job.out}' was started with other settings: {'; '.join(changed)}.",
+                hint="give the settings of the first start, or another folder",
+            )
 
     def _resume(self, place: Path) -> None:
         state = read_state(place)
@@ -249,6 +262,22 @@ class Run:
         with (self.job.out / "log.jsonl").open("a") as log:
             log.write(json.dumps(asdict(event)) + "\n")
         self.report(event)
+
+
+def has_checkpoints(out: Path) -> bool:
+    """Whether the folder of a run has a checkpoint to go on from."""
+    return bool(list_checkpoints(out / CHECKPOINTS))
+
+
+def check_out(job: Job) -> None:
+    """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
+    if has_checkpoints(job.out) and not job.resume:
+        raise DFlashError(
+            f"'{job.out}' already holds a run.",
+            hint="go on with it with --resume, or give another --out",
+        )
+    if job.resume and not has_checkpoints(job.out):
+        raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
 
 
 def parameter_count(model: DraftModel) -> int:

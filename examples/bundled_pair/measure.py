@@ -209,7 +209,7 @@ def bits(pair: Pair, count: int) -> None:
     samples, wanted = held_out(count), []
     print("| `draft_bits` | held in memory | τ at 0 | τ at 1 | greedy text unchanged |")
     print("|---|---|---|---|---|")
-    for width in (None, 8, 4):
+    for width in (0, 8, 4):
         pair = with_drafter(pair, draft, draft_bits=width)
         greedy, drawn = (answers(pair, samples, temperature) for temperature in (0.0, 1.0))
         said = [result.tokens for result in greedy]

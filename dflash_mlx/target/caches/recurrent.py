@@ -3,7 +3,7 @@
 A recurrent state has no rows that could be cut. A pass therefore keeps a tape of what each row fed
 the recurrence, which is small, and going back runs mlx-lm's own update again over the rows that
 stay; or, where this package's operations ran, a tape of what each row wrote, and going back is one
-operation for all layers.
+operation a layer.
 """
 
 from collections.abc import Sequence
@@ -161,7 +161,7 @@ class States:
         return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
-        """One replay for all layers that need one."""
+        """A replay for the layers that need one."""
         tapes = [cache.writes(length) for cache in caches]
         rows = [length - cache.start for cache, tape in zip(caches, tapes, strict=True) if tape]
         states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
@@ -175,7 +175,7 @@ class States:
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
     ) -> None:
-        """One replay for all layers."""
+        """A replay for the layers that kept such a tape."""
         tapes = [cache.writes() for cache in caches]
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):

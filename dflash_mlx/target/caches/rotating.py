@@ -42,7 +42,7 @@ class Window:
             if rows == tuple(range(len(rows))):
                 rewind(cache, cache.offset - count + len(rows))
             else:
-                keep_rows(cache, mx.array(rows), count)
+                keep_rows(cache, rows, count)
 
     def save(self, cache: RotatingKVCache) -> tuple[mx.array, ...]:
         """The rows that the next token's window needs."""
@@ -100,14 +100,17 @@ def rewind(cache: RotatingKVCache, length: int) -> None:
     load(cache, (keys[..., :-drop, :], values[..., :-drop, :]), length)
 
 
-def keep_rows(cache: RotatingKVCache, rows: mx.array, count: int) -> None:
-    """Of the newest `count` rows, one pass's, keep these [k], in their order."""
+def keep_rows(cache: RotatingKVCache, rows: tuple[int, ...], count: int) -> None:
+    """Of the newest `count` rows, one pass's, keep these, in their order."""
     assert cache.keys is not None
     assert cache.values is not None
     held = cache.keys.shape[2] - count
-    kept = mx.concatenate([mx.arange(held), held + rows])
-    keys, values = mx.take(cache.keys, kept, axis=2), mx.take(cache.values, kept, axis=2)
-    load(cache, (keys, values), cache.offset - count + rows.size)
+    places = mx.array([held + row for row in rows])
+    end = held + len(rows)
+    for part in (cache.keys, cache.values):
+        part[..., held:end, :] = mx.take(part, places, axis=2)  # moves nothing else
+    kept = cache.keys[..., :end, :], cache.values[..., :end, :]
+    load(cache, kept, cache.offset - count + len(rows))
 
 
 def save(cache: RotatingKVCache) -> KeysValues:

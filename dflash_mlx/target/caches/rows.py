@@ -35,9 +35,10 @@ class AllRows:
     def _keep_rows(self, cache: Any, rows: tuple[int, ...], count: int) -> None:
         first = self.first_row(cache, count)
         if rows != tuple(range(len(rows))):
+            places = mx.array([first + row for row in rows])
 
             def compact(part: mx.array) -> mx.array:
-                kept = mx.take(part, first + mx.array(rows), axis=-2)
+                kept = mx.take(part, places, axis=-2)
                 part[..., first : first + len(rows), :] = kept
                 return part
 

@@ -1,0 +1,74 @@
+"""The file of one conversation: its name, and what this process last wrote to it or read from it.
+
+Knows saved chats and their names; does not know when to save.
+"""
+
+import time
+from pathlib import Path
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+from . import transcript
+from .transcript import Chat
+
+FORK_NAME_LENGTH = 70  # characters of a name that are kept when a number is added
+
+
+class ChatFile:
+    """Saves a conversation under one name; never over turns that another process saved there.
+
+    `name` is None until the first save, which makes one of the date.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._held: Chat | None = None
+
+    def holds(self, chat: Chat) -> bool:
+        """Whether the file has all turns of this conversation."""
+        return self._held is not None and self._held.turns == chat.turns
+
+    def load(self, name: str) -> Chat:
+        """Read a chat, and save under its name from now on."""
+        chat = transcript.load(name)
+        self.name, self._held = name, chat
+        return chat
+
+    def save(self, chat: Chat, name: str | None = None) -> tuple[Path, str | None]:
+        """Save under a new or the present name.
+
+        Returns the path, and the name that was left because another process has saved there. Raises
+        UsageError for a taken name, DFlashError for what cannot be written.
+        """
+        left = None
+        if name is not None and name != self.name:
+            if transcript.chat_path(name).exists():
+                raise UsageError(
+                    f"there is a saved chat '{name}' already.",
+                    hint=f"give another name, or /load {name}",
+                )
+            self.name, self._held = name, None
+        elif self.name is None:
+            self.name = unused_name(time.strftime("%Y-%m-%d-%H%M%S"))
+        elif self._changed_elsewhere(self.name):
+            left, self.name = self.name, unused_name(self.name[:FORK_NAME_LENGTH].rstrip(" ."))
+        path = transcript.save(self.name, chat)
+        self._held = chat
+        return path, left
+
+    def _changed_elsewhere(self, name: str) -> bool:
+        """Whether the file is there and does not hold what this process knows of it."""
+        if not transcript.chat_path(name).exists():
+            return False
+        try:
+            return transcript.load(name) != self._held
+        except DFlashError:
+            return True  # not this process's work, and perhaps mended by hand
+
+
+def unused_name(name: str) -> str:
+    """The name, with a number if there is such a chat."""
+    found, number = name, 2
+    while transcript.chat_path(found).exists():
+        found, number = f"{name}-{number}", number + 1
+    return found

@@ -1,0 +1,24 @@
+"""Quantising a drafter in memory."""
+
+from mlx import nn
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether some layer of a loaded model is quantised."""
+    return any("scales" in module for module in model.modules())
+
+
+def quantise(drafter: nn.Module, bits: int) -> None:
+    """Quantise a drafter's linear layers in place; 0 bits leave them alone."""
+    if bits:
+        nn.quantize(drafter, bits=bits, class_predicate=quantisable)
+
+
+def quantisable(path: str, module: nn.Module) -> bool:
+    """Linear layers whose rows divide into groups of 64."""
+    return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
+
+
+def bits_of(drafter: nn.Module) -> int:
+    """The bits of a drafter's quantised layers; 0 where it is as published."""
+    return next((m.bits for m in drafter.modules() if isinstance(m, nn.QuantizedLinear)), 0)

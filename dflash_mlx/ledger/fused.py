@@ -1,0 +1,143 @@
+"""The functions that are one kernel each on a GPU, as patterns for fold.py.
+
+Those of `mx.fast`, the compiled functions of MLX and mlx-lm that targets and drafters call, and
+mlx-lm's recurrence. `gated_delta` is by the number of rows, because its steps are unrolled.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.activations import precise_swiglu, swiglu, swiglu_oai
+from mlx_lm.models.gated_delta import compute_g, gated_delta_ops
+from mlx_lm.models.gemma4_text import geglu, logit_softcap
+
+from .fold import Pattern
+
+ATTENTION = "ScaledDotProductAttention"
+VECTOR_DIMS, FULL_DIMS = (64, 96, 128, 256), (64, 80, 128)
+VECTOR_ROWS, VECTOR_QUERIES = 8, 32
+
+
+def small(*shape: int, dtype: mx.Dtype = mx.bfloat16) -> mx.array:
+    """An array of an example."""
+    return mx.zeros(shape, dtype)
+
+
+def has_attention(shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether MLX 0.32 has an attention kernel for queries, keys and values of these shapes.
+
+    Few rows take its vector kernel, which wants at most 32 queries of a head of keys; more than 8
+    rows its full kernel. What neither takes is computed by products and a softmax.
+    """
+    (_, heads, rows, dim), keys = shapes[0], shapes[1]
+    if rows <= VECTOR_ROWS:
+        return dim in VECTOR_DIMS and rows * heads // keys[1] <= VECTOR_QUERIES
+    return dim in FULL_DIMS
+
+
+def attention() -> Iterator[Pattern]:
+    """`mx.fast.scaled_dot_product_attention` with each kind of mask, with and without sinks."""
+    q, k, v = small(1, 4, 3, 32), small(1, 2, 8, 32), small(1, 2, 8, 32)
+    mask, sinks = small(3, 8, dtype=mx.bool_), small(4)
+    run = mx.fast.scaled_dot_product_attention
+    fits = has_attention
+    for name in (None, "causal"):
+
+        def plain(q: mx.array, k: mx.array, v: mx.array, mask: str | None = name) -> list[mx.array]:
+            return [run(q, k, v, scale=0.5, mask=mask)]
+
+        def sunk(
+            q: mx.array, k: mx.array, v: mx.array, s: mx.array, mask: str | None = name
+        ) -> list[mx.array]:
+            return [run(q, k, v, scale=0.5, mask=mask, sinks=s)]
+
+        yield Pattern.of(ATTENTION, plain, q, k, v, fits=fits)
+        yield Pattern.of(ATTENTION, sunk, q, k, v, sinks, fits=fits)
+
+    def masked(q: mx.array, k: mx.array, v: mx.array, m: mx.array) -> list[mx.array]:
+        return [run(q, k, v, scale=0.5, mask=m)]
+
+    def masked_sunk(
+        q: mx.array, k: mx.array, v: mx.array, m: mx.array, s: mx.array
+    ) -> list[mx.array]:
+        return [run(q, k, v, scale=0.5, mask=m, sinks=s)]
+
+    yield Pattern.of(ATTENTION, masked, q, k, v, mask, fits=fits)
+    yield Pattern.of(ATTENTION, masked_sunk, q, k, v, mask, sinks, fits=fits)
+
+
+def ropes() -> Iterator[Pattern]:
+    """`mx.fast.rope` of all or of some elements, by base or frequencies, at one or many offsets."""
+    x, at = small(3, 4, 2, 64), small(3, dtype=mx.int32)
+    frequencies = {dims: small(dims // 2, dtype=mx.float32) for dims in (32, 64)}
+    for dims, rates in frequencies.items():
+
+        def by_base(x: mx.array, at: int | mx.array = 5, dims: int = dims) -> list[mx.array]:
+            return [mx.fast.rope(x, dims, traditional=False, base=1e4, scale=1.0, offset=at)]
+
+        def by_rates(
+            x: mx.array, rates: mx.array, at: int | mx.array = 5, dims: int = dims
+        ) -> list[mx.array]:
+            return [
+                mx.fast.rope(
+                    x, dims, traditional=False, base=None, scale=1.0, offset=at, freqs=rates
+                )
+            ]
+
+        yield Pattern.of("RoPE", by_base, x)
+        yield Pattern.of("RoPE", by_base, x, at)
+        yield Pattern.of("RoPE", by_rates, x, rates)
+        yield Pattern.of("RoPE", by_rates, x, rates, at)
+
+
+def norms() -> Iterator[Pattern]:
+    """`mx.fast.rms_norm` with and without weights."""
+    x, weight = small(1, 3, 8), small(8)
+    yield Pattern.of("RMSNorm", lambda x, w: [mx.fast.rms_norm(x, w, 1e-5)], x, weight)
+    yield Pattern.of("RMSNorm", lambda x: [mx.fast.rms_norm(x, None, 1e-5)], x)
+
+
+def compiled() -> Iterator[Pattern]:
+    """Compiled functions, the longer ones first."""
+    name, x, y, h = "Compiled", small(1, 3, 8), small(1, 3, 8), small(1, 3, 8)
+    heads, bias = small(8), small(8, dtype=mx.float32)
+    yield Pattern.of(name, lambda a, b: [geglu(a, b)], x, y)
+    yield Pattern.of(name, lambda a, b: [swiglu_oai(a, b)], x, y)
+    yield Pattern.of(name, lambda h, a, b: [precise_swiglu(h, a, b)], h, x, y)
+    yield Pattern.of(name, lambda g, a, b: [compute_g(g, a, b)], bias, x, heads)
+    yield Pattern.of(name, lambda x: [logit_softcap(30.0, x)], x)
+    yield Pattern.of(name, lambda a, b: [swiglu(a, b)], x, y)
+    yield Pattern.of(name, lambda x: [nn.silu(x)], x)
+
+
+def tables() -> Iterator[Pattern]:
+    """Rows of a quantised table, which become numbers in one kernel."""
+    packed, scale = mx.zeros((3, 8), mx.uint32), small(3, 1)
+    yield Pattern.of(
+        "Dequantize", lambda w, s, b: [mx.dequantize(w, s, b, 64, 4)], packed, scale, scale
+    )
+
+
+@cache
+def gated_delta(rows: int) -> tuple[Pattern, ...]:
+    """mlx-lm's recurrence over so many rows, a kernel where it has Metal; and its state alone."""
+    q, v, state = small(1, rows, 2, 4), small(1, rows, 4, 4), small(1, 4, 4, 4, dtype=mx.float32)
+    fed = q, q, v, *(small(1, rows, 4, dtype=mx.float32) for _ in range(2)), state
+    return (
+        Pattern.of("GatedDelta", lambda *fed: list(gated_delta_ops(*fed)), *fed),
+        Pattern.of("GatedDelta", lambda *fed: [gated_delta_ops(*fed)[1]], *fed),
+    )
+
+
+@cache
+def common() -> tuple[Pattern, ...]:
+    """All but recurrences; the largest come first."""
+    return (*attention(), *ropes(), *norms(), *tables(), *compiled())
+
+
+def patterns(rows: Iterable[int]) -> tuple[Pattern, ...]:
+    """All, for recurrences over so many rows; the largest come first."""
+    deltas = (one for count in sorted({*rows} - {0}, reverse=True) for one in gated_delta(count))
+    return (*deltas, *common())

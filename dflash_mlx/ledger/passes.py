@@ -1,0 +1,197 @@
+"""The passes of a pair, traced: steps, verifies, commits and drafts at some depth of context.
+
+Models are built at their shapes from lazy arrays that nobody computes, so a target of many
+gigabytes takes little memory. Knows targets and drafters; counts nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten, tree_unflatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.utils import _get_classes, quantize_model
+
+from dflash_mlx.chat.tokenizer import load_tokenizer
+from dflash_mlx.drafter.config import parse
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.target.families import flat
+from dflash_mlx.target.packed import SequenceRows
+from dflash_mlx.target.recurrent import TapedDelta, recurrent_caches
+from dflash_mlx.target.target import Target
+
+from .contexts import after, held, labels_of, put
+from .fold import fold
+from .fused import patterns
+from .published import Published
+from .trace import Graph, trace
+
+TAPS = 5  # tokens of the last round whose context rows a draft computes first
+WEIGHT, READ = "weight", "taps"
+Outputs = list[mx.array]
+
+
+class TracedPair:
+    """A published pair without weights."""
+
+    def __init__(self, pair: Published, kernels: Kernels):
+        config = dict(pair.target)
+        model = lazy_model(config, pair.mode)
+        self.stock = lazy_model(config, pair.mode)
+        tokenizer = load_tokenizer(bundled("target"))
+        self.target = Target(model, tokenizer, config, Path(pair.name), kernels)
+        for module in model.modules():
+            if isinstance(module, TapedDelta):
+                module.keeps_states = False  # as on a GPU
+        settings = parse(dict(pair.drafter))
+        drafter = DraftModel(settings, self.target.hidden_size)
+        drafter.set_dtype(mx.bfloat16)
+        evaluate_hidden(drafter)
+        self.target.tap(settings.target_layer_ids)
+        self.drafter = Drafter(drafter, self.target.embed, self.target.head)
+
+    def step(self, depth: int) -> Graph:
+        """A plain step of the engine."""
+        return self.verify(depth, 1)
+
+    def verify(
+        self, depth: int, rows: int, tree: Tree | None = None, kept: Sequence[int] | None = None
+    ) -> Graph:
+        """A verify of so many rows, a chain or those of a tree, behind `depth` tokens.
+
+        With `kept` and its commit, which keeps these rows.
+        """
+
+        def run(cache: TargetCache) -> Outputs:
+            tokens = mx.zeros((rows,), mx.int32)
+            (found,) = self.target.read([SequenceRows(cache, tokens, tree)])
+            if kept is not None and tree is not None:
+                cache.keep_path(tuple(kept))
+            elif kept is not None:
+                cache.rewind(depth + len(kept))
+            return [found.logits, found.taps]
+
+        counts = (rows, 1, len(kept or ()))
+        return self._trace(self.target.model, run, depth, counts, kept is not None)
+
+    def stock_rows(self, depth: int, rows: int) -> Graph:
+        """The same rows by stock mlx-lm."""
+
+        def run(cache: TargetCache) -> Outputs:
+            tokens = mx.zeros((1, rows), mx.int32)
+            return [self.stock(tokens, cache=cache.layers)]
+
+        return self._trace(self.stock, run, depth, (rows,))
+
+    def draft(self, depth: int) -> Graph:
+        """The greedy draft of a block behind `depth` tokens, the last round's rows included."""
+        config, model = self.drafter.config, self.drafter.model
+        taps = mx.zeros((1, TAPS, model.fc.weight.shape[1]), mx.bfloat16)
+        cache = self.drafter.make_cache()
+        cache.absorb(taps[:, :2])
+        self.drafter.commit_waiting([cache])
+        caches = cache.rows
+        arrays = [*held(caches, depth - TAPS), taps]
+
+        def run(*given: mx.array) -> Outputs:
+            parts = iter(given)
+            put(caches, parts, depth - TAPS)
+            cache.absorb(next(parts))
+            block = cache.block(1, config.block_size)
+            return [block.greedy().tokens]
+
+        labels = [*labels_of(caches), READ]
+        both = nn.Module()
+        both.target, both.drafter = self.target.model, model
+        return traced(both, run, arrays, labels, rows=())
+
+    def _trace(
+        self,
+        model: nn.Module,
+        run: Callable[[TargetCache], Outputs],
+        depth: int,
+        rows: tuple[int, ...],
+        committed: bool = False,
+    ) -> Graph:
+        made = TargetCache(recurrent_caches(make_prompt_cache(self.stock)))
+        self.stock(mx.zeros((1, 2), mx.int32), cache=made.layers)  # gives the caches their shapes
+        caches: list[Any] = made.members
+
+        def inside(*given: mx.array) -> Outputs:
+            put(caches, iter(given), depth)
+            return [*run(made), *after(caches, committed)]
+
+        return traced(model, inside, held(caches, depth), labels_of(caches), rows)
+
+
+def lazy_model(config: dict[str, Any], mode: str) -> nn.Module:
+    """A target of mlx-lm's classes in bfloat16 and 4 bits; nothing is computed.
+
+    In the mode mxfp4 only experts are quantised, as gpt-oss is published.
+    """
+    classes: Any = _get_classes(flat(config))
+    given = {**config, "text_config": deepcopy(config)}
+    model = classes[0](classes[1].from_dict(given))
+    model.set_dtype(mx.bfloat16)
+    if mode == "affine":
+        model, _ = quantize_model(model, config, 64, 4)
+    else:
+
+        def experts(path: str, module: nn.Module) -> bool:
+            return ".experts." in path and hasattr(module, "to_quantized")
+
+        nn.quantize(model, 32, 4, mode=mode, class_predicate=experts)
+    model.eval()
+    evaluate_hidden(model)
+    return model
+
+
+def evaluate_hidden(model: nn.Module) -> None:
+    """Compute the small arrays of modules that are no parameters, as loading does."""
+    for module in model.modules():
+        mx.eval([v for k, v in module.items() if k.startswith("_") and isinstance(v, mx.array)])
+
+
+def traced(
+    model: nn.Module,
+    run: Callable[..., Outputs],
+    arrays: Sequence[mx.array],
+    labels: Sequence[str],
+    rows: tuple[int, ...],
+) -> Graph:
+    """The folded graph of `run(*arrays)`, whose model's weights are inputs too."""
+    flat_weights: list[Any] = list(tree_flatten(model.parameters()))
+    names = [name for name, _ in flat_weights]
+
+    def inside(*given: mx.array) -> Outputs:
+        model.update(tree_unflatten(list(zip(names, given, strict=False))))
+        return run(*given[len(names) :])
+
+    every = [array for _, array in flat_weights] + list(arrays)
+    try:
+        graph = trace(inside, every, [*(f"{WEIGHT} {name}" for name in names), *labels])
+    finally:
+        model.update(tree_unflatten(flat_weights))
+    return fold(graph, patterns(rows)).reached()
+
+
+def sample_tree(rows: int) -> Tree:
+    """A tree of so many rows: a chain of a third of them, and branches of two nodes along it."""
+    spine = rows // 3
+    parents = list(range(spine))
+    while len(parents) < rows - 1:
+        at = len(parents) - spine
+        parents.append(len(parents) if at % 2 else at // 2)
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 + (depths[parent - 1] if parent else 0))
+    tokens = tuple(range(rows - 1))
+    return Tree(tokens, tuple(parents), tuple(depths), (0.0,) * (rows - 1))

@@ -1,0 +1,144 @@
+"""Published pairs by their shapes: the config.json of a target and of its drafter, no weights."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A pair at `name`'s shapes; `mode` is how mlx-lm quantises the target, 4 bits."""
+
+    name: str
+    target: Mapping[str, Any]
+    drafter: Mapping[str, Any]
+    mode: str = "affine"
+
+
+def shape(hidden: int, inner: int, layers: int, heads: int, kv: int, dim: int) -> dict[str, Any]:
+    """The sizes that targets and drafters have."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": dim,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 262_144,
+    }
+
+
+def drafter(
+    sizes: dict[str, Any], target: Mapping[str, Any], taps: int, block: int, **more: Any
+) -> dict[str, Any]:
+    """The config.json of a DFlash drafter with evenly spread taps."""
+    layers = target["num_hidden_layers"]
+    spread = [round(1 + i * (layers - 4) / (taps - 1)) for i in range(taps)]
+    window = more.get("sliding_window")
+    kinds = [SLIDING if window else FULL] * (sizes["num_hidden_layers"] - 1) + [FULL]
+    return {
+        "architectures": ["DFlashDraftModel"],
+        "rope_theta": 1e6,
+        **sizes,
+        "vocab_size": target["vocab_size"],
+        "num_target_layers": layers,
+        "layer_types": kinds,
+        "use_sliding_window": bool(window),
+        "dflash_config": {"mask_token_id": 4, "target_layer_ids": spread, "block_size": block},
+        **more,
+    }
+
+
+QWEN3 = {
+    **shape(4096, 12_288, 36, 32, 8, 128),
+    "model_type": "qwen3",
+    "vocab_size": 151_936,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+}
+CODER = {
+    **shape(2048, 6144, 48, 32, 4, 128),
+    "model_type": "qwen3_moe",
+    "vocab_size": 151_936,
+    "rope_theta": 1e7,
+    "tie_word_embeddings": False,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+HYBRID = {
+    **shape(4096, 12_288, 32, 16, 4, 256),
+    "model_type": "qwen3_5",
+    "vocab_size": 248_320,
+    "tie_word_embeddings": False,
+    "full_attention_interval": 4,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25},
+}
+GEMMA = {
+    **shape(2816, 2112, 30, 16, 8, 256),
+    "model_type": "gemma4",
+    "vocab_size": 262_144,
+    "tie_word_embeddings": True,
+    "global_head_dim": 512,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "use_double_wide_mlp": False,
+    "enable_moe_block": True,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+    "sliding_window": 1024,
+    "layer_types": ([SLIDING] * 5 + [FULL]) * 5,
+    "final_logit_softcapping": 30.0,
+}
+OSS = {
+    **shape(2880, 2880, 24, 64, 8, 64),
+    "model_type": "gpt_oss",
+    "vocab_size": 201_088,
+    "tie_word_embeddings": False,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "sliding_window": 128,
+    "layer_types": [SLIDING, FULL] * 12,
+    "rope_theta": 150_000,
+    "rope_scaling": YARN,
+}
+OSS_DRAFT = {"attention_bias": True, "rope_theta": 150_000.0, "rope_scaling": YARN}
+PAIRS = (
+    Published(
+        "Qwen3-8B-4bit", QWEN3, drafter(shape(4096, 12_288, 5, 32, 8, 128), QWEN3, 5, 16)
+    ),
+    Published(
+        "Qwen3-Coder-30B-A3B-4bit", CODER, drafter(shape(2048, 6144, 8, 32, 4, 128), CODER, 5, 16)
+    ),
+    Published(
+        "Qwen3.5-9B-4bit",
+        HYBRID,
+        drafter(shape(4096, 12_288, 6, 32, 8, 128), HYBRID, 8, 16, sliding_window=4096),
+    ),
+    Published(
+        "gemma-4-26B-A4B-4bit",
+        GEMMA,
+        drafter(shape(2816, 5632, 5, 32, 8, 128), GEMMA, 6, 16, sliding_window=2048),
+    ),
+    Published(
+        "gpt-oss-20b",
+        OSS,
+        drafter(shape(2880, 7680, 8, 64, 8, 64), OSS, 5, 8, **OSS_DRAFT),
+        mode="mxfp4",
+    ),
+)  # fmt: skip

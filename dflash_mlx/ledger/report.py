@@ -1,0 +1,84 @@
+"""The ledger of a pair as a table: what its passes dispatch and move, beside stock mlx-lm's."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.source import MetalLauncher
+
+from .least import least
+from .passes import TracedPair, sample_tree
+from .trace import Graph
+from .traffic import costs
+
+ROWS = (2, 4, 8, 16)
+TREE = 32
+STOCK, OFF, ON = "stock", "kernels off", "kernels on"
+MEGA = 1e6
+HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}" + "".join(
+    f"{title:>11}" for title in ("read MB", "again MB", "written MB", "least MB", "x least")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One pass at a depth of context, `by` stock mlx-lm or this package; sizes in bytes.
+
+    `again` is the part of `read` that is read more than once, `least` what any pass of these rows
+    has to move.
+    """
+
+    name: str
+    depth: int
+    by: str
+    dispatches: int
+    read: int
+    again: int
+    written: int
+    least: int
+
+    @classmethod
+    def of(cls, name: str, depth: int, by: str, graph: Graph) -> "Line":
+        """The sums of a graph."""
+        parts = costs(graph)
+        return cls(
+            name,
+            depth,
+            by,
+            sum(part.dispatches for part in parts),
+            sum(part.read for part in parts),
+            sum(part.again for part in parts),
+            sum(part.written for part in parts),
+            least(graph),
+        )
+
+    def __str__(self) -> str:
+        """One line of a table."""
+        moved = self.read + self.written
+        sizes = (self.read, self.again, self.written, self.least)
+        return (
+            f"{self.name:<12}{self.depth:>8,}  {self.by:<12}{self.dispatches:>10,}"
+            + "".join(f"{size / MEGA:>11,.1f}" for size in sizes)
+            + f"{moved / self.least:>11.2f}"
+        )
+
+
+def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
+    """Every pass at these depths, by stock mlx-lm and by this package without and with kernels."""
+    tree = sample_tree(TREE)
+    for depth in depths:
+        for rows in (1, *ROWS):
+            name = "step" if rows == 1 else f"verify {rows}"
+            yield Line.of(name, depth, STOCK, pair.stock_rows(depth, rows))
+            for by, kernels in both():
+                pair.target.kernels = kernels
+                yield Line.of(name, depth, by, pair.verify(depth, rows))
+        for by, kernels in both():
+            pair.target.kernels = kernels
+            yield Line.of(f"tree {TREE}", depth, by, pair.verify(depth, TREE, tree))
+        yield Line.of("draft", depth, OFF, pair.draft(depth))
+
+
+def both() -> tuple[tuple[str, Kernels], ...]:
+    """Without kernels, and with all of them."""
+    return (OFF, Kernels()), (ON, Kernels(MetalLauncher()))

@@ -1,0 +1,32 @@
+"""What the passes of published pairs dispatch and move, counted from their shapes: a table.
+
+Nothing is downloaded or computed, and nothing here is a time. `dflash_mlx/ledger/traffic.py` has
+the rules. Example: `.venv/bin/python examples/ledger.py Qwen3-8B-4bit --context 1024 32768`
+"""
+
+import argparse
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.ledger.passes import TracedPair
+from dflash_mlx.ledger.published import PAIRS
+from dflash_mlx.ledger.report import HEAD, ledger
+
+
+def main() -> None:
+    """Print one table a pair."""
+    names = [pair.name for pair in PAIRS]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pairs", nargs="*", metavar="PAIR", help=", ".join(names))
+    parser.add_argument("--context", nargs="+", type=int, default=[1024, 8192, 32_768])
+    options = parser.parse_args()
+    if unknown := set(options.pairs) - set(names):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    for pair in PAIRS:
+        if not options.pairs or pair.name in options.pairs:
+            print(f"\n{pair.name}\n{HEAD}")
+            for line in ledger(TracedPair(pair, Kernels()), options.context):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

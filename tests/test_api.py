@@ -1,0 +1,84 @@
+"""What `stream` and `generate` take, and what they say to the rest."""
+
+import inspect
+from typing import Any
+
+import pytest
+import tiny
+
+from dflash_mlx import api
+from dflash_mlx.errors import UsageError
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Session
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """A pair with a chat template."""
+    return tiny.golden_pair("qwen3_full")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("temperature", "give sampling=SamplingParams(temperature=...)"),
+        ("temp", "give sampling=SamplingParams(temperature=...)"),
+        ("seed", "give sampling=SamplingParams(seed=...)"),
+        ("max_token", "did you mean 'max_tokens'?"),
+        ("qqqq", "it has pair, prompt, sampling,"),
+    ],
+)
+def test_an_unknown_argument_is_named_with_what_was_meant(pair: Pair, name: str, hint: str) -> None:
+    """Guards the first thing many try, `temperature=0.5`, which ended in a bare TypeError."""
+    options: dict[str, Any] = {name: 1}
+    for function in (api.generate, api.stream):
+        with pytest.raises(UsageError, match=f"has no argument '{name}'") as caught:
+            function(pair, "hi", **options)
+        assert caught.value.hint.startswith(hint)
+    with pytest.raises(UsageError, match=f"stream has no argument '{name}'") as caught:
+        Session(pair).stream("hi", **options)
+    assert "self" not in caught.value.hint
+
+
+def test_signatures_name_every_argument() -> None:
+    """Guards `help()` and editors: the check of names hides no name."""
+    for function in (api.generate, api.stream, Session.stream):
+        assert "max_tokens" in inspect.signature(function).parameters
+        assert "options" not in inspect.signature(function).parameters
+
+
+def content(*parts: Any) -> list[dict[str, Any]]:
+    """A chat of one message of several parts."""
+    return [{"role": "user", "content": [*parts]}]
+
+
+def test_text_parts_are_one_text(pair: Pair) -> None:
+    """Guards messages in OpenAI's form: a list of text parts was an error of the template."""
+    session = Session(pair)
+    parts = content({"type": "text", "text": "sum:"}, {"type": "text", "text": "2 and 3"})
+    whole = [{"role": "user", "content": "sum:\n2 and 3"}]
+    assert session.tokens(parts) == session.tokens(whole)
+    answer = api.generate(pair, parts, max_tokens=4)
+    assert answer.tokens == api.generate(pair, whole, max_tokens=4).tokens
+    assert parts[0]["content"][0] == {"type": "text", "text": "sum:"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (None, "a prompt cannot be None."),
+        ({"role": "user", "content": "hi"}, "a prompt cannot be {'role'"),
+        (["hi"], "a prompt cannot be ['hi']."),
+        ([{"role": "user", "content": "hi"}, "hi"], "a message cannot be a str."),
+        (content({"type": "image_url", "image_url": {"url": "x"}}), "of the type 'image_url'"),
+        (content({"type": "text", "text": "hi"}, {"type": "input_audio"}), "type 'input_audio'"),
+        (content("hi"), "of the type 'str'"),
+        (content({"type": "text"}), "without a text"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(pair: Pair, prompt: Any, message: str) -> None:
+    """Guards against a TypeError from within, and against a picture that nobody looks at."""
+    with pytest.raises(UsageError) as caught:
+        api.generate(pair, prompt)
+    assert message in caught.value.message
+    assert caught.value.hint

@@ -1,0 +1,111 @@
+"""With top-k set nothing as wide as the vocabulary is sorted, and the same tokens stay."""
+
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
+from trace_ops import operations
+
+from dflash_mlx.speculation import sampling
+from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.top_ids import GROUP
+from dflash_mlx.types import SamplingParams
+
+SORTS = {"Sort", "ArgSort", "Partition", "ArgPartition"}
+VOCAB = 200 * GROUP
+HOT = SamplingParams(temperature=0.9)
+SETTINGS = {
+    "top_k": replace(HOT, top_k=20),
+    "top_k_top_p": replace(HOT, top_k=20, top_p=0.8),
+    "top_k_min_p": replace(HOT, top_k=20, min_p=0.05),
+    "all": replace(HOT, top_k=20, top_p=0.9, min_p=0.02),
+    "one": replace(HOT, top_k=1, top_p=0.5),
+    "more_than_top_p_leaves": replace(HOT, top_k=40, top_p=0.2),
+}
+every_setting = pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+
+
+def sorted_widths(params: SamplingParams, vocab: int = VOCAB) -> list[int]:
+    """How many numbers of a row each sort of a verify's draw goes over."""
+    found = operations(Shaper(params, vocab).draw, mx.zeros((16, vocab)), mx.zeros((16,)))
+    return [op.inputs[0][0][-1] for op in found if op.name in SORTS]
+
+
+def stock_filters(shaper: Shaper, rows: mx.array) -> mx.array:
+    """mlx-lm's own filters in mlx-lm's order, on all tokens."""
+    params = shaper.params
+    if params.top_p < 1:
+        rows = apply_top_p(rows, params.top_p)
+    if params.min_p > 0:
+        rows = apply_min_p(rows, params.min_p)
+    return apply_top_k(rows, params.top_k) * (1 / params.temperature)
+
+
+def logits(kind: str, dtype: mx.Dtype, vocab: int = VOCAB) -> mx.array:
+    """Rows of logits, which `level` ones share among many tokens."""
+    rows = 3 * mx.random.normal((8, vocab), key=mx.random.key(4))
+    return (mx.round(rows) if kind == "level" else rows).astype(dtype)
+
+
+def differing(params: SamplingParams, rows: mx.array) -> int:
+    """How many rows are not, bit for bit, what mlx-lm's filters make of them."""
+    shaper = Shaper(params, rows.shape[-1])
+    rows = rows - mx.logsumexp(rows, axis=-1, keepdims=True)
+    same: Any = (shaper._filter(rows) == stock_filters(shaper, rows)).all(axis=-1).tolist()
+    return same.count(False)
+
+
+@every_setting
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["random", "level"])
+def test_the_same_tokens_stay(params: SamplingParams, kind: str, dtype: mx.Dtype) -> None:
+    """Filters of the k likeliest give what mlx-lm's give on all, also where many are level."""
+    assert not differing(params, logits(kind, dtype))
+    assert not differing(params, logits(kind, dtype, vocab=999))
+
+
+def test_other_ties_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: of equal tokens the larger ids are taken."""
+    honest = sampling.top_ids
+
+    def last(rows: mx.array, count: int) -> mx.array:
+        return rows.shape[-1] - 1 - honest(rows[:, ::-1], count)
+
+    monkeypatch.setattr(sampling, "top_ids", last)
+    assert not differing(SETTINGS["all"], logits("random", mx.float32))
+    assert differing(SETTINGS["top_k"], logits("level", mx.float32))
+
+
+def test_a_share_of_the_k_likeliest_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above can fail: top-p as a share of the k likeliest instead of the row."""
+    honest = sampling.nucleus
+
+    def narrow(best: mx.array, mass: mx.array) -> mx.array:
+        return honest(best, 0.8 * mx.exp(best).sum(axis=-1, keepdims=True))
+
+    assert not differing(SETTINGS["top_k_top_p"], logits("random", mx.float32))
+    monkeypatch.setattr(sampling, "nucleus", narrow)
+    assert differing(SETTINGS["top_k_top_p"], logits("random", mx.float32))
+
+
+@every_setting
+def test_no_sort_is_as_wide_as_the_vocabulary(params: SamplingParams) -> None:
+    """Sorts go over the maxima of groups, over the groups that have the likeliest, or over k."""
+    widths = sorted_widths(params)
+    assert max(widths, default=0) <= max(VOCAB // GROUP, GROUP * params.top_k)
+    assert max(widths, default=0) < VOCAB / 4
+
+
+def test_min_p_alone_sorts_nothing() -> None:
+    """Its limit is a share of the likeliest token; temperature alone has none."""
+    assert sorted_widths(replace(HOT, min_p=0.05)) == []
+    assert sorted_widths(HOT) == []
+
+
+def test_a_wide_sort_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail: mlx-lm's filters sort whole rows."""
+    monkeypatch.setattr(Shaper, "_filter", stock_filters)
+    assert max(sorted_widths(SETTINGS["top_k"])) == VOCAB
+    assert sorted_widths(SETTINGS["all"]).count(VOCAB) == 2
