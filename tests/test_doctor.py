@@ -492,7 +492,8 @@ def test_verdicts_by_size_are_told():
     """At how many sizes a kernel is used, and that experts have none."""
     import tiny
 
-    from dflash_mlx.proof.prove import KernelResult, Timed
+    from dflash_mlx.proof.prove import KernelResult
+    from dflash_mlx.proof.times import Timed
 
     report = import_module("dflash_mlx.cli.doctor.kernels")
     sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))

@@ -15,18 +15,18 @@ from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
 from dflash_mlx.kernels.source import signature
 from dflash_mlx.proof import results
-from dflash_mlx.proof.cases import Sized, product_sizes
+from dflash_mlx.proof.products import Sized, product_sizes
 from dflash_mlx.proof.prove import (
     STARTED,
     UNTIMED,
     UNUSED,
     KernelResult,
     error_and_tolerance,
-    outputs,
     prove,
 )
 from dflash_mlx.proof.results import latest_results, proven, read_results, result_key, results_file
 from dflash_mlx.proof.shapes import GENERIC, LinearShape, Shapes, linear_shape
+from dflash_mlx.proof.times import outputs
 from dflash_mlx.proof.trials import TRIALS, Trial
 
 SHAPES = Shapes(vocab=9, rows=4, dtype="float32")

@@ -5,16 +5,15 @@ A kernel is compiled for one dtype and head size, so all cases have those of the
 last case has the sizes of the model. This module knows the operations only by their arguments.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights, size
 from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.speculation.acceptance import random_bits
 
-from .shapes import LinearShape, Shapes
+from .shapes import Shapes
 
 Case = tuple[Any, ...]
 TREE = (-1, 0, 0, 1, 2, 4, 3)  # parents; branches at each depth, one node right after its parent
@@ -206,71 +205,3 @@ def attention_cases(shapes: Shapes) -> list[Case]:
             scores = Scores(kind.head_dim**-0.5, window=window, sinks=sinks)
             found.append((q, keys, values, Rows.of(context, parents, start), scores))
     return found
-
-
-# Matrix products
-
-
-def weights_of(
-    kind: LinearShape, outputs: int, inputs: int, bias: mx.array | None = None
-) -> Weights:
-    """Random weights, scaled so that products are about as large as their inputs.
-
-    Quantised weights are random bits: all bit patterns are valid.
-    """
-    small = inputs**-0.5
-    if not kind.bits:
-        values = small * normal_array(outputs, outputs, inputs)
-        return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
-    key, shape = mx.random.key(outputs), (outputs, inputs * kind.bits // 32)
-    values = mx.random.randint(0, 1 << 32, shape, mx.uint32, key=key)
-    scales = mx.random.uniform(0.5 * small, small, (outputs, inputs // kind.group), key=key)
-    packing = kind.group, kind.bits, kind.mode
-    if kind.mode != "affine":  # scales are powers of 2, stored as exponents
-        powers = mx.round(mx.log2(scales)).astype(mx.int32) + 127
-        return Weights(values, powers.astype(mx.uint8), None, bias, *packing)
-    scales = (scales * 2.0 ** (1 - kind.bits)).astype(dtype_of(kind.dtype))
-    return Weights(values, scales, -scales * 2 ** (kind.bits - 1), bias, *packing)
-
-
-def product_cases(shapes: Shapes) -> list[Case]:
-    """For each kind of weights: one row; 19 rows, more than one pass takes; the model's."""
-    found, dtype = [], dtype_of(shapes.dtype)
-    for kind in shapes.linears:
-        few = 3 * max(kind.group, 64)
-        bias = normal_array(1, 35, dtype=dtype)
-        for rows, weights in (
-            (1, weights_of(kind, 33, few)),
-            (19, weights_of(kind, 35, few, bias)),
-            (shapes.rows, weights_of(kind, kind.outputs, kind.inputs)),
-        ):
-            inputs = weights.values.shape[1] * 32 // (weights.bits or 32)
-            found.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
-    return found
-
-
-class Sized(NamedTuple):
-    """A case to time an operation at one of its sizes; `weight` are the bytes that it reads."""
-
-    size: tuple[int, ...]
-    weight: int
-    case: Case
-
-
-def product_sizes(shapes: Shapes) -> Iterator[Sized]:
-    """Every matrix of the model with every bucket of rows; too narrow ones are left out.
-
-    Those of one size count together. Weights are made when their turn comes.
-    """
-    kinds: dict[tuple[int, int, int], tuple[LinearShape, int]] = {}
-    for kind, count in shapes.products:
-        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits
-        read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
-        kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
-    for (columns, inputs, _), (kind, read) in kinds.items():
-        if columns < LEAST_COLUMNS:
-            continue
-        weights = weights_of(kind, columns, inputs)
-        for rows in BUCKETS:
-            x = normal_array(rows, rows, inputs, dtype=dtype_of(shapes.dtype))
-            yield Sized(size(x, weights), read, (x, weights))

@@ -7,41 +7,24 @@ the inputs of each operation. This module knows no models, files or terminals.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.errors import first_line
 from dflash_mlx.kernels.source import Launcher
 
-from .cases import TOLERANCE, Case, Sized
+from .cases import TOLERANCE, Case
+from .products import Sized
 from .shapes import GENERIC, Shapes
+from .times import Clock, Timed, compare_times, describe_ratio, outputs
 from .trials import TRIALS, Trial
 
 TIME_BUDGET = 2.0  # seconds, at the start of a program
-MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
-RUNS, CALLS = 5, 4  # the time is the median of RUNS runs of CALLS dependent calls
 UNUSED = "this model does not use it"
 UNTIMED = "not timed yet: the time was spent"
 NARROW = "all matrices are too narrow for it"
 STARTED = "its last check did not end"
-
-Clock = Callable[[], float]
-
-
-class Timed(NamedTuple):
-    """A kernel at one size: seconds a call, their `ratio` to stock MLX's, and bytes as `weight`."""
-
-    size: tuple[int, ...]
-    weight: int
-    seconds: float
-    ratio: float
-
-    @property
-    def won(self) -> bool:
-        """Whether the kernel is used at this size."""
-        return self.ratio <= MAX_TIME_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +149,6 @@ def same_bits(trial: Trial, whole: mx.array, alone: mx.array) -> bool:
     return bool(mx.array_equal(row.view(unsigned), alone.view(unsigned)))
 
 
-def outputs(result: Any) -> list[mx.array]:
-    """The outputs of an operation as a list of arrays."""
-    return list(result) if isinstance(result, list | tuple) else [result]
-
-
 def error_and_tolerance(got: mx.array, want: mx.array) -> tuple[float, float]:
     """The largest error of `got` and the largest that is allowed; infinite if only one is NaN.
 
@@ -249,34 +227,3 @@ def measure_sizes(
         reason="" if won else describe_ratio(ratio),
         sizes=(*found.values(),),
     )
-
-
-def compare_times(
-    launcher: Launcher, trial: Trial, case: Case, clock: Clock
-) -> tuple[float, float]:
-    """Seconds of a call of the kernel, and their ratio to those of stock MLX, run in turn.
-
-    The first run of each is a warm-up.
-    """
-    calls = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
-    durations: tuple[list[float], list[float]] = ([], [])
-    mx.eval([part for part in case if isinstance(part, mx.array)])
-    for _ in range(RUNS + 1):
-        for call, seconds in zip(calls, durations, strict=True):
-            seconds.append(time_calls(call, case, clock))
-    ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
-    return ours, ours / theirs if theirs else 1.0
-
-
-def describe_ratio(ratio: float) -> str:
-    """The reason that is shown for a slow kernel; empty for one that is not."""
-    return f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
-
-
-def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
-    """The seconds of CALLS calls, each of which depends on the one before."""
-    began, result = clock(), outputs(call(*case))
-    for _ in range(CALLS - 1):
-        result = outputs(call(mx.depends(case[0], result), *case[1:]))
-    mx.eval(result)
-    return clock() - began

@@ -23,8 +23,9 @@ from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
 
-from .prove import Clock, KernelResult, OnResult, Timed, prove
+from .prove import KernelResult, OnResult, prove
 from .shapes import Shapes
+from .times import Clock, Timed
 from .trials import TRIALS, Trial
 
 FORMAT = 2

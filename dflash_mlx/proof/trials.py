@@ -31,18 +31,16 @@ from dflash_mlx.target.tree_pass import TreePass
 
 from .cases import (
     Case,
-    Sized,
     accept_cases,
     attention_cases,
     defined_part,
-    product_cases,
-    product_sizes,
     replay_cases,
     sample_cases,
     tape_cases,
     tree_cases,
     walk_cases,
 )
+from .products import Sized, product_cases, product_sizes
 from .shapes import Shapes
 
 

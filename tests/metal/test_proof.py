@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.proof import prove as proof
-from dflash_mlx.proof import results
+from dflash_mlx.proof import products, results, times
 from dflash_mlx.proof.prove import KernelResult, prove
 from dflash_mlx.proof.shapes import GENERIC
 from dflash_mlx.proof.trials import TRIALS
@@ -128,11 +127,15 @@ def test_each_operation_has_a_fault() -> None:
 
 @pytest.fixture
 def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
-    """A machine that seems to compute by Metal, where no kernel is too slow."""
+    """A machine that seems to compute by Metal, where no kernel is too slow.
+
+    Few sizes are timed: the emulator would spend the time of a start on them.
+    """
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
-    monkeypatch.setattr(proof, "MAX_TIME_RATIO", float("inf"))
-    monkeypatch.setattr(proof, "RUNS", 1)
-    monkeypatch.setattr(proof, "CALLS", 1)
+    monkeypatch.setattr(times, "MAX_TIME_RATIO", float("inf"))
+    monkeypatch.setattr(times, "RUNS", 1)
+    monkeypatch.setattr(times, "CALLS", 1)
+    monkeypatch.setattr(products, "BUCKETS", (16,))
     with emulated(strict=False) as emulator:
         yield emulator
 
