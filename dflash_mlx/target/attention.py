@@ -166,7 +166,7 @@ class Attention:
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
         """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
         kernels = self._kernels()
-        if kernels.stock or (count == 1 and not kernels.exact and not kernels.own):
+        if not kernels.uses(OP) or (count == 1 and not kernels.exact and not kernels.own):
             return False
         if count <= MAX_ATTENTION_ROWS:
             return True
@@ -247,8 +247,8 @@ class Attention:
         if now is not None and cached is not None:
             scores = Scores(scale, window=cached.window, sinks=sinks)
             args = queries[0], cached.keys[0], cached.values[0], now.rows(cached), scores
-            if kernels.takes(OP, *args):
-                return kernels(OP, *args)[None]
+            if (out := kernels.attempt(OP, *args)) is not None:
+                return out[None]
         if now is not None and kernels.exact:
             raise DFlashError(
                 f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",
