@@ -1,12 +1,12 @@
 // Helpers that all kernels share. MLX puts its own prelude and `using namespace metal` before.
 
-constant constexpr uint LANES = 32; // threads of a simdgroup
+constant constexpr uint DFLASH_LANES = 32; // threads of a simdgroup
 
 // By the bits: fast-math options cannot remove the test.
-inline bool is_nan(float x) {
+inline bool dflash_is_nan(float x) {
   return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-inline float no_number() {
+inline float dflash_no_number() {
   return as_type<float>(0x7fc00000u);
 }

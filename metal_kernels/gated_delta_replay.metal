@@ -14,14 +14,14 @@ if (i < fours) {
   uint hv = row / Dv;
   uint hk = hv / (Hv / Hk);
   size_t place = (size_t(layer) * fours + i) * 4;
-  float4 s = four(state + place);
+  float4 s = dflash_four(state + place);
   for (int a = 0; a < n; ++a) {
     uint t = layer * T + path[a];
     uint head = t * Hv + hv;
-    float4 gate = Vector ? four(g + head * Dk + column) : float4(float(g[head]));
-    float4 key = four(k + (t * Hk + hk) * Dk + column);
-    decay<1>(&s, &gate);
-    learn<1>(&s, &key, delta[t * Hv * Dv + row]);
+    float4 gate = Vector ? dflash_four(g + head * Dk + column) : float4(float(g[head]));
+    float4 key = dflash_four(k + (t * Hk + hk) * Dk + column);
+    dflash_decay<1>(&s, &gate);
+    dflash_learn<1>(&s, &key, delta[t * Hv * Dv + row]);
   }
   for (int j = 0; j < 4; ++j) {
     after[place + j] = s[j];

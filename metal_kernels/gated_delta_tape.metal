@@ -10,18 +10,18 @@ uint hk = hv / (Hv / Hk);
 int T = v_shape[0];
 
 float4 s[N], key[N], gate[N], query[N];
-load_part<LANES, N>(s, state + row * Dk, lane);
+dflash_load_part<LANES, N>(s, state + row * Dk, lane);
 for (int t = 0; t < T; ++t) {
   uint head = t * Hv + hv;
   uint place = t * Hv * Dv + row;
-  load_part<LANES, N>(key, k + (t * Hk + hk) * Dk, lane);
-  load_part<LANES, N>(query, q + (t * Hk + hk) * Dk, lane);
-  load_gate<LANES, N, Vector>(gate, g, head, lane);
-  decay<N>(s, gate);
-  float known = lanes_sum<LANES>(dot_part<N>(s, key));
+  dflash_load_part<LANES, N>(key, k + (t * Hk + hk) * Dk, lane);
+  dflash_load_part<LANES, N>(query, q + (t * Hk + hk) * Dk, lane);
+  dflash_load_gate<LANES, N, Vector>(gate, g, head, lane);
+  dflash_decay<N>(s, gate);
+  float known = dflash_lanes_sum<LANES>(dflash_dot_part<N>(s, key));
   float d = (float(v[place]) - known) * float(beta[head]);
-  learn<N>(s, key, d);
-  float out = lanes_sum<LANES>(dot_part<N>(s, query));
+  dflash_learn<N>(s, key, d);
+  float out = dflash_lanes_sum<LANES>(dflash_dot_part<N>(s, query));
   if (lane == 0) {
     y[place] = static_cast<InT>(out);
     delta[place] = d;

@@ -13,7 +13,7 @@ for (uint slot = 0; slot < slots; slot++) {
   for (uint i = simdgroup_index_in_threadgroup; i < K; i += simdgroups_per_threadgroup) {
     const ulong after = uint(candidates[slot * K + i]);
     float sum = 0.0f;
-    for (uint r = thread_index_in_simdgroup; r < rank; r += LANES) {
+    for (uint r = thread_index_in_simdgroup; r < rank; r += DFLASH_LANES) {
       const float left = float(predecessors[ulong(before) * rank + r]);
       const P product = P(left * float(hidden[slot * rank + r]));
       sum += float(product) * float(successors[after * rank + r]);

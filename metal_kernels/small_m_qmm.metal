@@ -1,4 +1,4 @@
-// x: [M, K]; weight: [N, K], or packed uint [N, K * Bits / 32] (5 bits: ushort, twice as many);
+// x: [.., K], M rows in all; weight: [N, K], or packed uint [N, K * Bits / 32] (5 bits: ushort, twice as many);
 // scales, biases: [N, K / Group]; bias: [N], added if Biased; out: [M, N]. An input that the mode
 // does not have is any other buffer.
 //
@@ -17,8 +17,11 @@ constexpr int WIDTH = BITS == 5 ? 16 : 32;
 constexpr int WORDS = 4 * QUADS * BITS / WIDTH;
 threadgroup float4 tile[Rows * FOURS];
 
-int M = x_shape[0];
-int K = x_shape[1];
+int K = x_shape[x_ndim - 1];
+int M = 1;
+for (int axis = 0; axis < x_ndim - 1; ++axis) {
+  M *= x_shape[axis];
+}
 int N = weight_shape[0];
 int threads = threads_per_threadgroup.x;
 int me = thread_position_in_threadgroup.x;
@@ -27,8 +30,8 @@ int column = thread_position_in_grid.x / LANES * COLUMNS;
 int first = threadgroup_position_in_grid.y * Rows;
 
 float sum[COLUMNS][Rows];
-UNROLL for (int c = 0; c < COLUMNS; ++c) {
-  UNROLL for (int row = 0; row < Rows; ++row) {
+DFLASH_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+  DFLASH_UNROLL for (int row = 0; row < Rows; ++row) {
     sum[c][row] = 0.0f;
   }
 }
@@ -38,23 +41,23 @@ for (int begin = 0; begin < K; begin += TILE) {
   uint words[COLUMNS][WORDS];
   float scale[COLUMNS], shift[COLUMNS];
   float4 plain[COLUMNS][QUADS];
-  UNROLL for (int c = 0; c < COLUMNS; ++c) {
+  DFLASH_UNROLL for (int c = 0; c < COLUMNS; ++c) {
     size_t start = size_t(column + c) * K;
     if (Bits > 0) {
-      int k = begin + place<Bits, LANES, QUADS>(0, lane);
+      int k = begin + dflash_place<Bits, LANES, QUADS>(0, lane);
       bool ours = k < K && column + c < N;
       size_t from = (start + k) / (4 * QUADS) * WORDS;
-      UNROLL for (int i = 0; i < WORDS; ++i) {
+      DFLASH_UNROLL for (int i = 0; i < WORDS; ++i) {
         words[c][i] = ours ? uint(weight[from + i]) : 0;
       }
       size_t group = (start + k) / Group;
-      scale[c] = !ours ? 0.0f : Mxfp4 ? e8m0(uint(scales[group])) : float(scales[group]);
+      scale[c] = !ours ? 0.0f : Mxfp4 ? dflash_e8m0(uint(scales[group])) : float(scales[group]);
       shift[c] = ours && !Mxfp4 ? float(biases[group]) : 0.0f;
     } else {
-      UNROLL for (int quad = 0; quad < QUADS; ++quad) {
-        int k = begin + place<Bits, LANES, QUADS>(quad, lane);
+      DFLASH_UNROLL for (int quad = 0; quad < QUADS; ++quad) {
+        int k = begin + dflash_place<Bits, LANES, QUADS>(quad, lane);
         bool ours = k < K && column + c < N;
-        plain[c][quad] = ours ? four(weight + start + k) : float4(0.0f);
+        plain[c][quad] = ours ? dflash_four(weight + start + k) : float4(0.0f);
       }
     }
   }
@@ -63,21 +66,21 @@ for (int begin = 0; begin < K; begin += TILE) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int at = me; at < Rows * FOURS; at += threads) {
     int row = first + at / FOURS;
-    int k = begin + place<Bits, LANES, QUADS>(at % FOURS / LANES, at % LANES);
-    tile[at] = row < M && k < K ? four(x + size_t(row) * K + k) : float4(0.0f);
+    int k = begin + dflash_place<Bits, LANES, QUADS>(at % FOURS / LANES, at % LANES);
+    tile[at] = row < M && k < K ? dflash_four(x + size_t(row) * K + k) : float4(0.0f);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  UNROLL for (int quad = 0; quad < QUADS; ++quad) {
+  DFLASH_UNROLL for (int quad = 0; quad < QUADS; ++quad) {
     float4 w[COLUMNS];
-    UNROLL for (int c = 0; c < COLUMNS; ++c) {
-      w[c] = Bits > 0 ? unpacked<BITS, WIDTH, Mxfp4>(words[c], quad, scale[c], shift[c])
+    DFLASH_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+      w[c] = Bits > 0 ? dflash_unpacked<BITS, WIDTH, Mxfp4>(words[c], quad, scale[c], shift[c])
                       : plain[c][quad];
     }
-    UNROLL for (int row = 0; row < Rows; ++row) {
+    DFLASH_UNROLL for (int row = 0; row < Rows; ++row) {
       float4 part = tile[row * FOURS + quad * LANES + lane];
-      UNROLL for (int c = 0; c < COLUMNS; ++c) {
-        UNROLL for (int j = 0; j < 4; ++j) {
+      DFLASH_UNROLL for (int c = 0; c < COLUMNS; ++c) {
+        DFLASH_UNROLL for (int j = 0; j < 4; ++j) {
           sum[c][row] = fma(part[j], w[c][j], sum[c][row]);
         }
       }
@@ -85,11 +88,11 @@ for (int begin = 0; begin < K; begin += TILE) {
   }
 }
 
-UNROLL for (int c = 0; c < COLUMNS; ++c) {
+DFLASH_UNROLL for (int c = 0; c < COLUMNS; ++c) {
   bool ours = column + c < N;
   float more = Biased && ours ? float(bias[column + c]) : 0.0f;
-  UNROLL for (int row = 0; row < Rows; ++row) {
-    float total = lanes_sum<LANES>(sum[c][row]);
+  DFLASH_UNROLL for (int row = 0; row < Rows; ++row) {
+    float total = dflash_lanes_sum<LANES>(sum[c][row]);
     if (row % LANES == lane && first + row < M && ours) {
       out[size_t(first + row) * N + column + c] = static_cast<OutT>(total + more);
     }

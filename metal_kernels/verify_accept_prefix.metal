@@ -5,19 +5,19 @@ const uint chunks = values_shape[1];
 const uint thread_id = thread_position_in_threadgroup.x;
 
 // One simdgroup for each row.
-threadgroup int chosen[MAX_ROWS];
-threadgroup bool bad[MAX_ROWS];
-for (uint row = simdgroup_index_in_threadgroup; row < rows; row += SIMDGROUPS) {
-  Best best = {-INFINITY, NOWHERE};
+threadgroup int chosen[DFLASH_MAX_ROWS];
+threadgroup bool bad[DFLASH_MAX_ROWS];
+for (uint row = simdgroup_index_in_threadgroup; row < rows; row += DFLASH_SIMDGROUPS) {
+  dflash_best best = {-INFINITY, DFLASH_NOWHERE};
   bool broken = false;
-  for (uint chunk = thread_index_in_simdgroup; chunk < chunks; chunk += LANES) {
-    const Best other = {values[row * chunks + chunk], places[row * chunks + chunk]};
-    broken |= is_nan(other.value);
-    if (beats(other, best)) {
+  for (uint chunk = thread_index_in_simdgroup; chunk < chunks; chunk += DFLASH_LANES) {
+    const dflash_best other = {values[row * chunks + chunk], places[row * chunks + chunk]};
+    broken |= dflash_is_nan(other.value);
+    if (dflash_beats(other, best)) {
       best = other;
     }
   }
-  best = simd_best(best);
+  best = dflash_simd_best(best);
   broken = simd_any(broken);
   if (thread_index_in_simdgroup == 0) {
     chosen[row] = int(best.place);
@@ -27,8 +27,8 @@ for (uint row = simdgroup_index_in_threadgroup; row < rows; row += SIMDGROUPS) {
 threadgroup_barrier(mem_flags::mem_threadgroup);
 
 // Thread j takes draft j; the first draft that differs ends the prefix.
-threadgroup uint ends[SIMDGROUPS];
-threadgroup bool breaks[SIMDGROUPS];
+threadgroup uint ends[DFLASH_SIMDGROUPS];
+threadgroup bool breaks[DFLASH_SIMDGROUPS];
 uint end = rows - 1;
 bool broken = thread_id < rows && bad[thread_id];
 if (thread_id < rows - 1) {
@@ -44,7 +44,7 @@ if (thread_index_in_simdgroup == 0) {
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 if (thread_id == 0) {
-  for (uint group = 1; group < SIMDGROUPS; group++) {
+  for (uint group = 1; group < DFLASH_SIMDGROUPS; group++) {
     end = min(end, ends[group]);
     broken |= breaks[group];
   }

@@ -6,47 +6,49 @@ const uint drafted = p_shape[0] - 1;
 const uint chunks = residual_sums_shape[1];
 const uint thread_id = thread_position_in_threadgroup.x;
 const uint group_id = simdgroup_index_in_threadgroup;
-threadgroup float at_p[MAX_ROWS];
-threadgroup float at_q[MAX_ROWS];
+threadgroup float at_p[DFLASH_MAX_ROWS];
+threadgroup float at_q[DFLASH_MAX_ROWS];
 if (thread_id < drafted) {
   const uint draft = uint(drafts[thread_id]);
   outcome[3 + thread_id] = int(draft);
   at_p[thread_id] = p[ulong(thread_id) * vocab + draft];
-  at_q[thread_id] = draft_probability<K>(q, candidates, thread_id, draft, vocab);
+  at_q[thread_id] = dflash_draft_probability<K>(q, candidates, thread_id, draft, vocab);
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 
 uint accepted = 0;
 float weight = 1.0f;
-threadgroup bool passed[MAX_ROWS];
+threadgroup bool passed[DFLASH_MAX_ROWS];
 if (BLOCK) {
-  for (uint row = 1 + group_id; row < drafted; row += SIMDGROUPS) {
+  for (uint row = 1 + group_id; row < drafted; row += DFLASH_SIMDGROUPS) {
     int sum = 0;
-    for (uint chunk = thread_index_in_simdgroup; chunk < chunks; chunk += LANES) {
+    for (uint chunk = thread_index_in_simdgroup; chunk < chunks; chunk += DFLASH_LANES) {
       sum += residual_sums[row * chunks + chunk];
     }
-    const float surplus = float(simd_sum(sum)) / ONE;
-    const float spread = surplus + (1.0f - block_weight(at_p, at_q, row));
+    const float surplus = float(simd_sum(sum)) / DFLASH_ONE;
+    const float spread = surplus + (1.0f - dflash_block_weight(at_p, at_q, row));
     if (thread_index_in_simdgroup == 0) {
-      passed[row - 1] = spread == 0.0f || uniform_of(random_bits[row - 1]) * spread < surplus;
+      const float share = dflash_uniform_of(random_bits[row - 1]);
+      passed[row - 1] = spread == 0.0f || share * spread < surplus;
     }
   }
   if (thread_id == 0) {
-    passed[drafted - 1] = uniform_of(random_bits[drafted - 1]) < block_weight(at_p, at_q, drafted);
+    passed[drafted - 1] =
+        dflash_uniform_of(random_bits[drafted - 1]) < dflash_block_weight(at_p, at_q, drafted);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   accepted = drafted;
   while (accepted > 0 && !passed[accepted - 1]) {
     accepted--;
   }
-  weight = accepted < drafted ? block_weight(at_p, at_q, accepted) : 1.0f;
+  weight = accepted < drafted ? dflash_block_weight(at_p, at_q, accepted) : 1.0f;
 } else {
-  accepted = accept_tokens(at_p, at_q, random_bits, drafted);
+  accepted = dflash_accept_tokens(at_p, at_q, random_bits, drafted);
 }
 
 // Find the chunk of the bonus token.
-threadgroup int residuals_of[MAX_CHUNKS];
-threadgroup int sums_of[MAX_CHUNKS];
+threadgroup int residuals_of[DFLASH_MAX_CHUNKS];
+threadgroup int sums_of[DFLASH_MAX_CHUNKS];
 if (thread_id < chunks) {
   residuals_of[thread_id] = residual_sums[(BLOCK ? accepted : 0) * chunks + thread_id];
   sums_of[thread_id] = p_sums[(BLOCK ? accepted : 0) * chunks + thread_id];
@@ -74,23 +76,23 @@ while (chunk < chunks - 1) {
   chunk++;
 }
 
-// Each thread takes CHUNK / THREADS neighbouring tokens.
-int parts[CHUNK / THREADS];
+// Each thread takes DFLASH_CHUNK / DFLASH_THREADS neighbouring tokens.
+int parts[DFLASH_CHUNK / DFLASH_THREADS];
 int own = 0;
-const uint first = chunk * CHUNK + thread_id * (CHUNK / THREADS);
-for (uint i = 0; i < CHUNK / THREADS; i++) {
+const uint first = chunk * DFLASH_CHUNK + thread_id * (DFLASH_CHUNK / DFLASH_THREADS);
+for (uint i = 0; i < DFLASH_CHUNK / DFLASH_THREADS; i++) {
   const uint token = first + i;
   parts[i] = 0;
   if (token < vocab) {
-    parts[i] = to_fixed_point(p[ulong(accepted) * vocab + token], weight);
+    parts[i] = dflash_to_fixed_point(p[ulong(accepted) * vocab + token], weight);
     if (!plain && accepted < drafted) {
-      const float chance = draft_probability<K>(q, candidates, accepted, token, vocab);
-      parts[i] = max(parts[i] - to_fixed_point(chance, 1.0f), 0);
+      const float chance = dflash_draft_probability<K>(q, candidates, accepted, token, vocab);
+      parts[i] = max(parts[i] - dflash_to_fixed_point(chance, 1.0f), 0);
     }
   }
   own += parts[i];
 }
-threadgroup int groups[SIMDGROUPS];
+threadgroup int groups[DFLASH_SIMDGROUPS];
 const int group_sum = simd_sum(own);
 if (thread_index_in_simdgroup == 0) {
   groups[group_id] = group_sum;
@@ -110,15 +112,15 @@ if (before <= place && place < before + own) {
 }
 
 // One NaN makes the whole row NaN: softmax spreads it.
-threadgroup bool broken[SIMDGROUPS];
-bool bad = thread_id <= drafted && is_nan(p[ulong(thread_id) * vocab]);
+threadgroup bool broken[DFLASH_SIMDGROUPS];
+bool bad = thread_id <= drafted && dflash_is_nan(p[ulong(thread_id) * vocab]);
 bad = simd_any(bad);
 if (thread_index_in_simdgroup == 0) {
   broken[group_id] = bad;
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 if (thread_id == 0) {
-  for (uint group = 1; group < SIMDGROUPS; group++) {
+  for (uint group = 1; group < DFLASH_SIMDGROUPS; group++) {
     bad |= broken[group];
   }
   outcome[0] = int(bad);

@@ -1,7 +1,9 @@
-// q: [Hkv, R, D], R = heads of a group * T rows; keys, values: [Hkv, capacity, D], rows by position
-// sees: uint [T, words], bit j of row t: whether it sees the block's row j; depths: int [T]
-// edges: int [S + 1], positions where the splits begin, and the end of the last
-// sizes: int [3], rows of context, position of row 0 of keys, window; factors: float [2], scale, cap
+// q: [Hq, T, D], R = Hq / Hkv * T rows for each KV head
+// keys, values: [Hkv, capacity, D], rows by position
+// sees: uint [.., words], bit j of row t: whether it sees the block's row j; depths: int [..]; both
+// have at least T rows. edges: int [..], where the S splits begin, and the end of the last.
+// sizes: int [4], rows of context, position of row 0 of keys, window, T
+// factors: float [2], scale and cap
 // partial: float [S, Hkv, R, D], not normalised; norms: float [S, Hkv, R, 2], maximum and sum
 //
 // A threadgroup computes one split of the positions for one KV head: it loads each key and value
@@ -16,8 +18,8 @@ constexpr int FOURS = D / 4;
 threadgroup float4 tile_k[TILE * FOURS];
 threadgroup float4 tile_v[TILE * FOURS];
 
-int T = depths_shape[0];
-int R = q_shape[1];
+int T = sizes[3];
+int R = q_shape[0] / Hkv * T;
 int capacity = keys_shape[1];
 int context = sizes[0];
 int start = sizes[1];
@@ -48,7 +50,7 @@ int old = max(0, min(root, high) - low);
 int total = old + (high > root ? T : 0);
 
 float4 query[N], key[N], sum[N];
-load_part<LANES, N>(query, q + (size_t(head) * R + row) * D, lane);
+dflash_load_part<LANES, N>(query, q + (size_t(head) * R + row) * D, lane);
 for (int i = 0; i < N; ++i) {
   query[i] *= scale;
   sum[i] = float4(0.0f);
@@ -60,11 +62,11 @@ for (int begin = 0; begin < total; begin += TILE) {
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int at = me; at < TILE * FOURS; at += threads) {
     int i = begin + at / FOURS;
-    int there = position_of(i, old, total, low, root, depths);
+    int there = dflash_position_of(i, old, total, low, root, depths);
     bool ours = there >= low && there < high;
     size_t from = size_t(head) * capacity + (i < old ? low - start + i : context + i - old);
-    tile_k[at] = ours ? four(keys + from * D + at % FOURS * 4) : float4(0.0f);
-    tile_v[at] = ours ? four(values + from * D + at % FOURS * 4) : float4(0.0f);
+    tile_k[at] = ours ? dflash_four(keys + from * D + at % FOURS * 4) : float4(0.0f);
+    tile_v[at] = ours ? dflash_four(values + from * D + at % FOURS * 4) : float4(0.0f);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -74,11 +76,11 @@ for (int begin = 0; begin < total; begin += TILE) {
     for (int c = 0; c < N; ++c) {
       key[c] = tile_k[n * FOURS + LANES * c + lane];
     }
-    scores[n] = lanes_sum<LANES>(dot_part<N>(query, key));
+    scores[n] = dflash_lanes_sum<LANES>(dflash_dot_part<N>(query, key));
   }
   for (int n = 0; n < TILE; ++n) {
     int i = begin + n;
-    int there = position_of(i, old, total, low, root, depths);
+    int there = dflash_position_of(i, old, total, low, root, depths);
     bool near = there >= low && there < high && here - there < window;
     if (near && (i < old || ((seen >> (i - old)) & 1))) {
       float score = scores[n];

@@ -1,11 +1,11 @@
 // partial: float [S, Hkv, R, D]; norms: float [S, Hkv, R, 2]: outputs of verify_attention;
-// sinks: float [Hq], one more logit for each head; out: [Hq * T, D]
+// sinks: [Hq], one more logit for each head if Sinks, else any buffer; out: [Hq * T, D]
 // Splits without a visible key for the row are skipped. Grid: x = D; y = rows.
 uint column = thread_position_in_grid.x;
 uint row = thread_position_in_grid.y;
 uint rows = Hkv * norms_shape[2];
 int S = norms_shape[0];
-float sink = sinks[row / (rows / sinks_shape[0])];
+float sink = Sinks ? float(sinks[row / (rows / sinks_shape[0])]) : -FLT_MAX;
 
 float highest = sink;
 for (int s = 0; s < S; ++s) {

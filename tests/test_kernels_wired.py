@@ -49,6 +49,12 @@ class Noted(Kernels):
         self.ran[op.name] += 1
         return super().__call__(op, *args)
 
+    def attempt(self, op: Op, *args: Any) -> Any | None:
+        """As without."""
+        out = super().attempt(op, *args)
+        self.ran[op.name] += out is not None
+        return out
+
 
 @cache
 def target_of(family: str) -> Target:

@@ -43,7 +43,7 @@ class Counting:
         self.rows: list[int] = []
 
     def __call__(self, source: Any, inputs: Any, **call: Any) -> list[mx.array]:
-        self.rows.append(len(inputs[0]))
+        self.rows.append(inputs[0].size // inputs[0].shape[-1])
         return [mx.zeros(call["output_shapes"][0], call["output_dtypes"][0])]
 
 
@@ -114,6 +114,34 @@ def test_a_kernel_that_is_off_or_does_not_fit_leaves_the_layer_to_mlx() -> None:
         rows = mx.pad(x, [(0, 0), (0, 0), (0, size - 6)])
         assert mx.array_equal(linear(rows), plain(rows))
     assert not launcher.rows
+
+
+def test_a_kernel_that_is_off_has_no_stand_ins() -> None:
+    """A stand-in that never launches costs the host time in every layer of every pass."""
+    launcher = cast(Launcher, Counting())
+    for plain in (nn.Linear(8, 3), nn.Embedding(9, 8)):
+        for off in (
+            Kernels(launcher, off={"small_m_qmm": "slower"}),
+            Kernels(launcher, on=frozenset({"verify_attention"})),
+        ):
+            assert stand_in(plain, off) is plain
+            assert stand_in(stand_in(plain, Kernels(launcher)), off) is plain
+
+
+def test_what_is_kept_of_weights_is_theirs() -> None:
+    """Calls share what was found out about the weights, until those are others."""
+    plain = nn.QuantizedLinear(64, 5, group_size=32)
+    linear = cast(Any, stand_in(plain, OWN))
+    x = mx.random.normal((3, 64))
+    linear(x)
+    kept = linear._weights
+    linear(x)
+    assert linear._weights is kept
+    assert kept.layout is kept.layout
+    plain.scales = 2 * plain["scales"]
+    plain.biases = 2 * plain["biases"]
+    assert mx.allclose(linear(x), plain(x), rtol=1e-5, atol=1e-5)
+    assert linear._weights is not kept
 
 
 def test_dtypes_are_those_of_mlx() -> None:

@@ -13,7 +13,6 @@ import tiny
 from dflash_mlx.kernels import small_m_qmm
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
-from dflash_mlx.kernels.source import signature
 from dflash_mlx.proof import results
 from dflash_mlx.proof.products import Sized, product_sizes
 from dflash_mlx.proof.prove import (
@@ -385,15 +384,3 @@ def test_a_windows_mask_is_that_of_the_reference() -> None:
     want = trial.op.reference(*case)
     error, _ = error_and_tolerance(trial.stock(*case).reshape(want.shape), want)
     assert error < 2e-2
-
-
-def test_each_signature_is_a_kernel_of_its_own() -> None:
-    """MLX compiles anew when a name's text changes, at every change back and forth."""
-    few, many = mx.zeros((3,)), mx.zeros((8,))
-    names = {
-        signature([x], [dtype])
-        for x in (few, many, mx.array(1.0), many.astype(mx.bfloat16))
-        for dtype in (mx.float32, mx.float16)
-    }
-    assert len(names) == 8
-    assert all(name.isidentifier() for name in names)

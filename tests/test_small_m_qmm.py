@@ -50,5 +50,6 @@ def test_what_the_kernel_takes() -> None:
     assert not fits(x, weights_of(8, 128, (16, 4, "nvfp4")))
     assert not fits(rows_of(4, 10), weights_of(8, 10, KINDS[0]))
     assert not fits(rows_of(0, 128), weights_of(8, 128, KINDS[0]))
-    assert not fits(x[None], weights_of(8, 128, KINDS[0]))
+    assert fits(x[None], weights_of(8, 128, KINDS[0]))
+    assert not fits(x[0], weights_of(8, 128, KINDS[0]))
     assert not fits(x, Weights(mx.zeros((8, 128), mx.int32)))

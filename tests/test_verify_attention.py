@@ -11,10 +11,10 @@ from dflash_mlx.kernels.verify_attention import Rows, Scores, edges_between, fit
 def seen(rows: Rows, window: int) -> mx.array:
     """Which rows of the cache each row sees, [T, context + T], from bits and depths."""
     count = len(rows.paths)
-    bits = (rows.sees[:, mx.arange(count) // 32] >> (mx.arange(count) % 32)) & 1
+    bits = (rows.sees[:count, mx.arange(count) // 32] >> (mx.arange(count) % 32)) & 1
     old = mx.ones((count, rows.context), mx.uint32)
     see = mx.concatenate([old, bits], axis=1) == 1
-    here = rows.context + rows.depths
+    here = rows.context + rows.depths[:count]
     there = mx.concatenate([mx.arange(rows.context), here])
     return see & (here[:, None] - there < window) if window else see
 

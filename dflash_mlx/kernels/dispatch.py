@@ -58,14 +58,21 @@ class Kernels:
         """Whether stock MLX and mlx-lm compute everything that they have a function for."""
         return self.launcher is None and not self.own and not self.exact
 
-    def launches(self, op: Op, *args: Any) -> bool:
-        """Whether `op` runs as a kernel with these arguments."""
+    def has(self, op: Op) -> bool:
+        """Whether `op` runs as a kernel with arguments that fit."""
         if self.launcher is None or op.name in self.off:
             return False
-        if self.on is not None and op.name not in self.on:
-            return False
+        return self.on is None or op.name in self.on
+
+    def uses(self, op: Op) -> bool:
+        """Whether `op` may run by this object in place of stock MLX or mlx-lm, see `takes`."""
+        return self.own or self.exact or self.has(op)
+
+    def launches(self, op: Op, *args: Any) -> bool:
+        """Whether `op` runs as a kernel with these arguments."""
         sizes = self.sizes.get(op.name)
-        return (sizes is None or op.size(*args) in sizes) and op.fits(*args)
+        sized = sizes is None or op.size(*args) in sizes
+        return self.has(op) and sized and op.fits(*args)
 
     def takes(self, op: Op, *args: Any) -> bool:
         """Whether to run `op` by this object in place of the function of stock MLX or mlx-lm."""
@@ -76,6 +83,12 @@ class Kernels:
         if self.launcher is not None and self.launches(op, *args):
             return op.launch(self.launcher, *args)
         return op.reference(*args)
+
+    def attempt(self, op: Op, *args: Any) -> Any | None:
+        """Run `op` if this object `takes` it; None where stock MLX or mlx-lm is to do it."""
+        if self.launcher is not None and self.launches(op, *args):
+            return op.launch(self.launcher, *args)
+        return op.reference(*args) if self.own or self.exact else None
 
 
 def by_metal() -> bool:

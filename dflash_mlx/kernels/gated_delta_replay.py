@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from .dispatch import Op
 from .gated_delta_tape import FLOATS, HEADERS, template
-from .source import Launcher, Source
+from .source import Launcher, Source, pad_small
 
 THREADS = 256
 SOURCE = Source(
@@ -62,7 +62,7 @@ def launch(
     width, channels = inputs.shape[1] - delta.shape[1], inputs.shape[2]
     after, window = launcher(
         SOURCE,
-        [state, delta, k, g, path, count, inputs],
+        [state, delta, k, g, pad_small(path), count, inputs],
         template=template(k, g, state),
         grid=(heads * values * keys // 4 + width * channels, layers, 1),
         threadgroup=(THREADS, 1, 1),

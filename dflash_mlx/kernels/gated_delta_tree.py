@@ -11,7 +11,7 @@ import mlx.core as mx
 from . import gated_delta_tape
 from .dispatch import Op
 from .gated_delta_tape import HEADERS, LANES, STATE_ROWS, step, template
-from .source import Launcher, Source
+from .source import DEVICE_MEMORY_SIZE, Launcher, Source
 
 MAX_NODES = 64  # bits of the integer that holds a path
 SOURCE = Source(
@@ -56,9 +56,10 @@ def launch(
     parents: Sequence[int],
 ) -> tuple[mx.array, mx.array]:
     """As `reference`, in one dispatch. A row has the same bits as in a chain of its path."""
+    unused = [-1] * (DEVICE_MEMORY_SIZE - len(parents))
     y, delta = launcher(
         SOURCE,
-        [q, k, v, g, beta, state, mx.array([*parents], mx.int32)],
+        [q, k, v, g, beta, state, mx.array([*parents, *unused], mx.int32)],
         template=[("InT", q.dtype), ("Rows", STATE_ROWS), *template(k, g, state)],
         grid=(LANES * v.shape[1] * v.shape[2], 1, 1),
         threadgroup=(LANES * STATE_ROWS, 1, 1),

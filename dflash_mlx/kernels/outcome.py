@@ -24,8 +24,11 @@ HEADERS = ("common.h", "accept.h")
 
 
 def chunk_count(vocab: int) -> int:
-    """The number of chunks of a row of `vocab` tokens."""
-    return -(-vocab // CHUNK)
+    """The number of chunks of a row of `vocab` tokens; at least 4, of which some may be empty.
+
+    So the numbers of two rows' chunks are not a small input, which MLX puts elsewhere.
+    """
+    return max(4, -(-vocab // CHUNK))
 
 
 def fits(rows: mx.array, drafts: mx.array, *_: object) -> bool:

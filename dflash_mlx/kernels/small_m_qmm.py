@@ -6,7 +6,10 @@ fused multiply-adds and sums over 8 lanes. It does not use `simdgroup_matrix`: i
 not documented, it always computes 8 rows, and chips before the M5 have no faster unit for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import Any
 
 import mlx.core as mx
 
@@ -29,7 +32,7 @@ SOURCE = Source(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
     """A weight matrix [N, K] in the format of MLX's modules, and the bias [N] of a linear layer.
 
@@ -46,10 +49,83 @@ class Weights:
     bits: int = 0
     mode: str = "affine"
 
+    @cached_property
+    def dtype(self) -> mx.Dtype | None:
+        """The widest float among the weights (their scales, if packed) and the bias, if any is."""
+        parts = (self.values if self.scales is None else self.scales, self.bias)
+        floats = [
+            part.dtype
+            for part in parts
+            if part is not None and mx.issubdtype(part.dtype, mx.floating)
+        ]
+        return reduce(mx.result_type, floats) if floats else None
+
+    @cached_property
+    def fit(self) -> bool:
+        """Whether the kernel supports them, see `fits`."""
+        if self.values.ndim != 2 or (self.bias is not None and self.bias.dtype not in FLOATS):
+            return False
+        if self.scales is None:
+            return self.values.dtype in FLOATS and self.values.shape[1] % 4 == 0
+        if self.mode == "mxfp4":
+            return (self.group, self.bits, self.biases) == (32, 4, None)
+        return (
+            self.mode == "affine"
+            and self.group in GROUP_SIZES
+            and self.bits in (4, 5, 6, 8)
+            and self.biases is not None
+            and self.scales.dtype in FLOATS
+            and self.biases.dtype in FLOATS
+        )
+
+    @cached_property
+    def layout(self) -> "Layout":
+        """What the kernel is given of them."""
+        return Layout(self)
+
+
+class Layout:
+    """What the kernel is given of some weights, the same in every launch.
+
+    `inputs`: the buffers after the rows. `columns`: N.
+    """
+
+    def __init__(self, weights: Weights):
+        w = weights
+        packed = w.scales is not None
+        values = w.values.view(mx.uint16) if packed and w.bits == 5 else w.values
+        unused = w.scales if w.scales is not None else values  # in place of absent inputs
+        self.inputs = (
+            values,
+            unused,
+            unused if w.biases is None else w.biases,
+            unused if w.bias is None else w.bias,
+        )
+        self.columns = len(w.values)
+        self._arguments = (
+            ("Bits", w.bits if packed else 0),
+            ("Group", w.group if packed else GROUP_SIZES[0]),
+            ("Mxfp4", packed and w.mode == "mxfp4"),
+            ("Biased", w.bias is not None),
+        )
+        self._launches: dict[tuple[int, mx.Dtype], tuple[Sequence[Any], tuple[int, int, int]]] = {}
+
+    def launch(self, rows: int, dtype: mx.Dtype) -> tuple[Sequence[Any], tuple[int, int, int]]:
+        """The template arguments and the grid for so many rows of a dtype."""
+        key = rows, dtype
+        if key not in self._launches:
+            count = next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
+            template = (("OutT", dtype), ("Rows", count), *self._arguments)
+            grid = (-(-self.columns // COLUMNS) * THREADS, -(-rows // count), 1)
+            self._launches[key] = template, grid
+        return self._launches[key]
+
 
 def reference(x: mx.array, weights: Weights) -> mx.array:
-    """x [M, K] -> [M, N] in the dtype of x; each row is computed alone."""
-    return mx.concatenate([product(row, weights) for row in mx.split(x, len(x))])
+    """x [..., K] -> [..., N] in the dtype of x; each row is computed alone."""
+    flat = x.reshape(-1, x.shape[-1])
+    out = mx.concatenate([product(row, weights) for row in mx.split(flat, len(flat))])
+    return out.reshape(*x.shape[:-1], -1)
 
 
 def product(x: mx.array, weights: Weights) -> mx.array:
@@ -66,59 +142,25 @@ def product(x: mx.array, weights: Weights) -> mx.array:
 
 def launch(launcher: Launcher, x: mx.array, weights: Weights) -> mx.array:
     """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once."""
-    w = weights
-    rows, columns = len(x), len(w.values)
-    row_count = next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
-    packed = w.scales is not None
-    values = w.values.view(mx.uint16) if packed and w.bits == 5 else w.values
-    unused = w.scales if w.scales is not None else values  # in place of absent inputs
-    (out,) = launcher(
+    layout, dtype, shape = weights.layout, x.dtype, x.shape
+    template, grid = layout.launch(x.size // shape[-1], dtype)
+    return launcher(
         SOURCE,
-        [
-            x,
-            values,
-            unused,
-            unused if w.biases is None else w.biases,
-            unused if w.bias is None else w.bias,
-        ],
-        template=[
-            ("OutT", x.dtype),
-            ("Rows", row_count),
-            ("Bits", w.bits if packed else 0),
-            ("Group", w.group if packed else GROUP_SIZES[0]),
-            ("Mxfp4", packed and w.mode == "mxfp4"),
-            ("Biased", w.bias is not None),
-        ],
-        grid=(-(-columns // COLUMNS) * THREADS, -(-rows // row_count), 1),
+        (x, *layout.inputs),
+        template=template,
+        grid=grid,
         threadgroup=(THREADS, 1, 1),
-        output_shapes=[(rows, columns)],
-        output_dtypes=[x.dtype],
-    )
-    return out
+        output_shapes=((*shape[:-1], layout.columns),),
+        output_dtypes=(dtype,),
+    )[0]
 
 
 def fits(x: mx.array, weights: Weights) -> bool:
-    """Whether the kernel supports the weights.
+    """Whether the kernel supports the rows and the weights.
 
     Affine with 4, 5, 6 or 8 bits, "mxfp4", or floats with K a multiple of 4.
     """
-    w = weights
-    if x.ndim != 2 or not len(x) or w.values.ndim != 2 or x.dtype not in FLOATS:
-        return False
-    if w.bias is not None and w.bias.dtype not in FLOATS:
-        return False
-    if w.scales is None:
-        return w.values.dtype in FLOATS and x.shape[1] % 4 == 0
-    if w.mode == "mxfp4":
-        return (w.group, w.bits, w.biases) == (32, 4, None)
-    return (
-        w.mode == "affine"
-        and w.group in GROUP_SIZES
-        and w.bits in (4, 5, 6, 8)
-        and w.biases is not None
-        and w.scales.dtype in FLOATS
-        and w.biases.dtype in FLOATS
-    )
+    return weights.fit and x.ndim > 1 and x.size > 0 and x.dtype in FLOATS
 
 
 def size(x: mx.array, weights: Weights) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 Grid = tuple[int, int, int]
-DEVICE_MEMORY_SIZE = 8  # elements; MLX puts smaller inputs into constant memory
+DEVICE_MEMORY_SIZE = 8  # elements; MLX puts smaller inputs into constant memory, see `pad_small`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,8 @@ class Launcher(Protocol):
 
 
 class MetalLauncher:
-    """Builds each kernel once for each signature, and runs it by MLX's Metal backend.
-
-    MLX keeps one compiled source for each name. Buffers with other dtypes, or with fewer than 8
-    elements (constant memory), change the source. So the name contains the signature.
+    """Runs kernels by MLX's Metal backend. MLX compiles a source once for each set of template
+    arguments, dtypes and address spaces of the buffers: all of them are part of the name it gives.
     """
 
     def __init__(self) -> None:
@@ -77,33 +75,35 @@ class MetalLauncher:
         init_value: float | None = None,
     ) -> list[mx.array]:
         """As `Launcher`. MLX copies inputs that are not row-contiguous."""
-        name = f"dflash_{source.name}_{signature(inputs, output_dtypes)}"
-        if name not in self._built:
-            self._built[name] = mx.fast.metal_kernel(
-                name=name,
-                input_names=list(source.inputs),
-                output_names=list(source.outputs),
+        kernel: Any = self._built.get(source.name)
+        if kernel is None:
+            self._built[source.name] = kernel = mx.fast.metal_kernel(
+                name=f"dflash_{source.name}",
+                input_names=source.inputs,
+                output_names=source.outputs,
                 source=source.body,
                 header=source.header,
             )
-        return self._built[name](
-            inputs=list(inputs),
-            template=list(template),
+        return kernel(
+            inputs=inputs,
+            template=template,
             grid=grid,
             threadgroup=threadgroup,
-            output_shapes=[tuple(shape) for shape in output_shapes],
-            output_dtypes=list(output_dtypes),
+            output_shapes=output_shapes,
+            output_dtypes=output_dtypes,
             init_value=init_value,
         )
 
 
-def signature(inputs: Sequence[mx.array], output_dtypes: Sequence[mx.Dtype]) -> str:
-    """The dtypes and address spaces of a kernel's buffers as an identifier."""
-    buffers = [
-        (x.dtype, "" if x.size >= DEVICE_MEMORY_SIZE else "c" if x.ndim else "s") for x in inputs
-    ]
-    buffers += [(dtype, "") for dtype in output_dtypes]
-    return "_".join(f"{dtype}".rpartition(".")[2] + space for dtype, space in buffers)
+def pad_small(array: mx.array) -> mx.array:
+    """The array, or its elements as a vector and zeros behind them, at least 8 in all.
+
+    For inputs that are smaller in some calls only: MLX builds a library for either kind of memory.
+    """
+    missing = DEVICE_MEMORY_SIZE - array.size
+    if missing <= 0:
+        return array
+    return mx.concatenate([array.reshape(-1), mx.array([0] * missing, array.dtype)])
 
 
 def read_source(name: str) -> str:

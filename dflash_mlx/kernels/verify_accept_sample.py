@@ -12,7 +12,7 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
-from .source import Launcher, Source
+from .source import Launcher, Source, pad_small
 
 INPUTS = ("p", "q", "candidates", "drafts", "random_bits")
 PARTIAL_SUMS = ("residual_sums", "p_sums")
@@ -134,7 +134,9 @@ def launch(
     p = mx.softmax(scores, axis=-1)
     rows, vocab = p.shape
     chunks, summed = outcome.chunk_count(vocab), rows if block else 1
-    inputs = [p, q, drafts if candidates is None else candidates, drafts, random_bits]
+    small = pad_small(drafts)
+    tokens = small if candidates is None else pad_small(candidates)
+    inputs = [p, pad_small(q), tokens, small, pad_small(random_bits)]
     template = [("BLOCK", block), ("K", 0 if candidates is None else candidates.shape[-1])]
     sums = launcher(
         SUMS,

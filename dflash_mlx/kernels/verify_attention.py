@@ -6,21 +6,21 @@ they do not depend on the other rows. RoPE is already applied to queries and key
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 
 from .dispatch import EXACT_ROWS, Op
-from .source import Launcher, Source
+from .source import DEVICE_MEMORY_SIZE, Launcher, Source
 
 SPLIT = 256  # positions for one threadgroup; four times as many after SHORT_SPLITS splits
 SHORT_SPLITS = 16
-THREADS = 256  # of a threadgroup at most
+THREADS = 256  # of a threadgroup at most, and twice as many for heads of up to SMALL_DIM
+SMALL_DIM = 64
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
-NO_SINK = -3.4028234663852886e38  # the lowest float32: its weight is 0, and kernels need no -inf
 HEADERS = ("lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
@@ -41,8 +41,9 @@ class Rows:
     """The rows of a block after `context` committed rows, and which rows each of them sees.
 
     `paths`: for each row the block's rows from the root to the row itself. `sees`: uint32
-    [T, 1 or 2], the paths as bits. `depths`: int32 [T], the row's index on its path. `start` is the
-    position of the cache's row 0; row t has the position start + context + depths[t].
+    [max(T, 8), 1 or 2], the paths as bits. `depths`: int32 [max(T, 8)], the row's index on its
+    path. `start` is the position of the cache's row 0; row t has the position
+    start + context + depths[t].
     """
 
     context: int
@@ -50,6 +51,9 @@ class Rows:
     paths: tuple[tuple[int, ...], ...]
     sees: mx.array
     depths: mx.array
+    _splits: "dict[tuple[float, float, int, int], Splits]" = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, context: int, parents: Sequence[int], start: int = 0) -> "Rows":
@@ -61,8 +65,17 @@ class Rows:
         words = range(0, len(paths), 32)
         sees = [[bit >> word & 0xFFFFFFFF for word in words] for bit in bits]
         depths = [len(path) - 1 for path in paths]
-        arrays = mx.array(sees, mx.uint32), mx.array(depths, mx.int32)
+        unused = DEVICE_MEMORY_SIZE - len(paths)
+        sees += [[0] * len(words)] * unused
+        arrays = mx.array(sees, mx.uint32), mx.array(depths + [0] * unused, mx.int32)
         return cls(context, start, tuple(paths), *arrays)
+
+    def splits(self, scores: "Scores", split: int) -> "Splits":
+        """How the rows' positions are divided; made once for all layers with equal scores."""
+        key = scores.scale, scores.cap, scores.window, split
+        if key not in self._splits:
+            self._splits[key] = Splits.of(self, scores, split)
+        return self._splits[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +91,34 @@ class Scores:
     cap: float = 0.0
     window: int = 0
     sinks: mx.array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The `count` splits of the positions that the rows see, and the kernel's small arrays.
+
+    `edges`: int32 [max(count + 1, 8)], where the splits begin, and the end of the last. `sizes`:
+    int32 [4], rows of context, position of the cache's row 0, window, T. `factors`: float32 [2].
+    """
+
+    count: int
+    edges: mx.array
+    sizes: mx.array
+    factors: mx.array
+
+    @classmethod
+    def of(cls, rows: Rows, scores: Scores, split: int) -> "Splits":
+        """The splits of `split` positions, of four times as many after `SHORT_SPLITS`."""
+        count, window = len(rows.paths), scores.window or NO_WINDOW
+        root = rows.start + rows.context
+        edges = edges_between(max(rows.start, root - window + 1), root + count, split)
+        unused = [edges[-1]] * (DEVICE_MEMORY_SIZE - len(edges))
+        return cls(
+            len(edges) - 1,
+            mx.array(edges + unused, mx.int32),
+            mx.array([rows.context, rows.start, window, count], mx.int32),
+            mx.array([scores.scale, scores.cap], mx.float32),
+        )
 
 
 def reference(
@@ -124,43 +165,30 @@ def launch(
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
-    MLX copies `keys` and `values` unless they are row-contiguous. They are read once for 64 rows of
-    queries of a KV head (32 rows if D is over 128).
+    MLX copies arrays that are not row-contiguous. `keys` and `values` are read once for 64 rows of
+    queries of a KV head (128 rows if D is up to 64, 32 if it is over 128).
     """
     heads, count, dim = q.shape
-    packed = heads // len(keys) * count
-    root, window = rows.start + rows.context, scores.window or NO_WINDOW
-    edges = edges_between(max(rows.start, root - window + 1), root + count, split)
-    splits = len(edges) - 1
+    groups = len(keys)
+    packed = heads // groups * count
+    splits = rows.splits(scores, split)
     lanes = 8 if dim > 128 else 4
-    threads = min(THREADS, -(-packed * lanes // 32) * 32)
+    most = 2 * THREADS if dim <= SMALL_DIM else THREADS
+    threads = min(most, -(-packed * lanes // 32) * 32)
     partial, norms = launcher(
         SOURCE,
-        [
-            q.reshape(len(keys), packed, dim),
-            keys,
-            values,
-            rows.sees,
-            rows.depths,
-            mx.array(edges, mx.int32),
-            mx.array([rows.context, rows.start, window], mx.int32),
-            mx.array([scores.scale, scores.cap], mx.float32),
-        ],
-        template=[
-            ("Hkv", len(keys)),
-            ("D", dim),
-            ("Capped", scores.cap > 0),
-        ],
-        grid=(-(-packed * lanes // threads) * threads, splits, len(keys)),
+        [q, keys, values, rows.sees, rows.depths, splits.edges, splits.sizes, splits.factors],
+        template=[("Hkv", groups), ("D", dim), ("Capped", scores.cap > 0)],
+        grid=(-(-packed * lanes // threads) * threads, splits.count, groups),
         threadgroup=(threads, 1, 1),
-        output_shapes=[(splits, len(keys), packed, dim), (splits, len(keys), packed, 2)],
+        output_shapes=[(splits.count, groups, packed, dim), (splits.count, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    sinks = mx.full((heads,), NO_SINK) if scores.sinks is None else scores.sinks.astype(mx.float32)
+    sinks = scores.sinks
     (out,) = launcher(
         COMBINE,
-        [partial, norms, sinks],
-        template=[("OutT", q.dtype), ("Hkv", len(keys)), ("D", dim)],
+        [partial, norms, partial if sinks is None else sinks],  # any buffer if there are none
+        template=[("OutT", q.dtype), ("Hkv", groups), ("D", dim), ("Sinks", sinks is not None)],
         grid=(dim, heads * count, 1),
         threadgroup=(dim, 1, 1),
         output_shapes=[q.shape],

@@ -161,7 +161,7 @@ class Attention:
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
         """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
         kernels = self._kernels()
-        if kernels.stock or (count == 1 and not kernels.exact and not kernels.own):
+        if not kernels.uses(OP) or (count == 1 and not kernels.exact and not kernels.own):
             return False
         if count <= MAX_ATTENTION_ROWS:
             return True
@@ -243,9 +243,8 @@ class Attention:
             scores = Scores(scale, window=cached.window, sinks=sinks)
             # An index would copy the whole cache; a squeeze is a view.
             dense = (part.squeeze(0) for part in (queries, cached.keys, cached.values))
-            args = *dense, now.rows(cached), scores
-            if kernels.takes(OP, *args):
-                return kernels(OP, *args)[None]
+            if (out := kernels.attempt(OP, *dense, now.rows(cached), scores)) is not None:
+                return out[None]
         if now is not None and kernels.exact:
             raise DFlashError(
                 f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",

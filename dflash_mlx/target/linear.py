@@ -6,7 +6,6 @@ of experts and their gates run row by row. Latent attention's products of heads 
 Knows modules, not models.
 """
 
-from functools import reduce
 from typing import Any
 
 import mlx.core as mx
@@ -28,6 +27,7 @@ class StandIn(nn.Module):
         super().__init__()
         self["plain"] = plain  # before any attribute: __getattr__ needs it
         self._kernels = kernels
+        self._weights: Weights | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Anything else is asked of the plain module."""
@@ -36,13 +36,30 @@ class StandIn(nn.Module):
         except AttributeError:
             return getattr(self["plain"], name)
 
+    def product(self, x: mx.array) -> mx.array | None:
+        """x [..., K] times the module's weights, of the dtype MLX gives; None if MLX is to do it.
+
+        That is for a single row, which MLX does as well, and for many; with exactness only for
+        many.
+        """
+        kernels, rows = self._kernels, x.size // x.shape[-1]
+        if not (1 <= rows <= EXACT_ROWS if kernels.exact else 2 <= rows <= ROWS):
+            return None
+        weights = self._weights
+        if weights is None or not is_of(weights, self["plain"]):
+            weights = self._weights = weights_of(self["plain"])
+        wide = weights.dtype
+        if wide is not None and wide != x.dtype:
+            x = x.astype(mx.result_type(wide, x.dtype))
+        return kernels.attempt(OP, x, weights)
+
 
 class RowsLinear(StandIn):
     """An `nn.Linear` or `nn.QuantizedLinear`."""
 
     def __call__(self, x: mx.array) -> mx.array:
         """x [..., K] -> [..., N]."""
-        out = product(x, self["plain"], self._kernels)
+        out = self.product(x)
         return self["plain"](x) if out is None else out
 
 
@@ -55,7 +72,7 @@ class RowsEmbedding(StandIn):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """x [..., H] -> logits [..., V]."""
-        out = product(x, self["plain"], self._kernels)
+        out = self.product(x)
         return self["plain"].as_linear(x) if out is None else out
 
 
@@ -103,28 +120,13 @@ def stand_in(module: nn.Module, kernels: Kernels) -> nn.Module:
     kind = type(plain)
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
         return RowByRow(plain, kernels)
-    if kernels.launcher is None and not kernels.own and not kernels.exact:
+    if not kernels.uses(OP):
         return plain
     if kind in (nn.Linear, nn.QuantizedLinear):
         return RowsLinear(plain, kernels)
     if kind in (nn.Embedding, nn.QuantizedEmbedding):
         return RowsEmbedding(plain, kernels)
     return plain
-
-
-def product(x: mx.array, plain: nn.Module, kernels: Kernels) -> mx.array | None:
-    """x [..., K] times a module's weights, of the dtype MLX would give; None where MLX is to do it.
-
-    That is for a single row, which MLX does as well, and for many; with exactness only for many.
-    """
-    rows = x.size // x.shape[-1]
-    if not (1 <= rows <= EXACT_ROWS if kernels.exact else 2 <= rows <= ROWS):
-        return None
-    weights = weights_of(plain)
-    flat = x.reshape(rows, -1).astype(dtype_of(x, weights))
-    if not kernels.takes(OP, flat, weights):
-        return None
-    return kernels(OP, flat, weights).reshape(*x.shape[:-1], -1)
 
 
 def weights_of(plain: Any) -> Weights:
@@ -142,8 +144,11 @@ def weights_of(plain: Any) -> Weights:
     )
 
 
-def dtype_of(x: mx.array, weights: Weights) -> mx.Dtype:
-    """The widest dtype among rows, weights and bias: MLX's, with arrays of several."""
-    parts = (weights.values if weights.scales is None else weights.scales, weights.bias)
-    floats = [p.dtype for p in parts if p is not None and mx.issubdtype(p.dtype, mx.floating)]
-    return reduce(mx.result_type, floats, x.dtype)
+def is_of(weights: Weights, plain: Any) -> bool:
+    """Whether these are the weights of a module as they are now."""
+    return (
+        plain["weight"] is weights.values
+        and plain.get("scales") is weights.scales
+        and plain.get("biases") is weights.biases
+        and plain.get("bias") is weights.bias
+    )

@@ -6,7 +6,9 @@ BARRIER = "threadgroup_barrier(mem_flags::mem_threadgroup);"
 WEAK = "simdgroup_barrier(mem_flags::mem_threadgroup);"
 NONE = "threadgroup_barrier(mem_flags::mem_none);"
 # What stands after the barriers of the reductions over simdgroups, up to what tells them apart.
-REDUCE = "\nif (thread_id == 0) {\n  for (uint group = 1; group < SIMDGROUPS; group++) {\n    "
+REDUCE = (
+    "\nif (thread_id == 0) {\n  for (uint group = 1; group < DFLASH_SIMDGROUPS; group++) {\n    "
+)
 
 
 def dropped(after: str) -> Edit:

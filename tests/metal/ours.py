@@ -2,11 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.kernels import (
+    gated_delta_replay,
+    gated_delta_tape,
+    gated_delta_tree,
+    selector_walk,
+    small_m_qmm,
+    verify_accept,
+    verify_accept_sample,
+    verify_attention,
+)
 from dflash_mlx.kernels.dispatch import Op
 from dflash_mlx.kernels.source import MetalLauncher, Source
 
@@ -14,6 +25,17 @@ from . import emulator
 from .emulator import Outcome, compare
 
 Edit = tuple[str, str]
+# One for each operation that has kernels.
+MODULES: tuple[ModuleType, ...] = (
+    gated_delta_tape,
+    gated_delta_replay,
+    gated_delta_tree,
+    selector_walk,
+    small_m_qmm,
+    verify_accept,
+    verify_accept_sample,
+    verify_attention,
+)
 # As the emulator's, for operations whose arguments are not all arrays.
 run: Callable[..., Outcome] = emulator.run
 check: Callable[..., Outcome] = emulator.check
@@ -68,11 +90,20 @@ def through(op: Op, edit: Edit | None = None, **options: Any) -> Callable[..., A
 
 
 def caught(
-    op: Op, edit: Edit, cases: Sequence[Sequence[Any]], tolerance: float, **options: Any
+    op: Op,
+    edit: Edit,
+    cases: Sequence[Sequence[Any]],
+    tolerance: float,
+    runs: Sequence[tuple[str, str]] = RUNS,
+    wanted: Sequence[Any] | None = None,
+    **options: Any,
 ) -> str | None:
-    """What the first run that shows the planted fault shows, or None. It has to compile."""
-    wanted = [op.reference(*case) for case in cases]
-    for build, schedule in RUNS:
+    """What the first run that shows the planted fault shows, or None. It has to compile.
+
+    `wanted`: what the reference gives for each case, if that is known.
+    """
+    wanted = wanted or [op.reference(*case) for case in cases]
+    for build, schedule in runs:
         for case, want in zip(cases, wanted, strict=True):
             label = f"{build}, {schedule}"
             outcome = run(through(op, edit, **options), *case, build=build, schedule=schedule)

@@ -119,7 +119,7 @@ def test_traffic(m: int, reads: int, kind: Kind) -> None:
 
 
 FIRST = BARRIER + "\n  for (int at"
-SECOND = BARRIER + "\n\n  UNROLL"
+SECOND = BARRIER + "\n\n  DFLASH_UNROLL"
 FAULTS: list[Edit] = [
     (FIRST, FIRST.removeprefix(BARRIER)),
     (FIRST, FIRST.replace(BARRIER, WEAK)),
@@ -129,8 +129,8 @@ FAULTS: list[Edit] = [
     ("at < Rows * FOURS", "at <= Rows * FOURS"),
     ("at += threads", "at += threads + 1"),
     ("int me = ", "int me = 1 + "),
-    ("row < M && k < K ? four(x", "k < K ? four(x"),
-    ("row < M && k < K ? four(x", "row < M && k <= K ? four(x"),
+    ("row < M && k < K ? dflash_four(x", "k < K ? dflash_four(x"),
+    ("row < M && k < K ? dflash_four(x", "row < M && k <= K ? dflash_four(x"),
     ("+ at / FOURS;", "+ at / FOURS + 1;"),
     ("LANES * COLUMNS;", "LANES * COLUMNS + 1;"),
     ("threadgroup_position_in_grid.y * Rows", "threadgroup_position_in_grid.y * (Rows - 1)"),
@@ -146,7 +146,7 @@ FAULTS: list[Edit] = [
     ("quad * LANES + lane]", "quad * LANES + (lane ^ 1)]"),
     ("begin += TILE", "begin += TILE + 4"),
     ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]"),
-    ("lanes_sum<LANES>(sum", "lanes_sum<LANES / 2>(sum"),
+    ("dflash_lanes_sum<LANES>(sum", "dflash_lanes_sum<LANES / 2>(sum"),
     ("row % LANES == lane &&", "row == lane &&"),
     ("row % LANES == lane &&", "row % LANES <= lane &&"),
     ("first + row < M &&", "first + row <= M &&"),

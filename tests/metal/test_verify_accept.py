@@ -110,22 +110,22 @@ def test_what_does_not_fit_goes_to_the_reference() -> None:
 
 
 LANE_0 = "if (thread_index_in_simdgroup == 0) {\n  values_of"
-GROUPS = "group < SIMDGROUPS; group++) {\n    const Best"
+GROUPS = "group < DFLASH_SIMDGROUPS; group++) {\n    const dflash_best"
 LOGIT = "logits[ulong(row) * vocab + token]"
 EDITS: list[Edit] = [
     # verify_accept_argmax
     dropped("\nif (thread_id == 0) {\n  best"),
     weakened("\nif (thread_id == 0) {\n  best"),
-    ("min(first + CHUNK, vocab);", "first + CHUNK;"),
+    ("min(first + DFLASH_CHUNK, vocab);", "first + DFLASH_CHUNK;"),
     ("token < min(four + 4, last)", "token <= min(four + 4, last)"),
     ("token < min(four + 4, last)", "token < four + 4"),
-    ("four += 4 * THREADS", "four += 8 * THREADS"),
-    ("const uint first = chunk * CHUNK;", "const uint first = chunk * CHUNK + 1;"),
+    ("four += 4 * DFLASH_THREADS", "four += 8 * DFLASH_THREADS"),
+    ("const uint first = chunk * DFLASH_CHUNK;", "const uint first = chunk * DFLASH_CHUNK + 1;"),
     (LOGIT, "logits[ulong(row) * vocab + token + 1]"),
     (f"float({LOGIT}), token}}", f"float({LOGIT}), four}}"),
     (f"broken = simd_any(broken);\n{LANE_0}", LANE_0),
     (LANE_0, LANE_0.replace("== 0", "== 32")),
-    (GROUPS, GROUPS.replace("SIMDGROUPS;", "SIMDGROUPS - 1;")),
+    (GROUPS, GROUPS.replace("DFLASH_SIMDGROUPS;", "DFLASH_SIMDGROUPS - 1;")),
     # accept.h and common.h
     ("a.place < b.place", "a.place > b.place"),
     ("a.value > b.value", "a.value >= b.value"),
@@ -135,7 +135,7 @@ EDITS: list[Edit] = [
     dropped("\n\n// Thread j"),
     weakened("\n\n// Thread j", NONE),
     dropped(f"{REDUCE}end"),
-    ("row += SIMDGROUPS", "row += LANES"),
+    ("row += DFLASH_SIMDGROUPS", "row += DFLASH_LANES"),
     ("if (thread_id < rows - 1)", "if (thread_id < rows)"),
     ("? end : thread_id;", "? end : thread_id + 1;"),
     ("end = simd_min(end);\n", ""),

@@ -127,19 +127,19 @@ def cases_of(block: bool, k: int) -> list[tuple]:
     return [full(case, block) for case in cases]
 
 
-LESS = "residual_sum -= min(share, to_fixed_point(q[ulong(row) * vocab + token], 1.0f));"
+LESS = "residual_sum -= min(share, dflash_to_fixed_point(q[ulong(row) * vocab + token], 1.0f));"
 RESTS = "* chunks + thread_id];\n  sums_of"
 BOTH: list[Edit] = [
     # verify_accept_sample_sums
     dropped("\n\nconst uint out"),
     dropped(f"{REDUCE}residual_sum"),
-    ("const uint last = min(first + CHUNK, vocab);", "const uint last = first + CHUNK;"),
+    ("min(first + DFLASH_CHUNK, vocab);", "first + DFLASH_CHUNK;"),
     ("token = first + thread_id; token < last", "token = first + thread_id; token <= last"),
     ("residual_sum = simd_sum(residual_sum);\n", ""),
     ("residual_sum += residuals_of[group];", "residual_sum += residuals_of[group - 1];"),
     ("p_sums[out * chunks + chunk] = p_sum;", "p_sums[out * chunks + chunk] = residual_sum;"),
     # accept.h
-    ("rint((weight * ONE) * p)", "floor((weight * ONE) * p)"),
+    ("rint((weight * DFLASH_ONE) * p)", "floor((weight * DFLASH_ONE) * p)"),
     ("bits >> 8", "bits >> 9"),
     # verify_accept_sample_draw
     dropped("\n\nuint accepted"),
@@ -151,7 +151,7 @@ BOTH: list[Edit] = [
     ("if (token < vocab)", "if (token <= vocab)"),
     ("group < group_id; group++", "group <= group_id; group++"),
     ("simd_prefix_exclusive_sum(own)", "simd_prefix_inclusive_sum(own)"),
-    ("thread_id <= drafted && is_nan", "thread_id < drafted && is_nan"),
+    ("thread_id <= drafted && dflash_is_nan", "thread_id < drafted && dflash_is_nan"),
     ("ulong(accepted) * vocab + token", "ulong(accepted) * vocab + token + 1"),
 ]
 TOKEN: list[Edit] = [
@@ -162,25 +162,25 @@ TOKEN: list[Edit] = [
 BLOCK_FAULTS: list[Edit] = [
     ("* spread < surplus", "* spread <= surplus"),
     ("spread == 0.0f ||", ""),
-    ("uniform_of(random_bits[drafted - 1]) <", "uniform_of(random_bits[drafted - 1]) <="),
+    ("(random_bits[drafted - 1]) <", "(random_bits[drafted - 1]) <="),
     (
         "while (accepted > 0 && !passed[accepted - 1])",
         "while (accepted > 1 && !passed[accepted - 1])",
     ),
     ("slot < row; slot++", "slot + 1 < row; slot++"),
-    ("row += SIMDGROUPS", "row += LANES"),
+    ("row += DFLASH_SIMDGROUPS", "row += DFLASH_LANES"),
     ("BLOCK && row < drafted ?", "BLOCK ?"),
     (
-        "accepted < drafted ? block_weight(at_p, at_q, accepted) : 1.0f",
-        "block_weight(at_p, at_q, accepted)",
+        "accepted < drafted ? dflash_block_weight(at_p, at_q, accepted) : 1.0f",
+        "dflash_block_weight(at_p, at_q, accepted)",
     ),
     (f"{BARRIER}\n  accepted = drafted;", "accepted = drafted;"),
-    (", TINY)", ", 0.5f)"),
+    (", DFLASH_TINY)", ", 0.5f)"),
 ]
 SPARSE: list[Edit] = [
     ("first <= token && token < last", "first < token && token < last"),
     ("first <= token && token < last", "token < last"),
-    ("i < (row + 1) * K; i += THREADS", "i <= (row + 1) * K; i += THREADS"),
+    ("i < (row + 1) * K; i += DFLASH_THREADS", "i <= (row + 1) * K; i += DFLASH_THREADS"),
     ("i < (slot + 1) * K; i++", "i + 1 < (slot + 1) * K; i++"),
     ("if (K > 0 && row < drafted)", "if (K > 0)"),
 ]

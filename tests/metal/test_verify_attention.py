@@ -71,7 +71,7 @@ def test_random_blocks(seed: int) -> None:
 
 
 def test_64_rows_of_a_tree() -> None:
-    """Two words a row, 128 packed rows in two threadgroups, the block's rows in several splits."""
+    """Two words a row, 128 packed rows in a threadgroup, the block's rows in several splits."""
     parents = [-1, *(max(0, i - 2) for i in range(1, 64))]
     case = block(parents, 3, heads=(2, 1))
     outcome = run(through(OP, split=16), *case, Scores(0.1), build="traffic")
@@ -110,17 +110,21 @@ def test_other_rows_that_are_not_finite_do_not_reach_a_row() -> None:
             assert same_bits(clean[:, row], got[:, row])
 
 
-@pytest.mark.parametrize(("heads", "reads"), [((8, 1), 1), ((9, 1), 1), ((10, 1), 2)])
-def test_traffic(heads: tuple[int, int], reads: int) -> None:
-    """Each key and value is loaded once, by one thread, for up to 64 packed rows of queries; those
-    of a block on both sides of a border too."""
-    case = block(CHAIN, heads=heads)
+@pytest.mark.parametrize(
+    ("heads", "dim", "reads"),
+    [((18, 1), 64, 1), ((19, 1), 64, 2), ((9, 1), 128, 1), ((10, 1), 128, 2), ((5, 1), 192, 2)],
+)
+def test_traffic(heads: tuple[int, int], dim: int, reads: int) -> None:
+    """Each key and value is loaded once, by one thread, for as many packed rows of queries as a
+    threadgroup takes; those of a block on both sides of a border too."""
+    case = block(CHAIN, heads=heads, dim=dim)
     first = run(through(OP, split=16), *case, SCORES[0], build="traffic").records[0]
-    once = (CONTEXT + len(CHAIN)) * 64 * 4
+    row = dim * 4
+    once = (CONTEXT + len(CHAIN)) * row
     assert first.traffic["keys"].loads == first.traffic["values"].loads == reads * once
-    assert first.threadgroup_bytes == 2 * 8 * 64 * 4
+    assert first.threadgroup_bytes == 2 * 8 * row
     windowed = run(through(OP, split=16), *case, Scores(0.2, window=9), build="traffic").records[0]
-    assert windowed.traffic["keys"].loads == reads * (8 + len(CHAIN)) * 64 * 4
+    assert windowed.traffic["keys"].loads == reads * (8 + len(CHAIN)) * row
 
 
 FIRST = "threadgroup_barrier(mem_flags::mem_threadgroup);\n  for (int at"
@@ -164,4 +168,5 @@ def test_planted_faults_are_caught(edit: tuple[str, str]) -> None:
     """
     near, far = block(TREE, 58, start=5), block(TREE, 37, start=5)
     cases = [(*near, SCORES[0]), (*near, SCORES[1]), (*far, Scores(20.0))]
+    cases.append((*block(range(-1, 9), 37), SCORES[0]))  # rows without padding
     assert caught(OP, edit, cases, 1e-3, split=32)

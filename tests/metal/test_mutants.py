@@ -1,0 +1,128 @@
+"""Borders inside the kernels: parity on both sides of each, and no fault at one goes unseen."""
+
+import pytest
+from tiny import ALL
+
+from dflash_mlx.kernels.source import Source, read_source
+
+from .borders import CASES, bordered
+from .emulator import compare
+from .mutants import Mutant, mutants
+from .ours import MODULES, RUNS, Edit, caught, run, through
+
+FAULTS = ("once", "late", "early", "only", "edge") if ALL else ("once", "only")
+
+
+def operations() -> dict[str, list[str]]:
+    """The operations that each file of `metal_kernels` is part of."""
+    found: dict[str, list[str]] = {}
+    for module in MODULES:
+        sources = [value for value in vars(module).values() if isinstance(value, Source)]
+        for source in sources:
+            for file in (f"{source.name}.metal", *source.headers):
+                names = found.setdefault(file, [])
+                if module.OP.name not in names:
+                    names.append(module.OP.name)
+    return found
+
+
+OPERATIONS = operations()
+
+
+def seen(file: str, edit: Edit) -> str | None:
+    """What shows a fault in a file: the first run of any operation that it is part of."""
+    for one_run in RUNS:
+        for name in OPERATIONS[file]:
+            of = bordered(name)
+            options = {"runs": [one_run], "wanted": of.wanted, **of.options}
+            if found := caught(of.op, edit, of.cases, of.tolerance, **options):
+                return found
+    return None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_sides_of_every_border(name: str) -> None:
+    """Each case of an operation has the reference's numbers, in another order of threads too."""
+    case = bordered(name)
+    for number, arguments in enumerate(case.cases):
+        outcome = run(through(case.op, **case.options), *arguments, schedule=f"random:{number}")
+        assert not outcome.findings
+        wanted = case.wanted[number]
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        for got, want in zip(outcome.outputs, wanted, strict=True):
+            compare(got, want, case.tolerance, case.tolerance, f"case {number}")
+
+
+# Faults that change no result, by file, rule and the beginning of the line. Why: what the fault
+# lets through is nothing (a row that is its parent's neighbour takes no path, an empty split, a
+# token without a chance), is written over, or is another order of the same numbers.
+HARMLESS = (
+    ("gated_delta_tree.metal", "late", "for (int a = t - 1"),
+    ("gated_delta_tree.metal", "early", "for (int a = 0; a < t"),
+    ("gated_delta_tree.metal", "edge", "for (int a = 0; a < t"),
+    ("small_m_qmm.h", "edge", "return 4 * (BITS > 0"),
+    ("small_m_qmm.metal", "edge", "constexpr int BITS ="),
+    ("verify_attention.metal", "edge", "constexpr int LANES ="),
+    ("verify_attention.metal", "edge", "int total = old"),
+)
+
+
+def harmless(file: str, mutant: Mutant, line: str) -> bool:
+    """Whether a fault of a line is one of those above."""
+    return any(
+        (file, mutant.fault) == (name, fault) and line.strip().startswith(start)
+        for name, fault, start in HARMLESS
+    )
+
+
+def planted(file: str) -> list[Mutant]:
+    """The faults of a file that have to be seen."""
+    lines = read_source(file).splitlines()
+    return [
+        mutant
+        for mutant in mutants(read_source(file))
+        if mutant.fault in FAULTS and not harmless(file, mutant, lines[mutant.line - 1])
+    ]
+
+
+PLANTED = [(file, mutant) for file in sorted(OPERATIONS) for mutant in planted(file)]
+
+
+@pytest.mark.parametrize(
+    ("file", "mutant"), PLANTED, ids=[f"{file}:{m.line}:{m.fault}" for file, m in PLANTED]
+)
+def test_faults_by_rule_are_seen(file: str, mutant: Mutant) -> None:
+    """Every loop, sum and comparison of every kernel, slightly wrong."""
+    assert seen(file, (read_source(file), mutant.text))
+
+
+KNOWN = {
+    "a NaN of an earlier chunk is forgotten": (
+        "verify_accept_prefix.metal",
+        ("broken |= dflash_is_nan(other.value);", "broken = dflash_is_nan(other.value);"),
+    ),
+    "the first token of a chunk belongs to the chunk before it too": (
+        "verify_accept_sample_sums.metal",
+        ("first <= token && token < last", "first <= token && token <= last"),
+    ),
+    "rows 32 to 63 are not looked at": (
+        "verify_accept_sample_draw.metal",
+        ("uint group = 1; group < DFLASH_SIMDGROUPS", "uint group = 2; group < DFLASH_SIMDGROUPS"),
+    ),
+    "splits beyond the short ones begin one row late": (
+        "verify_attention.metal",
+        ("low - start + i", "low - start + i + (threadgroup_position_in_grid.y > 15)"),
+    ),
+    "parts of splits beyond the short ones are left out": (
+        "verify_attention_combine.metal",
+        ("int S = norms_shape[0];", "int S = min(norms_shape[0], 16);"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_faults_beyond_a_border_are_seen(name: str) -> None:
+    """Faults that small shapes do not show: vocabularies over 131,072, positions from 4096 on."""
+    file, edit = KNOWN[name]
+    assert read_source(file).count(edit[0]) == 1
+    assert seen(file, edit)

@@ -1,0 +1,159 @@
+"""MLX builds a library for each text of a kernel: none may be built because a block has other rows.
+
+Inputs of fewer than 8 elements are in another address space, which is another text.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from dflash_mlx.kernels import (
+    gated_delta_replay,
+    gated_delta_tape,
+    gated_delta_tree,
+    small_m_qmm,
+    verify_accept,
+    verify_accept_sample,
+    verify_attention,
+)
+from dflash_mlx.kernels.dispatch import Op
+from dflash_mlx.kernels.source import MetalLauncher, Source
+from dflash_mlx.kernels.verify_attention import Scores
+
+from .attention_rows import block
+from .blocks import sampled
+from .delta_rows import rows
+from .packed import KINDS, rows_of, weights_of
+from .trace import Launch, trace
+
+HEADS = 8  # of queries and of states; no published model has fewer
+SIZES = (1, 2, 4, 7, 8, 9, 17, 64)
+
+
+def attention(count: int) -> Sequence[Any]:
+    """A chain behind as many positions as rows, which are in more splits the more they are."""
+    return *block(range(-1, count - 1), 8 * count, heads=(HEADS, 1)), Scores(0.2)
+
+
+def tape(count: int) -> Sequence[Any]:
+    """A chain."""
+    return rows(count, 1, HEADS, 32, 2, mx.float32, False)
+
+
+def tree(count: int) -> Sequence[Any]:
+    """All rows are roots."""
+    return [*tape(count), [-1] * count]
+
+
+def replay(count: int) -> Sequence[Any]:
+    """All rows of one layer stay."""
+    _, k, v, g, _, state = tape(count)
+    path, number = mx.arange(count, dtype=mx.int32), mx.array([count], mx.int32)
+    return [*(part[None] for part in (state, v, k, g)), path, number, mx.zeros((1, count + 3, 5))]
+
+
+def greedy(count: int) -> Sequence[Any]:
+    """As many drafts, of a small vocabulary."""
+    return mx.zeros((count + 1, 40)), mx.zeros((count,), mx.int32)
+
+
+def drawn(count: int, k: int = 0) -> Sequence[Any]:
+    """As many drafts, from a whole distribution or from candidates, by blocks."""
+    case = sampled(1, count + 1, 40, k)
+    *first, bits = case
+    return (*first[:3], first[3] if k else None, bits, True)
+
+
+CASES: dict[str, tuple[Op, Callable[[int], Sequence[Any]]]] = {
+    "attention": (verify_attention.OP, attention),
+    "tape": (gated_delta_tape.OP, tape),
+    "tree": (gated_delta_tree.OP, tree),
+    "replay": (gated_delta_replay.OP, replay),
+    "greedy": (verify_accept.OP, greedy),
+    "drawn": (verify_accept_sample.OP, drawn),
+    "candidates": (verify_accept_sample.OP, lambda count: drawn(count, 5)),
+}
+
+
+def launches(op: Op, arguments: Sequence[Any], **options: Any) -> list[Launch]:
+    """What an operation launches; nothing runs."""
+    launcher = MetalLauncher()
+    return trace(lambda _: op.launch(launcher, *arguments, **options), mx.zeros(1))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_text_for_all_numbers_of_rows(name: str) -> None:
+    """1 to 64 rows: each kernel of the operation has one text."""
+    op, case = CASES[name]
+    texts = {launch.source for count in SIZES for launch in launches(op, case(count))}
+    assert len(texts) == len(launches(op, case(1)))
+
+
+def test_one_text_for_all_contexts() -> None:
+    """One split or many, with a window or without."""
+    texts = set()
+    for context in (0, 15, 100, 400):
+        for window in (0, 20):
+            case = (*block([-1, 0], context, heads=(HEADS, 2)), Scores(0.2, window=window))
+            texts |= {launch.source for launch in launches(verify_attention.OP, case, split=16)}
+    assert len(texts) == 2
+
+
+def test_products_have_a_text_for_each_size_of_a_threadgroup() -> None:
+    """Not for each number of rows."""
+    weights = weights_of(40, 128, KINDS[1])
+    found = [launches(small_m_qmm.OP, (rows_of(count, 128), weights)) for count in range(1, 65)]
+    texts = {launch.source for (launch,) in found}
+    assert len(texts) == len(small_m_qmm.ROW_COUNTS)
+
+
+def test_without_sinks_nothing_is_made_for_them() -> None:
+    """The two launches are all of an attention; its small arrays are made once a pass."""
+    events: list[str] = []
+
+    def record(event: dict[str, Any]) -> None:
+        if event["type"] == "primitive":
+            events.append(event["name"])
+
+    *arrays, rows_of_pass, scores = attention(9)
+    made = rows_of_pass.splits(scores, verify_attention.SPLIT)
+    launch: Any = partial(verify_attention.launch, MetalLauncher())
+    mx.export_function(record, lambda *xs: launch(*xs, rows_of_pass, scores), *arrays)
+    assert events == ["CustomKernel"] * 2
+    assert rows_of_pass.splits(Scores(0.2), verify_attention.SPLIT) is made
+    assert rows_of_pass.splits(Scores(0.2, window=3), verify_attention.SPLIT) is not made
+
+
+def test_mlx_names_a_kernel_by_all_that_its_text_depends_on() -> None:
+    """One name of ours is enough: dtypes, address spaces and template arguments are in MLX's.
+
+    With one name for two texts MLX would compile anew at every change from one to the other.
+    """
+    source = Source("selector_walk", ("a",), ("o",))
+    launcher, found = MetalLauncher(), {}
+    few, many = mx.zeros((3,)), mx.zeros((8,))
+    for x in (few, many, mx.array(1.0), many.astype(mx.bfloat16)):
+        for dtype in (mx.float32, mx.float16):
+            for k in (1, 2):
+                (launch,) = trace(partial(launched, launcher, source, dtype, k), x)
+                assert launch.name.startswith("custom_kernel_dflash_selector_walk")
+                found[launch.name] = launch.source
+    assert len(found) == len(set(found.values())) == 16
+
+
+def launched(
+    launcher: MetalLauncher, source: Source, dtype: mx.Dtype, k: int, x: mx.array
+) -> list[mx.array]:
+    """One launch with one input and one output."""
+    return launcher(
+        source,
+        [x],
+        grid=(1, 1, 1),
+        threadgroup=(1, 1, 1),
+        output_shapes=[(1,)],
+        output_dtypes=[dtype],
+        template=[("K", k)],
+    )
