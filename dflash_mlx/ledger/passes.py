@@ -5,7 +5,9 @@ gigabytes takes little memory. Knows targets and drafters; counts nothing.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,8 @@ def lazy_model(config: dict[str, Any], mode: str) -> nn.Module:
     model = classes[0](classes[1].from_dict(given))
     model.set_dtype(mx.bfloat16)
     if mode == "affine":
-        model, _ = quantize_model(model, config, 64, 4)
+        with redirect_stdout(StringIO()):  # where mlx-lm prints the bits
+            model, _ = quantize_model(model, config, 64, 4)
     else:
 
         def experts(path: str, module: nn.Module) -> bool:
