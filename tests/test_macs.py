@@ -52,20 +52,20 @@ def known(mac: Mac, costs: Costs) -> Costs:
 
 # The least rate of all pairs on all chips over the best fixed width's, and the mean. Which is best
 # is known only afterwards; where drafts gain little, a text is over before that is sure.
-BARS = [(GOOD, 0.95, 1.0), (FAIR, 0.88, 0.985), (POOR, 0.92, 0.97), (WRONG, 0.98, 0.985)]
+BARS = [(GOOD, 0.95, 1.0), (FAIR, 0.9, 0.985), (POOR, 0.92, 0.97), (WRONG, 0.98, 0.985)]
 
 
 @pytest.mark.parametrize(
     ("drafter", "least", "mean"), BARS, ids=["good", "fair", "poor", "hopeless"]
 )
-def test_auto_is_near_the_best_width_and_never_below_plain_steps(
+def test_auto_is_near_the_best_width_and_not_below_plain_steps(
     drafter: Drafter, least: float, mean: float
 ) -> None:
     """Guards what waits for drafts that lose, and what learns which widths pay."""
     over_best = dict[str, float]()
     for mac in [Mac(chip, pair) for chip in CHIPS for pair in PAIRS]:
         over_best[str(mac)], over_plain = rates(mac, drafter)
-        assert over_plain > 0.97, str(mac)
+        assert over_plain > 0.955, str(mac)
     assert min(over_best.values()) > least, over_best
     assert np.mean([*over_best.values()]) > mean
 

@@ -289,7 +289,7 @@ HALF_TRAINED = [Drafter(mean, noise=1.0) for mean in (-2.0, -1.5, -1.0, -0.5)]
 def test_rounds_that_are_late_among_plain_steps() -> None:
     """What looks like a small gain, and is a loss each time it is tried, is soon left."""
     rates = [among_plain_steps(d, seed) for d in HALF_TRAINED for seed in range(4)]
-    assert np.mean(rates) > 0.973
+    assert np.mean(rates) > 0.975
     assert min(rates) > 0.97
 
 

@@ -23,6 +23,8 @@ from .drift import Drift
 from .policy import Outcome, PolicyState, Text
 from .worth import Worth
 
+BUILT = 2.4  # times that the first round of a width is late by if kernels were built in it
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -155,7 +157,8 @@ class Auto:
         verified = sum(done.verified for done in rounds)
         plain = self._pass(size)
         spent = expected = self._drafting + self._pass(size + verified)
-        if seconds is not None and seconds > 0 and self._known(size + verified):
+        known = self._known(size + verified)
+        if seconds is not None and seconds > 0 and (known or seconds < BUILT * expected):
             spent = self._drift.learn(self._measured(size + verified), expected, seconds)
         tokens, took = self._rate
         tokens += sum(done.committed for done in rounds)
@@ -176,7 +179,7 @@ class Auto:
                 done.belief.doubt()
 
     def _known(self, rows: int) -> bool:
-        """Whether there was a pass of so many rows; the first may have built kernels."""
+        """Whether there was a pass of so many rows; from now on there was."""
         known = rows in self._passes
         self._passes.add(rows)
         return known
