@@ -90,7 +90,8 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
     """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
 
-    A sliding layer holds at most its window, a recurrent layer a state of constant size.
+    A sliding layer holds at most its window, a recurrent layer a state of constant size. The free
+    rows behind a window, at most 256 a layer, are left out: they are small beside the weights.
     """
     config = text_config(config)
     window = config.get("sliding_window") or tokens
