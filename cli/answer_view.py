@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .terminal.output import Output
+from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def common_stats(stats: "Stats", finish_reason: str) -> str:
     """The numbers that both stats lines begin with."""
     if not stats.generated:
         return "  stopped while the prompt was read"
-    line = f"  {stats.generated:,} token{'' if stats.generated == 1 else 's'}"
+    line = "  " + format_count(stats.generated, "token", "tokens")
     if finish_reason == "interrupted":
         line = f"  stopped · {line.strip()} kept"
     if stats.tokens_per_second:

@@ -6,6 +6,7 @@ from pathlib import Path
 from dflash_mlx.errors import UsageError
 
 from ..terminal.interrupt import LeaveChat
+from ..terminal.output import format_count
 from . import transcript
 from .state import ChatState, shorten
 from .transcript import Chat
@@ -34,7 +35,7 @@ def load_chat(state: ChatState, name: str) -> None:
 
 def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
     """Describe a loaded chat, and say when it was saved with another target."""
-    turns = f"{len(chat.turns):,} turn{'' if len(chat.turns) == 1 else 's'}"
+    turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
     if chat.turns:
         state.print_line(f"  last prompt: {shorten(chat.turns[-1].prompt)}", "dim")

@@ -2,7 +2,7 @@
 
 from ..kernel_notes import kernels_line
 from ..terminal.bars import position_rows
-from ..terminal.output import Output, format_bytes
+from ..terminal.output import Output, format_bytes, format_count
 from .dialogue import Dialogue
 
 
@@ -16,7 +16,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     if dialogue.last is not None:
         stats = dialogue.last.stats
         drafts = (
-            f" · {count(stats.verifies, 'verify', 'verifies')} · {stats.accepted:,} of "
+            f" · {format_count(stats.verifies, 'verify', 'verifies')} · {stats.accepted:,} of "
             f"{stats.drafted:,} drafts accepted ({stats.acceptance_rate:.1%}) · "
             f"τ {stats.acceptance_length:.2f}"
             if stats.verifies
@@ -45,7 +45,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     totals = dialogue.totals
     used = len(dialogue.session.sequence.tokens)
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
-    answers = count(totals.answers, "answer", "answers")
+    answers = format_count(totals.answers, "answer", "answers")
     lines.append(
         labelled_line(
             "conversation",
@@ -58,7 +58,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
         lines.append(labelled_line("kernels", line))
     cache = dialogue.session.sequence.target_cache
     if cache.needs_snapshots:
-        places = count(cache.snapshots, "place", "places") + " to go back to"
+        places = format_count(cache.snapshots, "place", "places") + " to go back to"
         limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
         lines.append(
             labelled_line("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")
@@ -75,11 +75,6 @@ def policy_lines(dialogue: Dialogue) -> list[str]:
 
     chosen = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
     return [labelled_line("chosen", chosen), labelled_line("why", policy.reason)]
-
-
-def count(number: int, one: str, many: str) -> str:
-    """A number and its noun."""
-    return f"{number:,} {one if number == 1 else many}"
 
 
 def labelled_line(name: str, text: str) -> str:

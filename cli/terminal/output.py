@@ -160,6 +160,11 @@ def format_bytes(count: int) -> str:
     return f"{count} bytes"
 
 
+def format_count(number: int, one: str, many: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def stderr_columns() -> int:
     """Columns of the terminal on stderr; 0 when unknown."""
     try:

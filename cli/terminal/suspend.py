@@ -5,10 +5,11 @@ Knows signals and terminal flags; what must be erased first is told by its calle
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
+
+from .line_editor import terminal_flags
 
 
 @contextmanager
@@ -17,13 +18,15 @@ def suspendable(erase: Callable[[], None]) -> Iterator[None]:
 
     A shell without job control ignores Ctrl-Z as before.
     """
+    from termios import ECHO, ICANON
+
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN:
         yield
         return
 
     def stop(number: int, frame: Any) -> None:
         erase()
-        with default_terminal():
+        with terminal_flags(lambda flags: flags | ECHO | ICANON):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)  # returns after `fg`
             signal.signal(number, stop)
@@ -33,24 +36,3 @@ def suspendable(erase: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTSTP, previous)
-
-
-@contextmanager
-def default_terminal() -> Iterator[None]:
-    """Echo and line input inside; before and after, the flags that are set now."""
-    import termios
-
-    try:
-        flags = termios.tcgetattr(sys.stdin)
-    except (OSError, ValueError, termios.error):  # not a terminal
-        yield
-        return
-    shown = [*flags]
-    shown[3] |= termios.ECHO | termios.ICANON
-    with suppress(termios.error):
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, shown)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, flags)
