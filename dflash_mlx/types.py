@@ -55,6 +55,11 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
+    def filtered(self) -> bool:
+        """Whether some tokens can never be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    @property
     def penalised(self) -> bool:
         """Whether earlier tokens change the distribution of the next one."""
         off = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) == (1, 0, 0)
