@@ -4,10 +4,8 @@ A chat template and a `Sequence`. Knows templates and text; does not know the te
 messages.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .arguments import check_names
@@ -17,6 +15,7 @@ from .chat.text import Reader
 from .errors import UsageError
 from .pair import Pair
 from .policy.policy import PolicyState
+from .reply import Progress, Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
@@ -24,7 +23,19 @@ from .thread import mlx_thread
 from .types import Block, SamplingParams
 
 Prompt = str | list[dict[str, Any]] | list[int]
-Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """A request, and what the text around it tells.
+
+    snapshot_at: after how many prompt tokens the next prompt may go on otherwise. opening: the
+    tokens that the answer goes on from, after the messages.
+    """
+
+    request: Request
+    snapshot_at: int
+    opening: tuple[int, ...]
 
 
 def silent(done: int, total: int) -> None:
@@ -95,6 +106,42 @@ class Session:
         and whatever else the template reads; only a content of several text parts becomes one text.
         A call that the answer makes is text of the answer.
         """
+        prompted = self.prepare(
+            prompt,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            block_size=block_size,
+            accept=accept,
+            tree_budget=tree_budget,
+            chain_seed=chain_seed,
+            stop=stop,
+            think=think,
+            reasoning_effort=reasoning_effort,
+            tools=tools,
+            raw=raw,
+        )
+        return self.begin(prompted).blocks(on_prefill)
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        *,
+        sampling: SamplingParams | None = None,
+        max_tokens: int = 512,
+        block_size: int | None = None,
+        accept: str = "match",
+        tree_budget: int | None = None,
+        chain_seed: bool = False,
+        stop: Sequence[str] = (),
+        think: bool | None = None,
+        reasoning_effort: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        raw: bool = False,
+    ) -> Prompted:
+        """A prompt as tokens with what is asked for, for `begin`; the arguments are `stream`'s.
+
+        Nothing is computed by a model.
+        """
         target = self.pair.target
         options = TemplateOptions(think, reasoning_effort, tools or None)
         request = Request(
@@ -110,66 +157,17 @@ class Session:
             accept=accept,
         )
         snapshot_at, opening = self._turn(prompt, list(request.prompt), options, raw)
-        engine = self.pair.engine
-        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, snapshot_at)
-        reader = Reader(target.tokenizer, opening, request.stop)
-        self.stats = Stats(
-            prompt_tokens=len(request.prompt),
-            cached_tokens=cached,
-            lost_tokens=lost,
-            seed=None if request.sampling.greedy else self.sequence.now.rule.keys.seed,
-        )
-        return self._blocks(request, reader, self.stats, on_prefill)
+        return Prompted(request, snapshot_at, tuple(opening))
 
-    def _blocks(
-        self, request: Request, reader: Reader, stats: Stats, on_prefill: Progress
-    ) -> Generator[Block]:
-        """Read the prompt, then give out the blocks with their text."""
-        thread, engine, sequence = mlx_thread(), self.pair.engine, self.sequence
-        total = len(request.prompt) - stats.cached_tokens
-        # A round runs while the caller has the last one's block, where that can be taken back.
-        drafting = sequence.now.block_size > 1
-        ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
-        asked: deque[Future[Block]] = deque()
-        try:
-            on_prefill(0, total)
-            while True:
-                if self.stats is not stats:
-                    raise UsageError(
-                        "this session has begun another answer.",
-                        hint="use one session for each conversation",
-                    )
-                more = (ahead if stats.generated else 1) - len(asked)
-                asked.extend(thread.ask(engine, sequence) for _ in range(more))
-                block = asked.popleft().result()
-                if not stats.generated:
-                    on_prefill(total - sequence.unread, total)
-                if not block.tokens:
-                    continue
-                stats.record(block)
-                block = self._readable(block, reader)
-                yield block
-                if block.finish_reason:
-                    return
-        finally:
-            for one in asked:
-                one.cancel()
-            if self.stats is stats:
-                shown = len(request.prompt) + stats.generated - 1
-                thread.call(engine.stop, sequence, shown if stats.generated else None)
-
-    def _readable(self, block: Block, reader: Reader) -> Block:
-        """A block with its text, which may end the answer."""
-        eos = self.pair.target.eos_ids
-        piece = reader.read([token for token in block.tokens if token not in eos])
-        text, thinking, reason = piece.text, piece.thinking, block.finish_reason
-        if piece.stopped:
-            reason = "stop"
-        elif reason:
-            last = reader.finish()
-            text, thinking = text + last.text, thinking + last.thinking
-            reason = "stop" if last.stopped else reason
-        return replace(block, text=text, thinking=thinking, finish_reason=reason)
+    def begin(self, prompted: Prompted) -> Reply:
+        """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
+        engine, request = self.pair.engine, prompted.request
+        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, prompted.snapshot_at)
+        reader = Reader(self.pair.target.tokenizer, prompted.opening, request.stop)
+        reply = Reply(engine, self.sequence, request, reader)
+        reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
+        self.stats = reply.stats
+        return reply
 
     def _turn(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
