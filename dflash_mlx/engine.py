@@ -153,11 +153,13 @@ class Engine:
         """
         target, prompt = self.target, request.prompt
         room = target.context_length - len(prompt)
-        if min(prompt) < 0 or max(prompt) >= target.vocab_size:
-            raise UsageError(
-                f"a prompt token is outside the vocabulary of {target.vocab_size}.",
-                hint="use ids of this target's tokenizer",
-            )
+        biased = [token for token, _ in request.sampling.logit_bias]
+        for what, tokens in (("a prompt token", prompt), ("a token of logit_bias", biased)):
+            if min(tokens, default=0) < 0 or max(tokens, default=0) >= target.vocab_size:
+                raise UsageError(
+                    f"{what} is outside the vocabulary of {target.vocab_size}.",
+                    hint="use ids of this target's tokenizer",
+                )
         if room < 1:
             raise UsageError(
                 f"the prompt has {len(prompt):,} tokens, the context holds "

@@ -85,6 +85,7 @@ class Session:
         tree_budget: int | None = None,
         chain_seed: bool = False,
         stop: Sequence[str] = (),
+        logprobs: int | None = None,
         think: bool | None = None,
         reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
@@ -95,7 +96,8 @@ class Session:
 
         `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
         rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
-        if not given, at most 1024), with the greedy chain in it if `chain_seed`.
+        if not given, at most 1024), with the greedy chain in it if `chain_seed`. With `logprobs`
+        blocks tell each token's log-probability, and so many of the likeliest in its place.
         `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
         keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
         wrong later.
@@ -115,6 +117,7 @@ class Session:
             tree_budget=tree_budget,
             chain_seed=chain_seed,
             stop=stop,
+            logprobs=logprobs,
             think=think,
             reasoning_effort=reasoning_effort,
             tools=tools,
@@ -133,6 +136,7 @@ class Session:
         tree_budget: int | None = None,
         chain_seed: bool = False,
         stop: Sequence[str] = (),
+        logprobs: int | None = None,
         think: bool | None = None,
         reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
@@ -155,6 +159,7 @@ class Session:
             tree_budget=tree_budget,
             chain_seed=chain_seed,
             accept=accept,
+            logprobs=logprobs,
         )
         snapshot_at, opening = self._turn(prompt, list(request.prompt), options, raw)
         return Prompted(request, snapshot_at, tuple(opening))

@@ -173,9 +173,10 @@ def recent(tokens: list[int]) -> mx.array:
 
 
 def penalties(params: SamplingParams) -> list:
-    """mlx-lm's processors for these parameters; an empty list when all penalties are off."""
+    """mlx-lm's processors for biases and penalties; an empty list when all are off."""
     repetition = params.repetition_penalty
     return make_logits_processors(
+        logit_bias=dict(params.logit_bias) or None,
         repetition_penalty=None if repetition == 1 else repetition,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
