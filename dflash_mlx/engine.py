@@ -48,6 +48,7 @@ class Engine:
         self.target, self.drafter = target, drafter
         self.policies = Policies(target, drafter)
         self.chunk = CHUNK
+        self.passes = self.rows = 0  # of the target so far
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
@@ -104,6 +105,8 @@ class Engine:
         parts = {s: rows_of(s, draft) for s, draft in drafts.items() if s not in passes}
         for group in self._passes_for(parts):
             passes.update(zip(group, self.target.read([parts[s] for s in group]), strict=True))
+            self.passes += 1
+            self.rows += sum(parts[s].tokens.size for s in group)
         return passes
 
     def _accept(self, drafts: Drafts, passes: Passes) -> tuple[Arrays, Arrays]:
@@ -129,6 +132,8 @@ class Engine:
         parts = {s: s.rows(choice, Draft.none().tokens) for s, choice in choices.items()}
         for group in self._passes_for(parts):
             found = self.target.read([parts[s] for s in group])
+            self.passes += 1
+            self.rows += len(group)
             mx.async_eval([part.logits for part in found])
             self._passes_ahead.update(zip(group, found, strict=True))
 

@@ -30,12 +30,13 @@ class Prompted:
     """A request, and what the text around it tells.
 
     snapshot_at: after how many prompt tokens the next prompt may go on otherwise. opening: the
-    tokens that the answer goes on from, after the messages.
+    tokens that the answer goes on from, after the messages. split: thinking apart from text.
     """
 
     request: Request
     snapshot_at: int
     opening: tuple[int, ...]
+    split: bool = True
 
 
 def silent(done: int, total: int) -> None:
@@ -168,7 +169,8 @@ class Session:
         """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
         engine, request = self.pair.engine, prompted.request
         cached, lost = mlx_thread().call(engine.begin, self.sequence, request, prompted.snapshot_at)
-        reader = Reader(self.pair.target.tokenizer, prompted.opening, request.stop)
+        tokenizer, opening = self.pair.target.tokenizer, prompted.opening
+        reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
         reply = Reply(engine, self.sequence, request, reader)
         reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
         self.stats = reply.stats
