@@ -91,13 +91,13 @@ class Server:
         self.app = Starlette(
             routes=routes,
             middleware=layers,
-            exception_handlers={Exception: refuse, HTTPException: refuse},
+            exception_handlers={Problem: refuse, HTTPException: refuse},
         )
 
     def _endpoint(self, api: Api) -> Callable[[Request], Awaitable[Response]]:
         """The endpoint of one API."""
 
-        async def answer(request: Request) -> Response:
+        async def found_answer(request: Request) -> Response:
             body = read_body(api.fields, read_json(await request.body()))
             check_model(body.model, self.settings)
             job = api.job_of(body, self.pair, self.settings)
@@ -119,6 +119,12 @@ class Server:
             finally:
                 self.runner.release(choices)
             return Response(status_code=499) if found is None else JSONResponse(found)
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await found_answer(request)
+            except Exception as error:
+                return problem_reply(as_problem(error), api.path)
 
         return answer
 
@@ -187,7 +193,10 @@ class Watch:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """An exception as an answer in the shape of the API that was asked."""
-    if isinstance(error, HTTPException):
-        error = Problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}.")
-    return problem_reply(as_problem(error), request.url.path)
+    """A path or a method that there is not, as an answer in the shape of the API that was asked."""
+    if not isinstance(error, HTTPException):
+        return problem_reply(as_problem(error), request.url.path)
+    message = f"{request.method} {request.url.path:.200}: {error.detail}."
+    found = problem_reply(Problem(error.status_code, message), request.url.path)
+    found.headers.update(error.headers or {})
+    return found
