@@ -9,6 +9,7 @@ from .pair import Pair
 from .request import Mode
 from .session import Progress, Prompt, Session, silent
 from .stats import Stats
+from .structure.grammar import Grammar
 from .types import Block, SamplingParams
 
 
@@ -39,6 +40,8 @@ def stream(
     think: bool | None = None,
     reasoning_effort: str | None = None,
     tools: Sequence[dict[str, Any]] | None = None,
+    schema: dict[str, Any] | str | None = None,
+    grammar: Grammar | str | None = None,
     raw: bool = False,
     on_prefill: Progress = silent,
 ) -> Iterator[Block]:
@@ -55,6 +58,8 @@ def stream(
         think=think,
         reasoning_effort=reasoning_effort,
         tools=tools,
+        schema=schema,
+        grammar=grammar,
         raw=raw,
         on_prefill=on_prefill,
     )
@@ -76,6 +81,8 @@ def generate(
     think: bool | None = None,
     reasoning_effort: str | None = None,
     tools: Sequence[dict[str, Any]] | None = None,
+    schema: dict[str, Any] | str | None = None,
+    grammar: Grammar | str | None = None,
     raw: bool = False,
     on_prefill: Progress = silent,
 ) -> Result:
@@ -94,6 +101,8 @@ def generate(
             think=think,
             reasoning_effort=reasoning_effort,
             tools=tools,
+            schema=schema,
+            grammar=grammar,
             raw=raw,
             on_prefill=on_prefill,
         )

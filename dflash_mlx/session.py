@@ -20,6 +20,7 @@ from .policy.policy import PolicyState
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
+from .structure.grammar import Grammar, asked_grammar
 from .thread import mlx_thread
 from .types import Block, SamplingParams
 
@@ -77,6 +78,8 @@ class Session:
         think: bool | None = None,
         reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
+        schema: dict[str, Any] | str | None = None,
+        grammar: Grammar | str | None = None,
         raw: bool = False,
         on_prefill: Progress = silent,
     ) -> Generator[Block]:
@@ -94,11 +97,21 @@ class Session:
         the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
         and whatever else the template reads; only a content of several text parts becomes one text.
         A call that the answer makes is text of the answer.
+
+        `schema` is a JSON schema, an object or its text; `grammar` a `Grammar`, or a text in
+        llguidance's dialect of Lark. The text of the answer, behind its thinking, follows it in all
+        modes, exactly as if each token had been chosen plainly among those that are allowed. It
+        ends where nothing can follow; `max_tokens` may end it before that. The model is not told.
         """
         target = self.pair.target
         options = TemplateOptions(think, reasoning_effort, tools or None)
+        asked = asked_grammar(schema, grammar)
+        if asked is not None:  # here, where nobody waits for it but the caller
+            target.compiler.compile(asked)
+        ids = self._ids(prompt, options, raw)
+        snapshot_at, opening = self._turn(prompt, ids, options, raw)
         request = Request(
-            prompt=tuple(self._ids(prompt, options, raw)),
+            prompt=tuple(ids),
             sampling=sampling or SamplingParams(),
             max_tokens=max_tokens,
             stop_ids=target.eos_ids,
@@ -108,8 +121,9 @@ class Session:
             tree_budget=tree_budget,
             chain_seed=chain_seed,
             accept=accept,
+            grammar=asked,
+            opening=tuple(opening),
         )
-        snapshot_at, opening = self._turn(prompt, list(request.prompt), options, raw)
         engine = self.pair.engine
         cached, lost = mlx_thread().call(engine.begin, self.sequence, request, snapshot_at)
         reader = Reader(target.tokenizer, opening, request.stop)
