@@ -149,7 +149,7 @@ class Plain:
 
     def follow(self, text: list[int]) -> tuple[np.ndarray, bool, bool]:
         """What the grammar allows after a text, whether it is whole, and whether it is legal."""
-        matcher = llguidance.LLMatcher(trie(self.target), self.source)
+        matcher = llguidance.LLMatcher(trie(self.target), self.source, log_level=0)
         legal = not text or matcher.consume_tokens(text)
         bits = allocate_token_bitmask(1, self.target.vocab_size)
         fill_next_token_bitmask(matcher, bits)

@@ -64,10 +64,10 @@ class Compiler:
         """
         if request.grammar is None:
             return None
-        matcher = self.compile(request.grammar).deep_copy()
+        compiled = self.compile(request.grammar)
         opening = request.prompt if request.opening is None else request.opening
         lead = lead_after(self._tokenizer, opening)
-        return Constraint(matcher, lead, self._read()[1], self._ends | request.stop_ids)
+        return Constraint(compiled, lead, self._read()[1], self._ends | request.stop_ids)
 
     def _read(self) -> "tuple[LLTokenizer, Masks]":
         """The vocabulary, read once."""

@@ -41,18 +41,24 @@ class Masks:
 class Constraint:
     """The state of one answer: a lead, where thinking may come first, then the matcher.
 
-    ends: tokens that end an answer; they are allowed where the grammar accepts, never in a lead.
+    compiled: the matcher at its beginning, of which copies are used. ends: tokens that end an
+    answer; they are allowed where the grammar accepts, never in a lead.
     """
 
-    def __init__(self, matcher: "LLMatcher", lead: Lead | None, masks: Masks, ends: frozenset[int]):
-        self._matcher, self._lead, self._masks, self._ends = matcher, lead, masks, ends
-        self._read = 0  # tokens that the matcher has read
+    def __init__(
+        self, compiled: "LLMatcher", lead: Lead | None, masks: Masks, ends: frozenset[int]
+    ):
+        self._compiled, self._lead, self._masks = compiled, lead, masks
+        self._ends = frozenset(token for token in ends if token < 32 * masks.words)
+        self._matcher = compiled.deep_copy()
+        self._read: list[int] = []  # by the matcher
+        self._fault = ""  # why the grammar cannot go on
         self._known: dict[tuple[int, ...], np.ndarray] = {}  # masks after paths of this round
 
     def fork(self) -> "Constraint":
         """A copy that goes on by itself."""
         twin = copy(self)
-        twin._matcher, twin._known = self._matcher.deep_copy(), {}
+        twin._matcher, twin._read, twin._known = self._matcher.deep_copy(), [*self._read], {}
         return twin
 
     @property
@@ -67,10 +73,10 @@ class Constraint:
         """
         self._known.clear()
         for count, token in enumerate(tokens, 1):
-            if not self._step(token):
-                why = self._matcher.get_error().strip().splitlines()
+            if self._fault or not self._step(token):
+                why = self._fault or self._matcher.get_error() or "no token of the target fits it"
                 raise DFlashError(
-                    f"the grammar cannot go on here ({why[0] if why else 'no token fits it'}).",
+                    f"the grammar cannot go on here ({why.strip().splitlines()[0]}).",
                     hint="make the schema or the grammar simpler",
                 )
             if self.ended:
@@ -151,7 +157,7 @@ class Constraint:
         with self._trial():
             for place in range(len(rows)):
                 if self._lead is None:
-                    self._masks.fill(self._matcher, tokens[place:], rows[place:])
+                    self._fill(rows[place:], tokens[place:])
                     break
                 rows[place] = self._row()
                 if place < len(tokens) and not self._step(tokens[place]):
@@ -182,7 +188,8 @@ class Constraint:
         lead = self._lead
         if lead is None or lead.begins:
             if self._matcher.try_consume_tokens([token]) == 1:
-                self._lead, self._read = None, self._read + 1
+                self._read.append(token)
+                self._lead = None
                 return True
             if lead is None:
                 return False
@@ -195,19 +202,23 @@ class Constraint:
     @contextmanager
     def _trial(self) -> Iterator[None]:
         """Steps in it are taken back."""
-        lead, read = self._lead, self._read
+        lead, read = self._lead, len(self._read)
         try:
             yield
         finally:
-            if self._read > read:
-                self._matcher.rollback(self._read - read)
-            self._lead, self._read = lead, read
+            if self._matcher.is_error():  # which is for ever, also where only a draft led to it
+                self._matcher = self._compiled.deep_copy()
+                self._matcher.consume_tokens(self._read[:read])
+            elif len(self._read) > read:
+                self._matcher.rollback(len(self._read) - read)
+            del self._read[read:]
+            self._lead = lead
 
     def _row(self) -> np.ndarray:
         """The mask [words] where the answer stands now."""
         lead, rows = self._lead, np.zeros((1, self._masks.words), dtype=np.int32)
         if lead is None or lead.begins:
-            self._masks.fill(self._matcher, [], rows)
+            self._fill(rows, [])
         if lead is None:
             return rows[0]
         bits = rows[0].view(np.uint32)
@@ -218,3 +229,8 @@ class Constraint:
         for token in lead.takes or ():
             bits[token // 32] |= np.uint32(1 << token % 32)
         return rows[0]
+
+    def _fill(self, rows: np.ndarray, drafts: list[int]) -> None:
+        """The matcher's masks before and after drafts, into the first rows [1 + drafts, words]."""
+        self._masks.fill(self._matcher, drafts, rows)
+        self._fault = self._fault or self._matcher.get_error()
