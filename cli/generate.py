@@ -107,7 +107,8 @@ def generate(
     baseline = None
     with Interrupt() as interrupt:
         if compare:
-            warm_up(Session(pair, mode=model_options.mode), request, options, out, interrupt)
+            warm = Session(pair, mode=model_options.mode, shares=False)
+            warm_up(warm, request, options, out, interrupt)
         session = Session(pair, mode=model_options.mode)
         answer = answer_prompt(session, request, view, interrupt, **options)
         if interrupt.requested_twice:

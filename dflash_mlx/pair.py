@@ -24,6 +24,7 @@ from .engine import Engine
 from .errors import DFlashError, first_line
 from .files.checkpoint import check_weights, header
 from .hub import resolve
+from .prefix_cache.limits import default_limit
 from .proof.exact import check_exact
 from .proof.results import proven
 from .proof.shapes import Shapes
@@ -63,6 +64,7 @@ def load(
     no_draft: bool = False,
     trust_remote_code: bool = False,
     exact: bool = False,
+    cache_ram: int | None = None,
     on_download: resolve.Progress | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
@@ -71,8 +73,10 @@ def load(
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
-    the bits of plain decoding in every mode, also at 16 bits or quantised. Raises DFlashError when
-    something is missing, damaged, not supported, not exact, or does not fit together.
+    the bits of plain decoding in every mode, also at 16 bits or quantised. `cache_ram` are bytes
+    for the prefix cache: None is a quarter of the memory that the models leave, 0 is off. Raises
+    DFlashError when something is missing, damaged, not supported, not exact, or does not fit
+    together.
     """
     check_bits(draft_bits)
     if target is not None and not resolve.is_hub_id(target):
@@ -89,7 +93,9 @@ def load(
         if draft_path is not None and draft_config is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
             drafter = load_drafter(draft_path, draft_config, loaded, bits)
-        return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+        pair = with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+        pair.engine.prefixes.limit = default_limit() if cache_ram is None else cache_ram
+        return pair
 
     return mlx_thread().call(load_models)
 
@@ -132,10 +138,13 @@ def with_drafter(
         bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
         drafter = load_drafter(path, config, pair.target, bits)
         try:
-            return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+            other = with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
         except BaseException:
             pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
             raise
+        pair.engine.prefixes.clear()
+        other.engine.prefixes.limit = pair.engine.prefixes.limit
+        return other
 
     return mlx_thread().call(load_other)
 

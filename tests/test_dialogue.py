@@ -130,7 +130,7 @@ class Watched:
             assert said.tokens == tokens[: len(said.tokens)]
         else:
             assert (said.tokens, said.finish_reason) == (tokens, reason)
-        assert said.stats.cached_tokens == shared
+        assert said.stats.cached_tokens >= shared  # another conversation may give more
         self.cached += said.stats.cached_tokens
 
 
