@@ -55,8 +55,8 @@ class Engine:
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
         """One round: what each sequence commits, or why it cannot go on.
 
-        A sequence whose prompt is not read to its end commits an empty block. After an interrupt
-        what was not committed is undone; after a fault the sequences forget what they have read.
+        A sequence whose prompt is not read to its end commits an empty block. Whatever is raised,
+        what was not committed is undone.
         """
         began = perf_counter()
         try:
@@ -67,13 +67,10 @@ class Engine:
             self._run_steps_ahead(drafts, choices)
             found = self._commit(drafts, passes, outcomes)
             self._learn(found, drafts, chosen, perf_counter() - began)
-        except BaseException as error:
+        except BaseException:
             for sequence in sequences:
                 self._passes_ahead.pop(sequence, None)
-                if isinstance(error, Exception):
-                    sequence.clear()  # its arrays may be those that cannot be computed
-                else:
-                    sequence.rewind(len(sequence.tokens))
+                sequence.rewind(len(sequence.tokens))
             raise
         return [one.block if isinstance(one, Committed) else one for one in found.values()]
 

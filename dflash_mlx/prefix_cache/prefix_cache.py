@@ -95,7 +95,7 @@ class PrefixCache:
     def _add(self, sequence: Sequence, parent: Segment, start: int, tokens: np.ndarray) -> Segment:
         end = start + len(tokens)
         found = Segment(start, tokens, parent, sequence.target_cache.copy_rows(start, end))
-        mx.async_eval(found.target)
+        mx.eval(found.target)
         parent.children[start, int(tokens[0])] = found
         self.segments.add(found)
         self.nbytes += found.nbytes
@@ -108,7 +108,7 @@ class PrefixCache:
         if segment.draft is not None or cache is None or not whole or cache.offset < segment.end:
             return
         segment.draft = cache.copy_rows(segment.start, segment.end)
-        mx.async_eval(segment.draft)
+        mx.eval(segment.draft)
         self.nbytes += count_bytes(segment.draft)
 
     def _keep_snapshots(self, stretch: Stretch, snapshots: dict[int, Snapshot]) -> None:
