@@ -19,6 +19,7 @@ from .chat.text import Reader
 from .errors import DFlashError, UsageError
 from .pair import Pair
 from .policy.policy import PolicyState
+from .prefix_cache.prefix_cache import read_ahead
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
@@ -115,8 +116,10 @@ class Session:
             accept=accept,
         )
         snapshots_at, opening = self._turn(prompt, list(request.prompt), options, raw)
-        engine = self.pair.engine
-        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, *snapshots_at)
+        engine, call = self.pair.engine, mlx_thread().call
+        drafting = self.mode != "baseline"
+        read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
+        cached, lost = call(engine.begin, self.sequence, request, *snapshots_at)
         reader = Reader(target.tokenizer, opening, request.stop)
         self.stats = Stats(
             prompt_tokens=len(request.prompt),
