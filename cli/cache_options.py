@@ -2,9 +2,14 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from .options import option
+from .terminal.output import Output
+from .terminal.spinner import Spinner
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair
 
 
 def parse_size(value: str | int) -> int:
@@ -30,6 +35,23 @@ class CacheOptions:
             help="Memory for beginnings of prompts, 0: none. [a quarter of what models leave]",
         ),
     ] = None
+    cache_disk: Annotated[
+        int,
+        option(
+            "--cache-disk",
+            metavar="SIZE",
+            parser=parse_size,
+            help="Keep them on disk too, for the next start; see `dflash cache`. [0: do not]",
+        ),
+    ] = 0
 
 
 NO_CACHE = CacheOptions(cache_ram=0)
+
+
+def finish_writing(pair: "Pair | None", out: Output) -> None:
+    """Wait until what was read is on disk; shown where it takes more than a second."""
+    disk = None if pair is None else pair.engine.prefixes.disk
+    if disk is not None:
+        with Spinner(out, "keeping what was read for the next time"):
+            disk.wait()

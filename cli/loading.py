@@ -42,6 +42,7 @@ def load_downloaded(
             trust_remote_code=model_options.trust_remote_code,
             exact=model_options.exact,
             cache_ram=cache_options.cache_ram,
+            cache_disk=cache_options.cache_disk,
         )
 
 

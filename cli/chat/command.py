@@ -13,7 +13,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..cache_options import CacheOptions
+from ..cache_options import CacheOptions, finish_writing
 from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
@@ -90,6 +90,9 @@ def chat(
         saved = transcript.load(name)
     params = sampling_options.params()
     model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
+    if no_history and cache_options.cache_disk:
+        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
+        cache_options = replace(cache_options, cache_disk=0)
     pair, load_seconds = load_pair(model_options, out, cache_options)
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)
@@ -120,11 +123,14 @@ def chat(
         if interactive:
             show_loaded(state, name, saved)
             state.print_line("")
-    if interactive:
-        with echo_off(), suspendable(out.erase_live):
-            chat_loop(state, no_history=no_history)
-    else:
-        answer_piped_prompt(state, piped_prompt)
+    try:
+        if interactive:
+            with echo_off(), suspendable(out.erase_live):
+                chat_loop(state, no_history=no_history)
+        else:
+            answer_piped_prompt(state, piped_prompt)
+    finally:
+        finish_writing(getattr(state.dialogue, "pair", None), out)
 
 
 def chat_loop(state: ChatState, *, no_history: bool) -> None:
