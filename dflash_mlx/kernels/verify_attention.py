@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from .dispatch import EXACT_ROWS, Op
-from .source import DEVICE_MEMORY_SIZE, Launcher, Source
+from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
 SPLIT = 256  # positions for one threadgroup; four times as many after SHORT_SPLITS splits
 SHORT_SPLITS = 16
@@ -168,23 +168,44 @@ def launch(
     MLX copies arrays that are not row-contiguous. `keys` and `values` are read once for 64 rows of
     queries of a KV head (128 rows if D is up to 64, 32 if it is over 128).
     """
+    splits = rows.splits(scores, split)
+    return recorded(launcher, attend, keys.shape[1])(
+        *(q, keys, values, rows.sees, rows.depths),
+        *(splits.edges, splits.sizes, splits.factors, scores.sinks),
+        *(splits.count, scores.cap > 0),
+    )
+
+
+def attend(
+    launcher: Launcher,
+    q: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    sees: mx.array,
+    depths: mx.array,
+    edges: mx.array,
+    sizes: mx.array,
+    factors: mx.array,
+    sinks: mx.array | None,
+    parts: int,
+    capped: bool,
+) -> mx.array:
+    """`launch` for so many `parts` of the positions, which the small arrays describe."""
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
-    splits = rows.splits(scores, split)
     lanes = 8 if dim > 128 else 4
     most = 2 * THREADS if dim <= SMALL_DIM else THREADS
     threads = min(most, -(-packed * lanes // 32) * 32)
     partial, norms = launcher(
         SOURCE,
-        [q, keys, values, rows.sees, rows.depths, splits.edges, splits.sizes, splits.factors],
-        template=[("Hkv", groups), ("D", dim), ("Capped", scores.cap > 0)],
-        grid=(-(-packed * lanes // threads) * threads, splits.count, groups),
+        [q, keys, values, sees, depths, edges, sizes, factors],
+        template=[("Hkv", groups), ("D", dim), ("Capped", capped)],
+        grid=(-(-packed * lanes // threads) * threads, parts, groups),
         threadgroup=(threads, 1, 1),
-        output_shapes=[(splits.count, groups, packed, dim), (splits.count, groups, packed, 2)],
+        output_shapes=[(parts, groups, packed, dim), (parts, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    sinks = scores.sinks
     (out,) = launcher(
         COMBINE,
         [partial, norms, partial if sinks is None else sinks],  # any buffer if there are none
