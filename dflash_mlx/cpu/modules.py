@@ -45,14 +45,13 @@ def use_cpu_modules(model: nn.Module) -> None:
 
 def restore_modules(model: nn.Module) -> None:
     """Put the original modules back, in place. Training and exact mode need them."""
-    children: dict[str, Any]
+    norm: Any = nn.RMSNorm
     for module in model.modules():
-        children = module.children()
-        for name, child in children.items():
+        for name, child in module.children().items():
             if isinstance(child, SharedRope | CpuSwiGLU):
                 module[name] = child._original
             elif type(child) is CpuNorm:
-                child.__class__ = nn.RMSNorm
+                child.__class__ = norm
 
 
 def use_cpu_caches(layers: list[Any]) -> list[Any]:

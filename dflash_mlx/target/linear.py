@@ -19,7 +19,7 @@ from dflash_mlx.cpu.swiglu import is_swiglu
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.small_m_qmm import OP
 
-from .products import Product, Products
+from .products import Found, Product, Products
 
 LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
@@ -47,13 +47,14 @@ class StandIn(nn.Module):
 class RowsLinear(StandIn):
     """A linear layer or SwiGLU whose few rows go through a function of products."""
 
-    def __init__(self, plain: nn.Module, products: Products, product: Product):
+    def __init__(self, plain: nn.Module, product: Found):
         super().__init__(plain)
-        self._takes, self._product = products.take, product
+        self._product = product
 
     def __call__(self, x: mx.array) -> mx.array:
         """x [..., K] -> [..., N]."""
-        return self._product(x) if self._takes(x) else self["plain"](x)
+        out = self._product(x)
+        return self["plain"](x) if out is None else out
 
 
 class RowsEmbedding(StandIn):
@@ -61,7 +62,7 @@ class RowsEmbedding(StandIn):
 
     def __init__(self, plain: nn.Module, products: Products):
         super().__init__(plain)
-        self._takes, self._product = products.take, products.of(only, plain)
+        self._product = products.of(only, plain)
 
     def __call__(self, ids: mx.array) -> mx.array:
         """Token ids [...] -> rows of the table [..., H]."""
@@ -69,7 +70,8 @@ class RowsEmbedding(StandIn):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """x [..., H] -> logits [..., V]."""
-        return self._product(x) if self._takes(x) else self["plain"].as_linear(x)
+        out = self._product(x)
+        return self["plain"].as_linear(x) if out is None else out
 
 
 class RowByRow(StandIn):
@@ -101,10 +103,12 @@ class Together:
         self._rows: mx.array | None = None
         self._waiting: list[mx.array] = []
 
-    def product(self, place: int, x: mx.array) -> mx.array:
-        """x [..., K] -> [..., N] of the layer at that place."""
+    def product(self, place: int, x: mx.array) -> mx.array | None:
+        """x [..., K] -> [..., N] of the layer at that place; None if MLX is to compute it."""
         if self._rows is not x:
-            self._rows, self._waiting = x, self._run(x)
+            if (found := self._run(x)) is None:
+                return None
+            self._rows, self._waiting = x, found
         out = self._waiting[place]
         if place == self._last:
             self._rows, self._waiting = None, []
@@ -145,7 +149,7 @@ def install(model: nn.Module, kernels: Kernels) -> None:
     model.update_modules(found)
 
 
-def together(model: nn.Module, products: Products) -> Iterator[tuple[int, Product]]:
+def together(model: nn.Module, products: Products) -> Iterator[tuple[int, Found]]:
     """The products of those layers that share their rows with others, by the layer's id."""
     for module in model.modules():
         plains = [plain_of(module[name]) for name in TOGETHER if name in module]
@@ -165,7 +169,7 @@ def plain_of(module: nn.Module) -> nn.Module:
     return module["plain"] if isinstance(module, StandIn) else module
 
 
-def stand_in(module: nn.Module, products: Products, product: Product | None = None) -> nn.Module:
+def stand_in(module: nn.Module, products: Products, product: Found | None = None) -> nn.Module:
     """What to run for a module: a stand-in, or the plain module itself.
 
     `product` is a linear layer's, if it is not to be its own.
@@ -177,9 +181,9 @@ def stand_in(module: nn.Module, products: Products, product: Product | None = No
     if not kernels.uses(OP):
         return plain
     if kind in LINEARS:
-        return RowsLinear(plain, products, product or products.of(only, plain))
+        return RowsLinear(plain, product or products.of(only, plain))
     if kind in EMBEDDINGS:
         return RowsEmbedding(plain, products)
     if is_swiglu(plain) and all(type(plain_of(plain[name])) in LINEARS for name in GATED):
-        return RowsLinear(plain, products, products.of(gated, *(plain[name] for name in GATED)))
+        return RowsLinear(plain, products.of(gated, *(plain[name] for name in GATED)))
     return plain

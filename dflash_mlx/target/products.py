@@ -18,6 +18,7 @@ from dflash_mlx.kernels.source import recorded
 ROWS = 16  # beyond, the kernel would read the weights twice, and MLX's own reads them once
 NAMES = ("weight", "scales", "biases", "bias")
 Product = Callable[[mx.array], mx.array]  # x [..., K] -> [..., N]
+Found = Callable[[mx.array], Any]  # None where MLX is to compute it
 Function = Callable[[Sequence[Product], mx.array], Any]
 
 
@@ -55,17 +56,11 @@ class Products:
         self._least, self._most = (1, EXACT_ROWS) if kernels.exact else (2, ROWS)
         self._found: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
-    def take(self, x: mx.array) -> bool:
-        """Whether rows [..., K] are few enough.
-
-        A single row is MLX's, which does it as well, and so are many; with exactness only many.
-        """
-        return self._least <= x.size // x.shape[-1] <= self._most
-
-    def of(self, function: Function, *modules: Any) -> Callable[[mx.array], Any]:
+    def of(self, function: Function, *modules: Any) -> Found:
         """`function(products, x)` of x [..., K], with the product of each of some modules.
 
         They have the dtypes that MLX gives. Each call reads the weights that the modules have then.
+        None for a single row, which MLX does as well, and for many; with exactness only for many.
         """
         formats = tuple(Format.of(module) for module in modules)
         places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
@@ -76,8 +71,14 @@ class Products:
                 return function(self._products(formats, arrays), x)
 
             self._found[key] = recorded(self.kernels.launcher, run)
-        found = self._found[key]
-        return lambda x: found(x, *[module[name] for module, name in places])
+        found, least, most = self._found[key], self._least, self._most
+
+        def product(x: mx.array) -> Any:
+            if least <= x.size // x.shape[-1] <= most:
+                return found(x, *[module[name] for module, name in places])
+            return None
+
+        return product
 
     def _products(self, formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Product]:
         products: list[Product] = []
