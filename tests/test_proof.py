@@ -223,6 +223,7 @@ def test_sizes_of_a_model_are_all_its_matrices() -> None:
     for one in found:
         assert small_m_qmm.size(*one.case) == one.size
         assert small_m_qmm.size(one.case[0][:-1], one.case[1])[-1] <= one.size[-1]
+        assert small_m_qmm.size(one.case[0][None], one.case[1]) == one.size  # as layers have them
     target = tiny.make_target("qwen3")
     counted = Counter(linear_shape(m) for m in target.model.modules())
     shapes = Shapes.of(target, None)

@@ -15,7 +15,7 @@ from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
 
-ROWS = 32  # beyond, MLX's own product of matrices reads the weights rarely enough
+ROWS = 16  # beyond, the kernel would read the weights twice, and MLX's own reads them once
 SWITCHES = (SwitchGLU, SwitchMLP)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
 
