@@ -10,7 +10,8 @@
 // to threadgroup memory once; every LANES lanes hold one row of queries and go through the keys in
 // order. Edges are at fixed positions and masked keys change nothing, so the order of a row's sums
 // does not depend on the other rows.
-// Grid: x = rows of queries * LANES, whole threadgroups; y = S; z = Hkv.
+// Grid: x = rows of queries * LANES, whole threadgroups; y = Hkv; z = S, the last split first: it is
+// the longest, and cores that end early take shorter ones.
 constexpr int LANES = D > 128 ? 8 : 4;
 constexpr int N = D / (4 * LANES);
 constexpr int TILE = 8;
@@ -29,7 +30,8 @@ float cap = factors[1];
 int threads = threads_per_threadgroup.x;
 int me = thread_position_in_threadgroup.x;
 uint lane = me % LANES;
-uint head = threadgroup_position_in_grid.z;
+uint head = threadgroup_position_in_grid.y;
+uint split = threadgroups_per_grid.z - 1 - threadgroup_position_in_grid.z;
 int mine = thread_position_in_grid.x / LANES;
 int row = min(mine, R - 1);
 int t = row % T;
@@ -44,8 +46,8 @@ if (words > 1) {
 
 // This split: `old` rows of context from position `low` on, then those of the block's rows whose
 // position falls into it.
-int low = edges[threadgroup_position_in_grid.y];
-int high = edges[threadgroup_position_in_grid.y + 1];
+int low = edges[split];
+int high = edges[split + 1];
 int old = max(0, min(root, high) - low);
 int total = old + (high > root ? T : 0);
 
@@ -105,7 +107,7 @@ for (int begin = 0; begin < total; begin += TILE) {
 }
 
 if (mine < R) {
-  size_t place = (size_t(threadgroup_position_in_grid.y) * Hkv + head) * R + row;
+  size_t place = (size_t(split) * Hkv + head) * R + row;
   for (int i = 0; i < N; ++i) {
     for (int j = 0; j < 4; ++j) {
       partial[place * D + 4 * (LANES * i + lane) + j] = sum[i][j];

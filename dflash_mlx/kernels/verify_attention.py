@@ -13,14 +13,16 @@ import mlx.core as mx
 from .dispatch import EXACT_ROWS, Op
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source
 
-SPLIT = 256  # positions for one threadgroup; four times as many after SHORT_SPLITS splits
-SHORT_SPLITS = 16
+SPLIT = 128  # positions for one threadgroup; more far from the start, see `edges_between`
+SHORT_SPLITS = 8
 THREADS = 256  # of a threadgroup at most, and twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
+FEW_ROWS = 8  # up to which MLX's attention reads keys and values for each row
+NEAR = 4096  # positions of a context up to which its speed is that of a short one
 HEADERS = ("lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
@@ -108,10 +110,11 @@ class Splits:
 
     @classmethod
     def of(cls, rows: Rows, scores: Scores, split: int) -> "Splits":
-        """The splits of `split` positions, of four times as many after `SHORT_SPLITS`."""
+        """The splits of positions. Those of a window are all short: it has few of them."""
         count, window = len(rows.paths), scores.window or NO_WINDOW
         root = rows.start + rows.context
-        edges = edges_between(max(rows.start, root - window + 1), root + count, split)
+        first = max(rows.start, root - window + 1)
+        edges = edges_between(first, root + count, split, growing=not scores.window)
         unused = [edges[-1]] * (DEVICE_MEMORY_SIZE - len(edges))
         return cls(
             len(edges) - 1,
@@ -179,7 +182,7 @@ def launch(
         SOURCE,
         [q, keys, values, rows.sees, rows.depths, splits.edges, splits.sizes, splits.factors],
         template=[("Hkv", groups), ("D", dim), ("Capped", scores.cap > 0)],
-        grid=(-(-packed * lanes // threads) * threads, splits.count, groups),
+        grid=(-(-packed * lanes // threads) * threads, groups, splits.count),
         threadgroup=(threads, 1, 1),
         output_shapes=[(splits.count, groups, packed, dim), (splits.count, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
@@ -197,17 +200,34 @@ def launch(
     return out
 
 
-def edges_between(first: int, end: int, split: int) -> list[int]:
+def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> list[int]:
     """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
-    Inner edges are at fixed positions, so that the order of a row's sums is fixed.
+    Inner edges are at fixed positions, so that the order of a row's sums is fixed. The first
+    `SHORT_SPLITS` splits have `split` positions. With `growing` those that follow double in length
+    whenever their position has doubled, so that half as many hold the newer half of a long context:
+    enough for all cores, and few whose parts have to be written and read.
     """
     edges, edge = [first], 0
     while edge < end:
-        edge += split if edge < SHORT_SPLITS * split else 4 * split
+        octave = (edge // (SHORT_SPLITS * split)).bit_length() if growing else 0
+        edge += split << octave
         if edge > first:
             edges.append(edge)
     return edges
+
+
+def size(
+    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
+) -> tuple[int, ...]:
+    """What the speed depends on: heads, their size, whether there is a window, up to how many rows
+    (MLX has another kernel for few) and up to which context; 0 is any.
+    """
+    heads, count, dim = q.shape
+    windowed = scores.window > 0
+    near = windowed or rows.context <= NEAR
+    few = count <= FEW_ROWS
+    return heads, len(keys), dim, int(windowed), FEW_ROWS * few, NEAR * near
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
@@ -225,4 +245,4 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
     )
 
 
-OP = Op("verify_attention", reference, launch, fits)
+OP = Op("verify_attention", reference, launch, fits, size)

@@ -140,7 +140,7 @@ FAULTS = [
     ("int me = ", "int me = 1 + "),
     ("int row = min(mine, R - 1)", "int row = mine"),
     ("if (mine < R)", "if (mine <= R)"),
-    ("y + 1];", "y + 1] - 1;"),
+    ("split + 1];", "split + 1] - 1;"),
     ("high > root ? T", "high > root + 1 ? T"),
     ("here - there < window", "here - there <= window"),
     ("(seen >> (i - old)) & 1", "(seen >> (i - old + 1)) & 1"),
