@@ -150,13 +150,13 @@ def sparse(block: bool) -> list[tuple[Any, ...]]:
 def sample() -> list[tuple[Any, ...]]:
     """Both rules; distributions over all tokens and over candidates; a NaN at rows' borders."""
     cases: list[tuple[Any, ...]] = []
-    same = mx.full((1, 2 * CHUNK), 1 / (2 * CHUNK))
-    same[0, 9] *= 1 + 2**-22  # a draft of it may go, but nothing is left for the bonus token
     for block in (True, False):
         cases += [_full(case, block) for case in level()]
-        for word in (0.3, 1 - 2**-24):
-            case = mx.zeros((2, 2 * CHUNK)), mx.array([9]), same, bits_of(1 - 2**-32, word)
-            cases.append(_full(case, block))
+        cases += [
+            _full(alike(size, word), block)
+            for size in (2 * CHUNK, 8 * CHUNK)
+            for word in (0.3, 1 - 2**-24)
+        ]
         cases += [_full(sampled(seed, 12, 300, 0, 0.4, 1.0), block) for seed in range(3)]
         cases += [_full(sampled(seed, 9, 4200, 20, 0.4, 1.0), block) for seed in range(3)]
         ends = on_borders(sampled(8, 2, 4400, hot=1.0), (0, 15, 16, 511, 512, CHUNK - 1, CHUNK))
@@ -167,6 +167,13 @@ def sample() -> list[tuple[Any, ...]]:
             cases.append(_full((scores, *rest), block))
         cases += sparse(block) + drawn(block)
     return sorted(cases, key=lambda case: (case[0].size > 1 << 16, not case[5]))
+
+
+def alike(vocab: int, word: float) -> tuple[mx.array, ...]:
+    """A draft that may go although nothing is left for the bonus token, drawn from all tokens."""
+    q = mx.full((1, vocab), 1 / vocab)
+    q[0, 9] *= 1 + 2**-22
+    return mx.zeros((2, vocab)), mx.array([9]), q, bits_of(1 - 2**-32, word)
 
 
 def _full(case: tuple[mx.array, ...], block: bool) -> tuple[Any, ...]:
@@ -252,10 +259,12 @@ def attentions() -> list[Sequence[Any]]:
 
 
 def products() -> list[Sequence[Any]]:
-    """A second threadgroup each way and a partial last tile of K, packed and not."""
+    """Vectors and matrices: a second threadgroup each way, more of K than all lanes and simdgroups
+    take in turn, and a partial last block of it; packed and not."""
     kinds = (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
-    rows = rows_of(21, 192).reshape(3, 7, 192)
-    return [(rows, weights_of(35, 192, kind, biased=True)) for kind in kinds]
+    many, few = rows_of(21, 1216).reshape(3, 7, 1216), rows_of(3, 1216)
+    weights = [weights_of(35, 1216, kind, biased=True) for kind in kinds]
+    return [(rows, each) for rows in (few, many) for each in weights]
 
 
 CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] = {
