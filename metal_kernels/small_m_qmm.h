@@ -1,9 +1,6 @@
 // Weights as MLX packs them: a row is a stream of bits, lowest first, BITS for each weight. BITS 0:
 // not packed.
 
-// An array stays in registers only if every index is a constant: unroll the loops over it.
-#define DFLASH_UNROLL _Pragma("clang loop unroll(full)")
-
 // Weight i from words of WIDTH bits: its code is in the lowest BITS bits, others' are above.
 template <int BITS, int WIDTH>
 inline uint dflash_packed_at(const thread uint *words, int i) {
@@ -23,7 +20,8 @@ template <int BITS, int WIDTH>
 inline float dflash_integer_at(const thread uint *words, int i) {
   int shift = i * BITS % WIDTH;
   uint word = words[i * BITS / WIDTH];
-  if (shift + BITS > WIDTH) {
+  bool parted = shift + BITS > WIDTH;
+  if (parted) {
     word = dflash_packed_at<BITS, WIDTH>(words, i);
     shift = 0;
   } else if (shift > 15) { // a mantissa has 23 bits

@@ -1,8 +1,8 @@
 """Attention of the few rows of a block, a chain or a tree, over a long cache of keys and values.
 
 Each row attends to the committed context and to its path through the block (DDTree, arXiv
-2604.12989: ancestors and itself). A row has the same bits as a plain decoding step over its path:
-they do not depend on the other rows. RoPE is already applied to queries and keys.
+2604.12989: ancestors and itself). In exact mode a row has the same bits as a plain decoding step
+over its path: they do not depend on the other rows. RoPE is already applied to queries and keys.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,14 @@ SPLIT = 128  # positions for one threadgroup; more far from the start, see `edge
 SHORT_SPLITS = 8
 THREADS = 256  # of a threadgroup at most, and twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
+MATRIX_DIM = 128  # a row of larger heads does not fit into the registers of 4 lanes
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
 FEW_ROWS = 8  # up to which MLX's attention reads keys and values for each row
 NEAR = 4096  # positions of a context up to which its speed is that of a short one
-HEADERS = ("lanes.h", "verify_attention.h")
+HEADERS = ("common.h", "lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
     inputs=("q", "keys", "values", "sees", "depths", "edges", "sizes", "factors"),
@@ -165,9 +166,13 @@ def launch(
     rows: Rows,
     scores: Scores,
     split: int = SPLIT,
+    *,
+    exact: bool = False,
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
+    Heads of up to `MATRIX_DIM` are multiplied by a simdgroup's matrices, whose order of sums depends
+    on which keys are next to each other: not with `exact`, see `launch_exact`.
     MLX copies arrays that are not row-contiguous. `keys` and `values` are read once for 64 rows of
     queries of a KV head (128 rows if D is up to 64, 32 if it is over 128).
     """
@@ -181,7 +186,12 @@ def launch(
     partial, norms = launcher(
         SOURCE,
         [q, keys, values, rows.sees, rows.depths, splits.edges, splits.sizes, splits.factors],
-        template=[("Hkv", groups), ("D", dim), ("Capped", scores.cap > 0)],
+        template=[
+            ("Hkv", groups),
+            ("D", dim),
+            ("Capped", scores.cap > 0),
+            ("Matrices", dim <= MATRIX_DIM and not exact),
+        ],
         grid=(-(-packed * lanes // threads) * threads, groups, splits.count),
         threadgroup=(threads, 1, 1),
         output_shapes=[(splits.count, groups, packed, dim), (splits.count, groups, packed, 2)],
@@ -198,6 +208,19 @@ def launch(
         output_dtypes=[q.dtype],
     )
     return out
+
+
+def launch_exact(
+    launcher: Launcher,
+    q: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    rows: Rows,
+    scores: Scores,
+    split: int = SPLIT,
+) -> mx.array:
+    """As `launch`; a row has the same bits as in a plain step over its path."""
+    return launch(launcher, q, keys, values, rows, scores, split, exact=True)
 
 
 def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> list[int]:
@@ -245,4 +268,4 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
     )
 
 
-OP = Op("verify_attention", reference, launch, fits, size)
+OP = Op("verify_attention", reference, launch, fits, size, launch_exact)

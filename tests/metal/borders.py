@@ -6,7 +6,7 @@ threadgroup. What decides a case stands at a border, so that a part left out or 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -262,11 +262,13 @@ def products() -> list[Sequence[Any]]:
     """Vectors and matrices: a second threadgroup each way, more of K than all lanes and simdgroups
     take in turn, and a partial last block of it; packed and not."""
     kinds = (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
-    many, few = rows_of(21, 1216).reshape(3, 7, 1216), rows_of(3, 1216)
+    few, four = rows_of(3, 1216), rows_of(4, 1216).reshape(2, 2, 1216)
+    many = rows_of(21, 1216).reshape(3, 7, 1216)
     weights = [weights_of(35, 1216, kind, biased=True) for kind in kinds]
-    return [(rows, each) for rows in (few, many) for each in weights]
+    return [(rows, each) for rows in (few, four, many) for each in weights]
 
 
+# By operation; those of exact mode have its launch.
 CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] = {
     "verify_accept": (masked(verify_accept.OP), greedy, 0, {}),
     "verify_accept_sample": (masked(verify_accept_sample.OP), sample, 0, {}),
@@ -275,6 +277,12 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "gated_delta_tree": (gated_delta_tree.OP, trees, 1e-4, {}),
     "gated_delta_replay": (gated_delta_replay.OP, replays, 1e-5, {}),
     "verify_attention": (verify_attention.OP, attentions, 2e-5, {"split": SPLIT}),
+    "verify_attention, exact": (
+        replace(verify_attention.OP, launch=verify_attention.launch_exact),
+        attentions,
+        2e-5,
+        {"split": SPLIT},
+    ),
     "small_m_qmm": (small_m_qmm.OP, products, 1e-4, {}),
 }
 
