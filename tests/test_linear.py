@@ -13,7 +13,16 @@ from mlx_lm.models.switch_layers import SwitchGLU
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
-from dflash_mlx.target.linear import GATED, RowByRow, RowsEmbedding, RowsLinear, StandIn, install
+from dflash_mlx.target.linear import (
+    BLOCKS,
+    GATED,
+    RowByRow,
+    RowsBlock,
+    RowsEmbedding,
+    RowsLinear,
+    StandIn,
+    install,
+)
 from dflash_mlx.target.linear import stand_in as stand_in_of
 from dflash_mlx.target.products import Products
 
@@ -221,6 +230,26 @@ def test_a_gated_layer_is_one_function() -> None:
     assert dict(tree_flatten(whole.parameters())).keys() == {
         f"plain.{name}" for name, _ in cast(list[Any], tree_flatten(plain.parameters()))
     }
+
+
+@pytest.mark.parametrize("name", sorted(BLOCKS))
+def test_the_second_half_of_a_layer_is_one_function(name: str) -> None:
+    """Guards against an mlx-lm whose layers learn something new; taken out it leaves the layer."""
+    model: Any = tiny.make_target(name.split(".")[-2]).model
+    x = mx.random.normal((1, 5, 32), key=mx.random.key(4))
+    plain = list(model.layers)
+    kinds = {f"{type(layer).__module__}.{type(layer).__qualname__}" for layer in plain}
+    wanted = [layer(x) for layer in plain]
+    install(model, OWN)
+    assert kinds == {name}
+    assert all(isinstance(layer, RowsBlock) for layer in model.layers)
+    for layer, want in zip(model.layers, wanted, strict=True):
+        assert mx.allclose(layer(x), want, atol=1e-5)
+        assert not mx.allclose(layer(1.01 * x), want, atol=1e-5)
+        long = mx.concatenate([x] * 9, axis=1)
+        assert mx.allclose(layer(long), layer["plain"](long), atol=1e-5)
+    install(model, Kernels())
+    assert [id(layer) for layer in model.layers] == [id(layer) for layer in plain]
 
 
 def test_dtypes_are_those_of_mlx() -> None:

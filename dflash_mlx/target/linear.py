@@ -6,7 +6,7 @@ of experts and their gates run row by row. Latent attention's products of heads 
 Knows modules, not models.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,8 @@ SWITCHES = (SwitchGLU, SwitchMLP)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
 TOGETHER = ("q_proj", "k_proj", "v_proj")  # given the same rows, one after another
 GATED = ("gate_proj", "up_proj", "down_proj")
+# Layers whose code is: h = x + self_attn(input_layernorm(x)), then h + mlp(post_..._layernorm(h)).
+BLOCKS = frozenset({"mlx_lm.models.llama.TransformerBlock", "mlx_lm.models.qwen3.TransformerBlock"})
 
 
 class StandIn(nn.Module):
@@ -72,6 +74,23 @@ class RowsEmbedding(StandIn):
         """x [..., H] -> logits [..., V]."""
         out = self._product(x)
         return self["plain"].as_linear(x) if out is None else out
+
+
+class RowsBlock(StandIn):
+    """A layer of `BLOCKS` with a SwiGLU: all behind its attention is one function."""
+
+    def __init__(self, plain: nn.Module, second: Found):
+        super().__init__(plain)
+        self._second = second
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """x [B, S, H] -> [B, S, H]."""
+        plain: Any = self["plain"]
+        mixed = plain.self_attn(plain.input_layernorm(x), mask, cache)
+        if (out := self._second(x, mixed)) is not None:
+            return out
+        h = x + mixed
+        return h + plain.mlp(plain.post_attention_layernorm(h))
 
 
 class RowByRow(StandIn):
@@ -131,22 +150,45 @@ def gated(products: Sequence[Product], x: mx.array) -> mx.array:
     return down(swiglu(gate(x), up(x)))
 
 
+def second_half(products: Sequence[Product], x: mx.array, mixed: mx.array) -> mx.array:
+    """What a layer makes of its input and of what its attention gave."""
+    norm, *parts = products
+    h = x + mixed
+    return h + gated(parts, norm(h))
+
+
 def install(model: nn.Module, kernels: Kernels) -> None:
     """Put stand-ins where `kernels` have a use for them, in this model instance only.
 
     Earlier ones are replaced, and taken out where there is no use any more.
     """
     products = Products(kernels)
+    replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
     shared = dict(together(model, products)) if kernels.uses(OP) else {}
+    replace(model, lambda child: stand_in(child, products, shared.get(id(plain_of(child)))))
+    if kernels.uses(OP):
+        replace(model, lambda child: block(child, products))
+
+
+def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
+    """Put what `change` makes of a module in its place, in this model instance only."""
 
     def changes(_: nn.Module, __: str, child: Any) -> bool:
         return isinstance(child, nn.Module) and change(child) is not child
 
-    def change(child: nn.Module) -> nn.Module:
-        return stand_in(child, products, shared.get(id(plain_of(child))))
+    model.update_modules(model.filter_and_map(nn.Module.valid_child_filter, change, changes))
 
-    found = model.filter_and_map(nn.Module.valid_child_filter, change, changes)
-    model.update_modules(found)
+
+def block(layer: Any, products: Products) -> nn.Module:
+    """A stand-in for a layer of `BLOCKS`; other modules themselves."""
+    kind = type(layer)
+    if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
+        return layer
+    mlp, norm = plain_of(layer.mlp), layer.post_attention_layernorm
+    if not is_swiglu(mlp) or layer.mlp is mlp or type(norm) is not nn.RMSNorm:
+        return layer
+    parts = (mlp[name] for name in GATED)
+    return RowsBlock(layer, products.of(second_half, norm, *parts))
 
 
 def together(model: nn.Module, products: Products) -> Iterator[tuple[int, Found]]:

@@ -7,9 +7,11 @@ of MLX, not where a model has them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
+from mlx import nn
 
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.small_m_qmm import OP, Weights
@@ -18,24 +20,30 @@ from dflash_mlx.kernels.source import recorded
 ROWS = 16  # beyond, the kernel would read the weights twice, and MLX's own reads them once
 NAMES = ("weight", "scales", "biases", "bias")
 Product = Callable[[mx.array], mx.array]  # x [..., K] -> [..., N]
-Found = Callable[[mx.array], Any]  # None where MLX is to compute it
-Function = Callable[[Sequence[Product], mx.array], Any]
+Found = Callable[..., Any]  # None where MLX is to compute it
+Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The weights of one of MLX's linear layers or embeddings: shape, arrays, and how packed."""
+    """The weights of a linear layer or embedding of MLX: shape, arrays, and how packed.
+
+    With `eps` they are those of an `nn.RMSNorm`.
+    """
 
     shape: tuple[int, ...]
     names: tuple[str, ...]
     group: int = 0
     bits: int = 0
     mode: str = "affine"
+    eps: float | None = None
 
     @classmethod
     def of(cls, plain: Any) -> "Format":
         """That of a module."""
         shape, names = plain["weight"].shape, tuple(name for name in NAMES if name in plain)
+        if isinstance(plain, nn.RMSNorm):
+            return cls(shape, names, eps=plain.eps)
         if "scales" not in plain:
             return cls(shape, names)
         return cls(shape, names, plain.group_size, plain.bits, plain.mode)
@@ -57,7 +65,7 @@ class Products:
         self._found: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def of(self, function: Function, *modules: Any) -> Found:
-        """`function(products, x)` of x [..., K], with the product of each of some modules.
+        """`function(products, x, *more)` of rows x [..., K], with each module's product.
 
         They have the dtypes that MLX gives. Each call reads the weights that the modules have then.
         None for a single row, which MLX does as well, and for many; with exactness only for many.
@@ -67,15 +75,15 @@ class Products:
         key = function, *formats
         if key not in self._found:
 
-            def run(_: Any, x: mx.array, *arrays: mx.array) -> Any:
-                return function(self._products(formats, arrays), x)
+            def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
+                return function(self._products(formats, arrays), *rows)
 
             self._found[key] = recorded(self.kernels.launcher, run)
         found, least, most = self._found[key], self._least, self._most
 
-        def product(x: mx.array) -> Any:
-            if least <= x.size // x.shape[-1] <= most:
-                return found(x, *[module[name] for module, name in places])
+        def product(*rows: mx.array) -> Any:
+            if least <= rows[0].size // rows[0].shape[-1] <= most:
+                return found(rows, *[module[name] for module, name in places])
             return None
 
         return product
@@ -84,11 +92,19 @@ class Products:
         products: list[Product] = []
         for form in formats:
             weights, arrays = form.weights(arrays[: len(form.names)]), arrays[len(form.names) :]
-            products.append(lambda x, weights=weights: multiply(self.kernels, x, weights))
+            if form.eps is not None:
+                products.append(partial(normed, weights.values, form.eps))
+            else:
+                products.append(partial(multiply, self.kernels, weights))
         return products
 
 
-def multiply(kernels: Kernels, x: mx.array, weights: Weights) -> mx.array:
+def normed(weight: mx.array, eps: float, x: mx.array) -> mx.array:
+    """As `nn.RMSNorm`."""
+    return mx.fast.rms_norm(x, weight, eps)
+
+
+def multiply(kernels: Kernels, weights: Weights, x: mx.array) -> mx.array:
     """x [..., K] -> [..., N] by `kernels`, or as `nn.QuantizedLinear` and `nn.Linear` do it."""
     w, wide = weights, weights.dtype or x.dtype
     rows = x if wide == x.dtype else x.astype(mx.result_type(wide, x.dtype))
