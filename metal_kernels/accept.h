@@ -18,7 +18,8 @@ constant constexpr uint DFLASH_NOWHERE = 0xffffffffu;
 
 // Whether a wins over b: the larger logit; of equal logits the first token.
 inline bool dflash_beats(dflash_best a, dflash_best b) {
-  return a.value > b.value || (a.value == b.value && a.place < b.place);
+  bool larger = a.value > b.value;
+  return larger || (a.value == b.value && a.place < b.place);
 }
 
 // The best of a simdgroup; every lane gets it.

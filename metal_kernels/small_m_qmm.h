@@ -1,17 +1,7 @@
 // Weights as MLX packs them: a row is a stream of bits, lowest first, BITS for each weight. BITS 0:
 // not packed.
 
-// An array stays in registers only if every index is a constant: unroll the loops over it.
-#define DFLASH_UNROLL _Pragma("clang loop unroll(full)")
-
-// The start in the tile of a lane's quad (4 weights) `quad` of QUADS. A lane's packed weights are
-// neighbours; weights that are not packed are interleaved, so that the lanes read neighbours.
-template <int BITS, int LANES, int QUADS>
-inline int dflash_place(int quad, int lane) {
-  return 4 * (BITS > 0 ? QUADS * lane + quad : LANES * quad + lane);
-}
-
-// Weight i, as the integer it is packed as, from words of WIDTH bits.
+// Weight i from words of WIDTH bits: its code is in the lowest BITS bits, others' are above.
 template <int BITS, int WIDTH>
 inline uint dflash_packed_at(const thread uint *words, int i) {
   int at = i * BITS / WIDTH;
@@ -20,7 +10,26 @@ inline uint dflash_packed_at(const thread uint *words, int i) {
   if (shift + BITS > WIDTH) {
     value |= words[at + 1] << (WIDTH - shift);
   }
-  return value & ((1u << BITS) - 1);
+  return value;
+}
+
+// Weight i, as the integer it is packed as. Its bits stay where they are and become those of a
+// mantissa: 2^(23 - shift) + integer, from which the power is taken away, is exact and needs
+// neither a shift nor a conversion.
+template <int BITS, int WIDTH>
+inline float dflash_integer_at(const thread uint *words, int i) {
+  int shift = i * BITS % WIDTH;
+  uint word = words[i * BITS / WIDTH];
+  bool parted = shift + BITS > WIDTH;
+  if (parted) {
+    word = dflash_packed_at<BITS, WIDTH>(words, i);
+    shift = 0;
+  } else if (shift > 15) { // a mantissa has 23 bits
+    word >>= 16;
+    shift -= 16;
+  }
+  uint power = uint(150 - shift) << 23;
+  return as_type<float>((word & (((1u << BITS) - 1) << shift)) | power) - as_type<float>(power);
 }
 
 // FP4 (E2M1): 0 0.5 1 1.5 2 3 4 6, and negative.
@@ -34,13 +43,17 @@ inline float dflash_e8m0(uint code) {
   return as_type<float>(code == 0 ? 0x00400000u : code << 23);
 }
 
-// Four weights, `quad` of a lane's.
+// Weight i of those in `words`.
 template <int BITS, int WIDTH, bool MXFP4>
-inline float4 dflash_unpacked(const thread uint *words, int quad, float scale, float shift) {
-  float4 out;
-  DFLASH_UNROLL for (int j = 0; j < 4; ++j) {
-    uint value = dflash_packed_at<BITS, WIDTH>(words, 4 * quad + j);
-    out[j] = MXFP4 ? dflash_e2m1(value) * scale : fma(float(value), scale, shift);
-  }
-  return out;
+inline float dflash_weight_at(const thread uint *words, int i, float scale, float shift) {
+  return MXFP4 ? dflash_e2m1(dflash_packed_at<BITS, WIDTH>(words, i)) * scale
+               : fma(dflash_integer_at<BITS, WIDTH>(words, i), scale, shift);
+}
+
+// Where in a block the numbers 8 `eight` to 8 `eight` + 7 of chunk `chunk` (of 4) begin. Packed
+// weights of a chunk are neighbours; those that are not packed alternate between the chunks, so
+// that lanes read neighbours.
+template <int BITS>
+inline int dflash_eight(int eight, int chunk) {
+  return 8 * (BITS > 0 ? 4 * chunk + eight : 4 * eight + chunk);
 }

@@ -15,6 +15,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, restore_modules, use_cpu_modules
+from dflash_mlx.cpu.norm import CpuNorm
 from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, CpuSwiGLU, is_swiglu, swiglu
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
@@ -103,6 +104,33 @@ def test_a_mask_for_all_layers_is_mlx_lms(family):
             return None if mask is None else mx.ones_like(mask)
 
     assert not mx.allclose(logits(Blind)[1], logits(KVCache)[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 64), (1, 16, 192), (1, 5, 6, 32), (1, 90, 192)])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_norms_have_the_bits_of_mlx(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+    """Few elements and many: exact mode and stock mlx-lm see no other numbers."""
+    plain, ours = nn.RMSNorm(shape[-1], 1e-5), CpuNorm(shape[-1], 1e-5)
+    ours.weight = plain.weight = mx.random.normal(shape[-1:], dtype, key=mx.random.key(2))
+    x = mx.random.normal(shape, dtype, key=mx.random.key(3))
+    assert mx.array_equal(ours(x), plain(x))
+    rows = [ours(x[:, i : i + 1]) for i in range(shape[1])]
+    assert mx.array_equal(mx.concatenate(rows, 1), plain(x))
+    assert not mx.array_equal(ours(x), nn.RMSNorm.__call__(ours, x * 1.01))
+
+
+@pytest.mark.skipif(not on_cpu(), reason="norms are replaced only where MLX computes on the CPU")
+def test_norms_keep_their_parameters_and_slopes() -> None:
+    """They are the modules that a model had; training goes through them."""
+    model: Any = nn.Module()
+    model.norm = nn.RMSNorm(8)
+    plain, names = nn.RMSNorm(8), dict(tree_flatten(model.parameters())).keys()
+    use_cpu_modules(model)
+    assert type(model.norm) is CpuNorm
+    assert dict(tree_flatten(model.parameters())).keys() == names
+    x = mx.random.normal((1, 3, 8))
+    slopes = [mx.grad(lambda x, n=norm: n(x).square().sum())(x) for norm in (model.norm, plain)]
+    assert mx.allclose(*slopes, atol=1e-5)
 
 
 def apart(ours: mx.array, gate: mx.array, up: mx.array) -> float:

@@ -43,7 +43,7 @@ HEADS = replace(
         AttentionShape(4, 2, dim, window, sinks=bool(window))
         for dim, window in ((64, 0), (80, 7), (96, 0), (128, 40), (192, 0), (256, 100))
     ),
-    delta=GatedDeltaShape(1, 3, 128, 2, layers=3, window=3, channels=130),
+    delta=GatedDeltaShape(1, 3, 128, 2, window=3, channels=130),
     selector=None,
     rows=33,
 )
@@ -53,7 +53,7 @@ LARGE = Shapes(
     rows=16,
     dtype="bfloat16",
     attention=(AttentionShape(16, 4, 256),),
-    delta=GatedDeltaShape(16, 32, 128, 128, layers=24, window=3, channels=8192),
+    delta=GatedDeltaShape(16, 32, 128, 128, window=3, channels=8192),
     selector=SelectorShape(16, 256, "bfloat16"),
     linears=(LinearShape(12_288, 4096, 4, 64, "affine", "bfloat16"),),
 )

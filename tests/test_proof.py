@@ -10,10 +10,13 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.kernels import small_m_qmm
+from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.small_m_qmm import BUCKETS, MOST_COLUMNS
+from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR
 from dflash_mlx.proof import results
+from dflash_mlx.proof.attentions import attention_sizes
+from dflash_mlx.proof.cases import replay_cases
 from dflash_mlx.proof.products import Sized, product_sizes
 from dflash_mlx.proof.prove import (
     STARTED,
@@ -24,7 +27,7 @@ from dflash_mlx.proof.prove import (
     prove,
 )
 from dflash_mlx.proof.results import latest_results, proven, read_results, result_key, results_file
-from dflash_mlx.proof.shapes import GENERIC, LinearShape, Shapes, linear_shape
+from dflash_mlx.proof.shapes import GENERIC, AttentionShape, LinearShape, Shapes, linear_shape
 from dflash_mlx.proof.times import outputs
 from dflash_mlx.proof.trials import TRIALS, Trial
 
@@ -223,10 +226,40 @@ def test_sizes_of_a_model_are_all_its_matrices() -> None:
     for one in found:
         assert small_m_qmm.size(*one.case) == one.size
         assert small_m_qmm.size(one.case[0][:-1], one.case[1])[-1] <= one.size[-1]
+        assert small_m_qmm.size(one.case[0][None], one.case[1]) == one.size  # as layers have them
     target = tiny.make_target("qwen3")
     counted = Counter(linear_shape(m) for m in target.model.modules())
     shapes = Shapes.of(target, None)
     assert dict(shapes.products).items() >= {k: v for k, v in counted.items() if k}.items()
+
+
+def test_attention_is_timed_for_few_and_many_rows_near_and_far() -> None:
+    """One verdict each: MLX has other kernels up to 8 rows, and does not divide a long context."""
+    kinds = AttentionShape(8, 2, 64), AttentionShape(4, 2, 32, window=9)
+    found = list(attention_sizes(replace(SHAPES, attention=kinds, rows=16)))
+    assert [one.size for one in found] == [
+        (8, 2, 64, 0, FEW_ROWS, NEAR),
+        (8, 2, 64, 0, FEW_ROWS, 0),
+        (8, 2, 64, 0, 0, NEAR),
+        (8, 2, 64, 0, 0, 0),
+        (4, 2, 32, 1, FEW_ROWS, NEAR),
+        (4, 2, 32, 1, 0, NEAR),
+    ]
+    for one in found:
+        q, keys, values, rows, scores = one.case
+        assert verify_attention.size(*one.case) == one.size
+        many = q.shape[1] > FEW_ROWS
+        assert (
+            verify_attention.size(q[:, : 9 if many else 2], keys, values, rows, scores) == one.size
+        )
+    assert found[1].weight == 8 * found[0].weight
+    few = list(attention_sizes(replace(SHAPES, attention=kinds, rows=6)))
+    assert [one.size[4] for one in few] == [FEW_ROWS] * 3
+
+
+def test_a_replay_is_timed_as_the_engine_launches_it() -> None:
+    """A layer at a time: a stack of all layers would be another launch."""
+    assert len(replay_cases(GENERIC)[-1][0]) == 1
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from mlx import nn
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
 
+from .norm import CpuNorm
 from .swiglu import CpuSwiGLU, is_swiglu
 
 
@@ -38,14 +39,19 @@ def use_cpu_modules(model: nn.Module) -> None:
                 module[name] = tables.setdefault(kind, SharedRope(child))
             elif is_swiglu(child):
                 module[name] = CpuSwiGLU(child)
+            elif type(child) is nn.RMSNorm:
+                child.__class__ = CpuNorm  # this object's, with the same bits
 
 
 def restore_modules(model: nn.Module) -> None:
     """Put the original modules back, in place. Training and exact mode need them."""
+    norm: Any = nn.RMSNorm
     for module in model.modules():
         for name, child in module.children().items():
             if isinstance(child, SharedRope | CpuSwiGLU):
                 module[name] = child._original
+            elif type(child) is CpuNorm:
+                child.__class__ = norm
 
 
 def use_cpu_caches(layers: list[Any]) -> list[Any]:

@@ -24,7 +24,8 @@ class Op:
     """An operation: `reference(*args)` in MLX operations, `launch(launcher, *args)` by kernels.
 
     `fits(*args)` says whether the kernels support these shapes and dtypes. `size(*args)` is what
-    the speed depends on, where a kernel may win at some sizes and lose at others.
+    the speed depends on, where a kernel may win at some sizes and lose at others. `exact` is the
+    launch where the bits of a row must not depend on the number of rows, if it is another.
     """
 
     name: str
@@ -32,6 +33,11 @@ class Op:
     launch: Callable[..., Any]
     fits: Callable[..., bool] = lambda *_: True
     size: Callable[..., Any] = lambda *_: None
+    exact: Callable[..., Any] | None = None
+
+    def launching(self, exact: bool) -> Callable[..., Any]:
+        """The launch of exact mode, or the other."""
+        return self.exact if exact and self.exact is not None else self.launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +87,13 @@ class Kernels:
     def __call__(self, op: Op, *args: Any) -> Any:
         """Run `op` by its kernel, or by its reference."""
         if self.launcher is not None and self.launches(op, *args):
-            return op.launch(self.launcher, *args)
+            return op.launching(self.exact)(self.launcher, *args)
         return op.reference(*args)
 
     def attempt(self, op: Op, *args: Any) -> Any | None:
         """Run `op` if this object `takes` it; None where stock MLX or mlx-lm is to do it."""
         if self.launcher is not None and self.launches(op, *args):
-            return op.launch(self.launcher, *args)
+            return op.launching(self.exact)(self.launcher, *args)
         return op.reference(*args) if self.own or self.exact else None
 
 

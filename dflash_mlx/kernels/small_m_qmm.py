@@ -1,12 +1,13 @@
 """Product of a few rows with a weight matrix, quantised or not, that reads each weight once.
 
-MLX reads the weights again for every few rows; here up to 16 rows share one read. The bits of a row
-do not depend on the number of rows M: each row's sum has one order along K. The kernel uses float32
-fused multiply-adds and sums over 8 lanes. It does not use `simdgroup_matrix`: its order of sums is
-not documented, it always computes 8 rows, and chips before the M5 have no faster unit for it.
+MLX reads the weights again for every few rows; here up to 16 rows share one read. There are two
+kernels, both in float32. Up to 4 rows are multiplied as vectors: reading the weights is most of the
+work. More rows are multiplied by 8x8 matrices of a simdgroup, with fewer loads for each product.
+Where the bits of a row must not depend on the number of rows (`launch_exact`) all rows go through
+matrices. The order of their sums is not documented, so every machine checks it before exact mode
+uses them. `metal_kernels/README.md` has the arithmetic.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -16,20 +17,40 @@ import mlx.core as mx
 from .dispatch import Op
 from .source import Launcher, Source
 
-THREADS = 128  # of a threadgroup
-COLUMNS = 32  # of a threadgroup
-ROW_COUNTS = (1, 2, 4, 8, 12, 16)  # rows of one threadgroup; more rows take several threadgroups
 GROUP_SIZES = (32, 64, 128)
-BUCKETS = (2, 4, 8, 12, 16, 32)  # rows up to which the speed is one
+BUCKETS = (2, 4, 8, 12, 16)  # rows up to which the speed is one
 LEAST_COLUMNS = 512  # fewer threadgroups than cores of a large chip: not worth a trial
 MOST_COLUMNS = 8192  # the speed of wider matrices is the same for each column
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
-SOURCE = Source(
-    "small_m_qmm",
-    inputs=("x", "weight", "scales", "biases", "bias"),
-    outputs=("out",),
-    headers=("lanes.h", "small_m_qmm.h"),
-)
+INPUTS = ("x", "weight", "scales", "biases", "bias")
+HEADERS = ("common.h", "lanes.h", "small_m_qmm.h")
+ROWS = Source("small_m_qmm_rows", INPUTS, ("out",), HEADERS)
+MATRIX = Source("small_m_qmm_matrix", INPUTS, ("out",), HEADERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One of the kernels: the rows that a threadgroup may have, its columns and its threads."""
+
+    source: Source
+    rows: tuple[int, ...]
+    columns: int
+    threads: int
+
+
+VECTORS = Body(ROWS, (2, 4), 16, 128)
+MATRICES = Body(MATRIX, (8, 16), 32, 256)
+BODIES = (VECTORS, MATRICES)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to launch a kernel for some weights and a number of rows."""
+
+    source: Source
+    template: tuple[tuple[str, Any], ...]
+    grid: tuple[int, int, int]
+    threadgroup: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -108,17 +129,21 @@ class Layout:
             ("Mxfp4", packed and w.mode == "mxfp4"),
             ("Biased", w.bias is not None),
         )
-        self._launches: dict[tuple[int, mx.Dtype], tuple[Sequence[Any], tuple[int, int, int]]] = {}
+        self._plans: dict[tuple[int, mx.Dtype, bool], Plan] = {}
 
-    def launch(self, rows: int, dtype: mx.Dtype) -> tuple[Sequence[Any], tuple[int, int, int]]:
-        """The template arguments and the grid for so many rows of a dtype."""
-        key = rows, dtype
-        if key not in self._launches:
-            count = next((count for count in ROW_COUNTS if count >= rows), ROW_COUNTS[-1])
-            template = (("OutT", dtype), ("Rows", count), *self._arguments)
-            grid = (-(-self.columns // COLUMNS) * THREADS, -(-rows // count), 1)
-            self._launches[key] = template, grid
-        return self._launches[key]
+    def plan(self, rows: int, dtype: mx.Dtype, exact: bool) -> Plan:
+        """How to launch so many rows of a dtype; `exact`: as all other numbers of rows."""
+        key = rows, dtype, exact
+        if key not in self._plans:
+            body = MATRICES if exact or rows > VECTORS.rows[-1] else VECTORS
+            count = next((count for count in body.rows if count >= rows), body.rows[-1])
+            self._plans[key] = Plan(
+                body.source,
+                (("OutT", dtype), ("Rows", count), *self._arguments),
+                (-(-self.columns // body.columns) * body.threads, -(-rows // count), 1),
+                (body.threads, 1, 1),
+            )
+        return self._plans[key]
 
 
 def reference(x: mx.array, weights: Weights) -> mx.array:
@@ -140,19 +165,24 @@ def product(x: mx.array, weights: Weights) -> mx.array:
     return (out if w.bias is None else out + w.bias).astype(x.dtype)
 
 
-def launch(launcher: Launcher, x: mx.array, weights: Weights) -> mx.array:
+def launch(launcher: Launcher, x: mx.array, weights: Weights, *, exact: bool = False) -> mx.array:
     """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once."""
     layout, dtype, shape = weights.layout, x.dtype, x.shape
-    template, grid = layout.launch(x.size // shape[-1], dtype)
+    plan = layout.plan(x.size // shape[-1], dtype, exact)
     return launcher(
-        SOURCE,
+        plan.source,
         (x, *layout.inputs),
-        template=template,
-        grid=grid,
-        threadgroup=(THREADS, 1, 1),
+        template=plan.template,
+        grid=plan.grid,
+        threadgroup=plan.threadgroup,
         output_shapes=((*shape[:-1], layout.columns),),
         output_dtypes=(dtype,),
     )[0]
+
+
+def launch_exact(launcher: Launcher, x: mx.array, weights: Weights) -> mx.array:
+    """As `launch`; the bits of a row do not depend on the number of rows."""
+    return launch(launcher, x, weights, exact=True)
 
 
 def fits(x: mx.array, weights: Weights) -> bool:
@@ -165,8 +195,9 @@ def fits(x: mx.array, weights: Weights) -> bool:
 
 def size(x: mx.array, weights: Weights) -> tuple[int, ...]:
     """What the speed depends on: columns, inputs, bits, and the most rows of the bucket."""
-    rows = next((most for most in BUCKETS if len(x) <= most), BUCKETS[-1])
-    return min(len(weights.values), MOST_COLUMNS), x.shape[1], weights.bits, rows
+    inputs = x.shape[-1]
+    rows = next((most for most in BUCKETS if x.size // inputs <= most), BUCKETS[-1])
+    return min(len(weights.values), MOST_COLUMNS), inputs, weights.bits, rows
 
 
-OP = Op("small_m_qmm", reference, launch, fits, size)
+OP = Op("small_m_qmm", reference, launch, fits, size, launch_exact)

@@ -4,14 +4,16 @@ A kernel's source is its headers and the body in `metal_kernels/<name>.metal`. M
 signature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any, Protocol
 
 import mlx.core as mx
 
 Grid = tuple[int, int, int]
+RECORDED = 32  # functions that a launcher keeps
 DEVICE_MEMORY_SIZE = 8  # elements; MLX puts smaller inputs into constant memory, see `pad_small`
 
 
@@ -61,6 +63,19 @@ class MetalLauncher:
 
     def __init__(self) -> None:
         self._built: dict[str, Any] = {}
+        self._recorded: dict[Hashable, Callable[..., Any]] = {}
+
+    def recorded(self, function: Callable[..., Any], kind: Hashable) -> Callable[..., Any]:
+        """`partial(function, self)`, compiled; of those with a `kind` the latest are kept."""
+        if kind is None:
+            return mx.compile(partial(function, self))
+        key = function, kind
+        if (found := self._recorded.pop(key, None)) is None:
+            found = mx.compile(partial(function, self))
+            if len(self._recorded) >= RECORDED:
+                del self._recorded[next(iter(self._recorded))]
+        self._recorded[key] = found
+        return found
 
     def __call__(
         self,
@@ -93,6 +108,20 @@ class MetalLauncher:
             output_dtypes=output_dtypes,
             init_value=init_value,
         )
+
+
+def recorded(
+    launcher: Launcher | None, function: Callable[..., Any], kind: Hashable = None
+) -> Callable[..., Any]:
+    """`partial(function, launcher)`, of arrays, numbers and None, by position.
+
+    Its launches are written down once for each set of shapes, dtypes and numbers: for each call of
+    a kernel MLX writes the kernel's text anew, and keeps it until the kernel has run. A `kind` has
+    few such sets, or they take long to look through. Launchers that are not MLX's run as always.
+    """
+    if isinstance(launcher, MetalLauncher):
+        return launcher.recorded(function, kind)
+    return partial(function, launcher)
 
 
 def pad_small(array: mx.array) -> mx.array:

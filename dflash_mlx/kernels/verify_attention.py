@@ -1,8 +1,8 @@
 """Attention of the few rows of a block, a chain or a tree, over a long cache of keys and values.
 
 Each row attends to the committed context and to its path through the block (DDTree, arXiv
-2604.12989: ancestors and itself). A row has the same bits as a plain decoding step over its path:
-they do not depend on the other rows. RoPE is already applied to queries and keys.
+2604.12989: ancestors and itself). In exact mode a row has the same bits as a plain decoding step
+over its path: they do not depend on the other rows. RoPE is already applied to queries and keys.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from .dispatch import EXACT_ROWS, Op
-from .source import DEVICE_MEMORY_SIZE, Launcher, Source
+from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
-SPLIT = 256  # positions for one threadgroup; four times as many after SHORT_SPLITS splits
-SHORT_SPLITS = 16
+SPLIT = 128  # positions for one threadgroup; more far from the start, see `edges_between`
+SHORT_SPLITS = 8
 THREADS = 256  # of a threadgroup at most, and twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
+MATRIX_DIM = 128  # a row of larger heads does not fit into the registers of 4 lanes
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
-HEADERS = ("lanes.h", "verify_attention.h")
+FEW_ROWS = 8  # up to which MLX's attention reads keys and values for each row
+NEAR = 4096  # positions of a context up to which its speed is that of a short one
+HEADERS = ("common.h", "lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
     inputs=("q", "keys", "values", "sees", "depths", "edges", "sizes", "factors"),
@@ -108,10 +111,11 @@ class Splits:
 
     @classmethod
     def of(cls, rows: Rows, scores: Scores, split: int) -> "Splits":
-        """The splits of `split` positions, of four times as many after `SHORT_SPLITS`."""
+        """The splits of positions. Those of a window are all short: it has few of them."""
         count, window = len(rows.paths), scores.window or NO_WINDOW
         root = rows.start + rows.context
-        edges = edges_between(max(rows.start, root - window + 1), root + count, split)
+        first = max(rows.start, root - window + 1)
+        edges = edges_between(first, root + count, split, growing=not scores.window)
         unused = [edges[-1]] * (DEVICE_MEMORY_SIZE - len(edges))
         return cls(
             len(edges) - 1,
@@ -162,29 +166,56 @@ def launch(
     rows: Rows,
     scores: Scores,
     split: int = SPLIT,
+    *,
+    exact: bool = False,
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
+    Heads of up to `MATRIX_DIM` are multiplied by a simdgroup's matrices, whose order of sums
+    depends on which keys are next to each other: not with `exact`, see `launch_exact`.
     MLX copies arrays that are not row-contiguous. `keys` and `values` are read once for 64 rows of
     queries of a KV head (128 rows if D is up to 64, 32 if it is over 128).
     """
+    splits = rows.splits(scores, split)
+    return recorded(launcher, attend, keys.shape[1])(
+        *(q, keys, values, rows.sees, rows.depths),
+        *(splits.edges, splits.sizes, splits.factors, scores.sinks),
+        *(splits.count, scores.cap > 0, exact),
+    )
+
+
+def attend(
+    launcher: Launcher,
+    q: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    sees: mx.array,
+    depths: mx.array,
+    edges: mx.array,
+    sizes: mx.array,
+    factors: mx.array,
+    sinks: mx.array | None,
+    parts: int,
+    capped: bool,
+    exact: bool,
+) -> mx.array:
+    """`launch` for so many `parts` of the positions, which the small arrays describe."""
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
-    splits = rows.splits(scores, split)
+    matrices = dim <= MATRIX_DIM and not exact
     lanes = 8 if dim > 128 else 4
     most = 2 * THREADS if dim <= SMALL_DIM else THREADS
     threads = min(most, -(-packed * lanes // 32) * 32)
     partial, norms = launcher(
         SOURCE,
-        [q, keys, values, rows.sees, rows.depths, splits.edges, splits.sizes, splits.factors],
-        template=[("Hkv", groups), ("D", dim), ("Capped", scores.cap > 0)],
-        grid=(-(-packed * lanes // threads) * threads, splits.count, groups),
+        [q, keys, values, sees, depths, edges, sizes, factors],
+        template=[("Hkv", groups), ("D", dim), ("Capped", capped), ("Matrices", matrices)],
+        grid=(-(-packed * lanes // threads) * threads, groups, parts),
         threadgroup=(threads, 1, 1),
-        output_shapes=[(splits.count, groups, packed, dim), (splits.count, groups, packed, 2)],
+        output_shapes=[(parts, groups, packed, dim), (parts, groups, packed, 2)],
         output_dtypes=[mx.float32, mx.float32],
     )
-    sinks = scores.sinks
     (out,) = launcher(
         COMBINE,
         [partial, norms, partial if sinks is None else sinks],  # any buffer if there are none
@@ -197,17 +228,47 @@ def launch(
     return out
 
 
-def edges_between(first: int, end: int, split: int) -> list[int]:
+def launch_exact(
+    launcher: Launcher,
+    q: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    rows: Rows,
+    scores: Scores,
+    split: int = SPLIT,
+) -> mx.array:
+    """As `launch`; a row has the same bits as in a plain step over its path."""
+    return launch(launcher, q, keys, values, rows, scores, split, exact=True)
+
+
+def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> list[int]:
     """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
-    Inner edges are at fixed positions, so that the order of a row's sums is fixed.
+    Inner edges are at fixed positions, so that the order of a row's sums is fixed. The first
+    `SHORT_SPLITS` splits have `split` positions. With `growing` those that follow double in length
+    whenever their position has doubled, so that half as many hold the newer half of a long context:
+    enough for all cores, and few whose parts have to be written and read.
     """
     edges, edge = [first], 0
     while edge < end:
-        edge += split if edge < SHORT_SPLITS * split else 4 * split
+        octave = (edge // (SHORT_SPLITS * split)).bit_length() if growing else 0
+        edge += split << octave
         if edge > first:
             edges.append(edge)
     return edges
+
+
+def size(
+    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
+) -> tuple[int, ...]:
+    """What the speed depends on: heads, their size, whether there is a window, up to how many rows
+    (MLX has another kernel for few) and up to which context; 0 is any.
+    """
+    heads, count, dim = q.shape
+    windowed = scores.window > 0
+    near = windowed or rows.context <= NEAR
+    few = count <= FEW_ROWS
+    return heads, len(keys), dim, int(windowed), FEW_ROWS * few, NEAR * near
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
@@ -225,4 +286,4 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
     )
 
 
-OP = Op("verify_attention", reference, launch, fits)
+OP = Op("verify_attention", reference, launch, fits, size, launch_exact)

@@ -10,7 +10,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.kernels.verify_attention import Rows, Scores
 from dflash_mlx.speculation.acceptance import random_bits
 
 from .shapes import Shapes
@@ -161,7 +160,8 @@ def tree_cases(shapes: Shapes) -> list[Case]:
 
 
 def replay_cases(shapes: Shapes) -> list[Case]:
-    """None, one and four rows of a path accepted in two layers; half of a chain in all layers."""
+    """None, one and four rows of a path accepted in two layers; half of a chain in one layer, as
+    the engine launches it."""
     assert shapes.delta is not None
     sizes, dtype = shapes.delta, dtype_of(shapes.dtype)
 
@@ -175,33 +175,4 @@ def replay_cases(shapes: Shapes) -> list[Case]:
 
     path, half = (1, 4, 6, 7), max(1, shapes.rows // 2)
     found = [layers(2, 9, path, accepted) for accepted in (0, 1, 4)]
-    return [*found, layers(sizes.layers, shapes.rows, range(half), half)]
-
-
-# Attention
-
-
-def attention_cases(shapes: Shapes) -> list[Case]:
-    """For each layer type: one row, a tree, a tree across the border of a split; the model's.
-
-    The cache is NaN after the rows of the block.
-    """
-    found = []
-    for kind in shapes.attention:
-        heads, dtype = (kind.heads, kind.kv_heads), dtype_of(shapes.dtype)
-        sinks = normal_array(1, kind.heads, dtype=dtype) if kind.sinks else None
-        chain = tuple(range(-1, shapes.rows - 1))
-        for parents, context, start, window in (
-            ((-1,), 0, 0, 0),
-            (TREE, 37, 5, 9 if kind.window else 0),
-            (TREE, 253, 0, kind.window and 12),
-            (chain, shapes.context, 0, kind.window),
-        ):
-            count = context + len(parents)
-            q = normal_array(2, heads[0], len(parents), kind.head_dim, dtype=dtype)
-            spare = mx.full((heads[1], 4, kind.head_dim), mx.nan, dtype=dtype)
-            parts = (normal_array(n, heads[1], count, kind.head_dim, dtype=dtype) for n in (3, 4))
-            keys, values = (mx.concatenate([part, spare], axis=1) for part in parts)
-            scores = Scores(kind.head_dim**-0.5, window=window, sinks=sinks)
-            found.append((q, keys, values, Rows.of(context, parents, start), scores))
-    return found
+    return [*found, layers(1, shapes.rows, range(half), half)]

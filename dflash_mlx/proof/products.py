@@ -37,13 +37,16 @@ def weights_of(
 
 
 def product_cases(shapes: Shapes) -> list[Case]:
-    """For each kind of weights: one row; 19 rows, more than one pass takes; the model's."""
+    """For each kind of weights: a number of rows for each size of a threadgroup, 19 for more than
+    one of the largest; the model's."""
     found, dtype = [], dtype_of(shapes.dtype)
     for kind in shapes.linears:
         few = 3 * max(kind.group, 64)
         bias = normal_array(1, 35, dtype=dtype)
         for rows, weights in (
             (1, weights_of(kind, 33, few)),
+            (3, weights_of(kind, 35, few, bias)),
+            (7, weights_of(kind, 33, few)),
             (19, weights_of(kind, 35, few, bias)),
             (shapes.rows, weights_of(kind, kind.outputs, kind.inputs)),
         ):

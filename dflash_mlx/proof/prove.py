@@ -82,13 +82,17 @@ def prove(
     result for each operation tried.
     """
     began, results = clock(), dict(known or {})
+    if shapes.exact:
+        trials = [exactly(trial) for trial in trials]
     tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
     for trial, used in tried.items():
         if trial.name in results or not (used or everything):
             continue
         on_result(KernelResult(trial.name, False, reason=STARTED))
         cases = trial.fitting(shapes if used else GENERIC)
-        result = compare(launcher, trial, cases, bits=shapes.exact or everything)
+        result = compare(launcher, trial, cases, bits=shapes.exact)
+        if result.right and everything:
+            result = compare(launcher, exactly(trial), cases, bits=True)
         if result.right:
             result = replace(result, reason=UNTIMED if used else UNUSED)
         results[trial.name] = result
@@ -106,6 +110,11 @@ def prove(
         results[trial.name] = found
         on_result(results[trial.name])
     return tuple(results[trial.name] for trial in tried if trial.name in results)
+
+
+def exactly(trial: Trial) -> Trial:
+    """The trial of the launch of exact mode."""
+    return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
 
 
 def compare(

@@ -36,7 +36,6 @@ class GatedDeltaShape:
     value_heads: int
     key_dim: int
     value_dim: int
-    layers: int
     window: int
     channels: int
 
@@ -116,7 +115,7 @@ GENERIC = Shapes(
     rows=7,
     dtype="bfloat16",
     attention=(AttentionShape(6, 2, 64, 9, sinks=True), AttentionShape(2, 1, 128)),
-    delta=GatedDeltaShape(2, 4, 64, 33, layers=2, window=3, channels=7),
+    delta=GatedDeltaShape(2, 4, 64, 33, window=3, channels=7),
     selector=SelectorShape(13, 70, "bfloat16"),
     linears=(
         LinearShape(70, 384, 0, 0, "", "bfloat16"),
@@ -148,16 +147,16 @@ def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
 
 def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
     """The Gated DeltaNet layers of a config; None if it has none."""
-    layers = layer_types(config).count("linear_attention")
     names = ("linear_num_key_heads", "linear_num_value_heads")
     keys, values, key_dim, value_dim = (
         config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
     )
-    if not layers * keys * values * key_dim * value_dim:
+    found = "linear_attention" in layer_types(config)
+    if not found or not keys * values * key_dim * value_dim:
         return None
     window = (config.get("linear_conv_kernel_dim") or 4) - 1
     channels = 2 * keys * key_dim + values * value_dim
-    return GatedDeltaShape(keys, values, key_dim, value_dim, layers, window, channels)
+    return GatedDeltaShape(keys, values, key_dim, value_dim, window, channels)
 
 
 def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:

@@ -29,10 +29,10 @@ from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target.gated_delta import update_tree
 from dflash_mlx.target.tree_pass import TreePass
 
+from .attentions import attention_cases, attention_sizes
 from .cases import (
     Case,
     accept_cases,
-    attention_cases,
     defined_part,
     replay_cases,
     sample_cases,
@@ -188,5 +188,6 @@ TRIALS = (
         lambda shapes: bool(shapes.attention),
         alone=first_query,
         axis=1,
+        sizes=attention_sizes,
     ),
 )

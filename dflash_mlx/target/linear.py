@@ -1,4 +1,4 @@
-"""Linear layers of one model instance whose few rows go through our kernels.
+"""Layers of one model instance whose few rows go through our kernels.
 
 Each stands in for one module that MLX or mlx-lm made and holds it: parameters stay where they were
 (one name deeper) and attributes are the module's. Where rows must not depend on each other, layers
@@ -6,28 +6,37 @@ of experts and their gates run row by row. Latent attention's products of heads 
 Knows modules, not models.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.activations import swiglu
 from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 
+from dflash_mlx.cpu.swiglu import is_swiglu
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
-from dflash_mlx.kernels.small_m_qmm import OP, Weights
+from dflash_mlx.kernels.small_m_qmm import OP
 
-ROWS = 32  # beyond, MLX's own product of matrices reads the weights rarely enough
+from .products import Found, Product, Products
+
+LINEARS = (nn.Linear, nn.QuantizedLinear)
+EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 SWITCHES = (SwitchGLU, SwitchMLP)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
+TOGETHER = ("q_proj", "k_proj", "v_proj")  # given the same rows, one after another
+GATED = ("gate_proj", "up_proj", "down_proj")
+# Layers whose code is: h = x + self_attn(input_layernorm(x)), then h + mlp(post_..._layernorm(h)).
+BLOCKS = frozenset({"mlx_lm.models.llama.TransformerBlock", "mlx_lm.models.qwen3.TransformerBlock"})
 
 
 class StandIn(nn.Module):
     """A module of our instance in place of a `plain` one, whose attributes it has."""
 
-    def __init__(self, plain: nn.Module, kernels: Kernels):
+    def __init__(self, plain: nn.Module):
         super().__init__()
         self["plain"] = plain  # before any attribute: __getattr__ needs it
-        self._kernels = kernels
-        self._weights: Weights | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Anything else is asked of the plain module."""
@@ -36,35 +45,26 @@ class StandIn(nn.Module):
         except AttributeError:
             return getattr(self["plain"], name)
 
-    def product(self, x: mx.array) -> mx.array | None:
-        """x [..., K] times the module's weights, of the dtype MLX gives; None if MLX is to do it.
-
-        That is for a single row, which MLX does as well, and for many; with exactness only for
-        many.
-        """
-        kernels, rows = self._kernels, x.size // x.shape[-1]
-        if not (1 <= rows <= EXACT_ROWS if kernels.exact else 2 <= rows <= ROWS):
-            return None
-        weights = self._weights
-        if weights is None or not is_of(weights, self["plain"]):
-            weights = self._weights = weights_of(self["plain"])
-        wide = weights.dtype
-        if wide is not None and wide != x.dtype:
-            x = x.astype(mx.result_type(wide, x.dtype))
-        return kernels.attempt(OP, x, weights)
-
 
 class RowsLinear(StandIn):
-    """An `nn.Linear` or `nn.QuantizedLinear`."""
+    """A linear layer or SwiGLU whose few rows go through a function of products."""
+
+    def __init__(self, plain: nn.Module, product: Found):
+        super().__init__(plain)
+        self._product = product
 
     def __call__(self, x: mx.array) -> mx.array:
         """x [..., K] -> [..., N]."""
-        out = self.product(x)
+        out = self._product(x)
         return self["plain"](x) if out is None else out
 
 
 class RowsEmbedding(StandIn):
     """An `nn.Embedding` or `nn.QuantizedEmbedding`, whose table may also be the head."""
+
+    def __init__(self, plain: nn.Module, products: Products):
+        super().__init__(plain)
+        self._product = products.of(only, plain)
 
     def __call__(self, ids: mx.array) -> mx.array:
         """Token ids [...] -> rows of the table [..., H]."""
@@ -72,8 +72,25 @@ class RowsEmbedding(StandIn):
 
     def as_linear(self, x: mx.array) -> mx.array:
         """x [..., H] -> logits [..., V]."""
-        out = self.product(x)
+        out = self._product(x)
         return self["plain"].as_linear(x) if out is None else out
+
+
+class RowsBlock(StandIn):
+    """A layer of `BLOCKS` with a SwiGLU: all behind its attention is one function."""
+
+    def __init__(self, plain: nn.Module, second: Found):
+        super().__init__(plain)
+        self._second = second
+
+    def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+        """x [B, S, H] -> [B, S, H]."""
+        plain: Any = self["plain"]
+        mixed = plain.self_attn(plain.input_layernorm(x), mask, cache)
+        if (out := self._second(x, mixed)) is not None:
+            return out
+        h = x + mixed
+        return h + plain.mlp(plain.post_attention_layernorm(h))
 
 
 class RowByRow(StandIn):
@@ -93,20 +110,95 @@ class RowByRow(StandIn):
         return mx.concatenate(parts, axis)
 
 
+class Together:
+    """Linear layers of one module that are called in this order with the same rows.
+
+    The first call computes for all; what waits for the others is held until the last call.
+    """
+
+    def __init__(self, products: Products, plains: Sequence[nn.Module]):
+        self._run = products.of(each, *plains)
+        self._last = len(plains) - 1
+        self._rows: mx.array | None = None
+        self._waiting: list[mx.array] = []
+
+    def product(self, place: int, x: mx.array) -> mx.array | None:
+        """x [..., K] -> [..., N] of the layer at that place; None if MLX is to compute it."""
+        if self._rows is not x:
+            if (found := self._run(x)) is None:
+                return None
+            self._rows, self._waiting = x, found
+        out = self._waiting[place]
+        if place == self._last:
+            self._rows, self._waiting = None, []
+        return out
+
+
+def only(products: Sequence[Product], x: mx.array) -> mx.array:
+    """The product of one module."""
+    return products[0](x)
+
+
+def each(products: Sequence[Product], x: mx.array) -> list[mx.array]:
+    """The products of several modules."""
+    return [product(x) for product in products]
+
+
+def gated(products: Sequence[Product], x: mx.array) -> mx.array:
+    """SwiGLU of the gate's, the up and the down projection."""
+    gate, up, down = products
+    return down(swiglu(gate(x), up(x)))
+
+
+def second_half(products: Sequence[Product], x: mx.array, mixed: mx.array) -> mx.array:
+    """What a layer makes of its input and of what its attention gave."""
+    norm, *parts = products
+    h = x + mixed
+    return h + gated(parts, norm(h))
+
+
 def install(model: nn.Module, kernels: Kernels) -> None:
     """Put stand-ins where `kernels` have a use for them, in this model instance only.
 
     Earlier ones are replaced, and taken out where there is no use any more.
     """
+    products = Products(kernels)
+    replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
+    shared = dict(together(model, products)) if kernels.uses(OP) else {}
+    replace(model, lambda child: stand_in(child, products, shared.get(id(plain_of(child)))))
+    if kernels.uses(OP):
+        replace(model, lambda child: block(child, products))
+
+
+def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
+    """Put what `change` makes of a module in its place, in this model instance only."""
 
     def changes(_: nn.Module, __: str, child: Any) -> bool:
-        return isinstance(child, nn.Module) and stand_in(child, kernels) is not child
+        return isinstance(child, nn.Module) and change(child) is not child
 
-    def change(child: nn.Module) -> nn.Module:
-        return stand_in(child, kernels)
+    model.update_modules(model.filter_and_map(nn.Module.valid_child_filter, change, changes))
 
-    found = model.filter_and_map(nn.Module.valid_child_filter, change, changes)
-    model.update_modules(found)
+
+def block(layer: Any, products: Products) -> nn.Module:
+    """A stand-in for a layer of `BLOCKS`; other modules themselves."""
+    kind = type(layer)
+    if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
+        return layer
+    mlp, norm = plain_of(layer.mlp), layer.post_attention_layernorm
+    if not is_swiglu(mlp) or layer.mlp is mlp or type(norm) is not nn.RMSNorm:
+        return layer
+    parts = (mlp[name] for name in GATED)
+    return RowsBlock(layer, products.of(second_half, norm, *parts))
+
+
+def together(model: nn.Module, products: Products) -> Iterator[tuple[int, Found]]:
+    """The products of those layers that share their rows with others, by the layer's id."""
+    for module in model.modules():
+        plains = [plain_of(module[name]) for name in TOGETHER if name in module]
+        if len(plains) == len(TOGETHER) and all(type(plain) in LINEARS for plain in plains):
+            shared = Together(products, plains)
+            for place, plain in enumerate(plains):
+                yield id(plain), partial(shared.product, place)
 
 
 def unknown(model: nn.Module) -> tuple[str, ...]:
@@ -114,41 +206,26 @@ def unknown(model: nn.Module) -> tuple[str, ...]:
     return ("QQLinear",) if any(type(m) is nn.QQLinear for m in model.modules()) else ()
 
 
-def stand_in(module: nn.Module, kernels: Kernels) -> nn.Module:
-    """What to run for a module: a stand-in, or the plain module itself."""
-    plain = module["plain"] if isinstance(module, StandIn) else module
-    kind = type(plain)
+def plain_of(module: nn.Module) -> nn.Module:
+    """The module itself, or what a stand-in holds."""
+    return module["plain"] if isinstance(module, StandIn) else module
+
+
+def stand_in(module: nn.Module, products: Products, product: Found | None = None) -> nn.Module:
+    """What to run for a module: a stand-in, or the plain module itself.
+
+    `product` is a linear layer's, if it is not to be its own.
+    """
+    plain: Any = plain_of(module)
+    kind, kernels = type(plain), products.kernels
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
-        return RowByRow(plain, kernels)
+        return RowByRow(plain)
     if not kernels.uses(OP):
         return plain
-    if kind in (nn.Linear, nn.QuantizedLinear):
-        return RowsLinear(plain, kernels)
-    if kind in (nn.Embedding, nn.QuantizedEmbedding):
-        return RowsEmbedding(plain, kernels)
+    if kind in LINEARS:
+        return RowsLinear(plain, product or products.of(only, plain))
+    if kind in EMBEDDINGS:
+        return RowsEmbedding(plain, products)
+    if is_swiglu(plain) and all(type(plain_of(plain[name])) in LINEARS for name in GATED):
+        return RowsLinear(plain, products.of(gated, *(plain[name] for name in GATED)))
     return plain
-
-
-def weights_of(plain: Any) -> Weights:
-    """The weights of one of MLX's linear layers or embeddings, as they are now."""
-    if "scales" not in plain:
-        return Weights(plain["weight"], bias=plain.get("bias"))
-    return Weights(
-        plain["weight"],
-        plain["scales"],
-        plain.get("biases"),
-        plain.get("bias"),
-        plain.group_size,
-        plain.bits,
-        plain.mode,
-    )
-
-
-def is_of(weights: Weights, plain: Any) -> bool:
-    """Whether these are the weights of a module as they are now."""
-    return (
-        plain["weight"] is weights.values
-        and plain.get("scales") is weights.scales
-        and plain.get("biases") is weights.biases
-        and plain.get("bias") is weights.bias
-    )

@@ -6,7 +6,7 @@ threadgroup. What decides a case stands at a border, so that a part left out or 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -150,13 +150,13 @@ def sparse(block: bool) -> list[tuple[Any, ...]]:
 def sample() -> list[tuple[Any, ...]]:
     """Both rules; distributions over all tokens and over candidates; a NaN at rows' borders."""
     cases: list[tuple[Any, ...]] = []
-    same = mx.full((1, 2 * CHUNK), 1 / (2 * CHUNK))
-    same[0, 9] *= 1 + 2**-22  # a draft of it may go, but nothing is left for the bonus token
     for block in (True, False):
         cases += [_full(case, block) for case in level()]
-        for word in (0.3, 1 - 2**-24):
-            case = mx.zeros((2, 2 * CHUNK)), mx.array([9]), same, bits_of(1 - 2**-32, word)
-            cases.append(_full(case, block))
+        cases += [
+            _full(alike(size, word), block)
+            for size in (2 * CHUNK, 8 * CHUNK)
+            for word in (0.3, 1 - 2**-24)
+        ]
         cases += [_full(sampled(seed, 12, 300, 0, 0.4, 1.0), block) for seed in range(3)]
         cases += [_full(sampled(seed, 9, 4200, 20, 0.4, 1.0), block) for seed in range(3)]
         ends = on_borders(sampled(8, 2, 4400, hot=1.0), (0, 15, 16, 511, 512, CHUNK - 1, CHUNK))
@@ -167,6 +167,13 @@ def sample() -> list[tuple[Any, ...]]:
             cases.append(_full((scores, *rest), block))
         cases += sparse(block) + drawn(block)
     return sorted(cases, key=lambda case: (case[0].size > 1 << 16, not case[5]))
+
+
+def alike(vocab: int, word: float) -> tuple[mx.array, ...]:
+    """A draft that may go although nothing is left for the bonus token, drawn from all tokens."""
+    q = mx.full((1, vocab), 1 / vocab)
+    q[0, 9] *= 1 + 2**-22
+    return mx.zeros((2, vocab)), mx.array([9]), q, bits_of(1 - 2**-32, word)
 
 
 def _full(case: tuple[mx.array, ...], block: bool) -> tuple[Any, ...]:
@@ -252,12 +259,16 @@ def attentions() -> list[Sequence[Any]]:
 
 
 def products() -> list[Sequence[Any]]:
-    """A second threadgroup each way and a partial last tile of K, packed and not."""
+    """Vectors and matrices: a second threadgroup each way, more of K than all lanes and simdgroups
+    take in turn, and a partial last block of it; packed and not."""
     kinds = (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
-    rows = rows_of(21, 192).reshape(3, 7, 192)
-    return [(rows, weights_of(35, 192, kind, biased=True)) for kind in kinds]
+    few, four = rows_of(3, 1216), rows_of(4, 1216).reshape(2, 2, 1216)
+    many = rows_of(21, 1216).reshape(3, 7, 1216)
+    weights = [weights_of(35, 1216, kind, biased=True) for kind in kinds]
+    return [(rows, each) for rows in (few, four, many) for each in weights]
 
 
+# By operation; those of exact mode have its launch.
 CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] = {
     "verify_accept": (masked(verify_accept.OP), greedy, 0, {}),
     "verify_accept_sample": (masked(verify_accept_sample.OP), sample, 0, {}),
@@ -266,6 +277,12 @@ CASES: dict[str, tuple[Op, Callable[[], Sequence[Any]], float, dict[str, Any]]] 
     "gated_delta_tree": (gated_delta_tree.OP, trees, 1e-4, {}),
     "gated_delta_replay": (gated_delta_replay.OP, replays, 1e-5, {}),
     "verify_attention": (verify_attention.OP, attentions, 2e-5, {"split": SPLIT}),
+    "verify_attention, exact": (
+        replace(verify_attention.OP, launch=verify_attention.launch_exact),
+        attentions,
+        2e-5,
+        {"split": SPLIT},
+    ),
     "small_m_qmm": (small_m_qmm.OP, products, 1e-4, {}),
 }
 

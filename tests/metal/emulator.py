@@ -11,7 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from .findings import Finding, KernelFault, Traffic
+from .findings import Finding, KernelFault, Traffic, Work
 from .launcher import Emulator, Record, emulated
 from .lint import lint
 from .source import Refused
@@ -25,6 +25,7 @@ __all__ = [
     "Record",
     "Refused",
     "Traffic",
+    "Work",
     "caught",
     "check",
     "compare",

@@ -42,6 +42,21 @@ class Traffic:
     touched_stores: int = 0
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a launch did, besides loads and stores of buffers.
+
+    `barriers` of all threadgroups, each once; calls of simd functions of all simdgroups, `products`
+    of matrices among them; bytes of threadgroup memory by each thread, only where traffic counts.
+    """
+
+    barriers: int = 0
+    simd_calls: int = 0
+    products: int = 0
+    shared_loads: int = 0
+    shared_stores: int = 0
+
+
 def finding(raw: list, library: Path) -> Finding:
     """A finding as the runner reports it: kind, text and addresses in the library."""
     kind, text, where = raw

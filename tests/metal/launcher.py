@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 from unittest.mock import patch
 
 import mlx.core as mx
 
 from .build import kernel_library
-from .findings import Finding, KernelFault, Traffic, finding
+from .findings import Finding, KernelFault, Traffic, Work, finding
 from .host import block, empty_output, to_host, to_mlx
 from .source import Refused, Unit, translate
 from .trace import Launch, trace
@@ -31,6 +32,13 @@ class Record:
     findings: tuple[Finding, ...]
     traffic: dict[str, Traffic]  # by buffer name; empty unless the build counts
     threadgroup_bytes: int
+    work: Work
+
+    @property
+    def groups(self) -> int:
+        """Threadgroups of the grid."""
+        sizes = zip(self.launch.grid, self.launch.threadgroup, strict=True)
+        return prod(-(-all_threads // threads) for all_threads, threads in sizes)
 
 
 @dataclass
@@ -109,7 +117,9 @@ class Emulator:
         names = [b.name for b in unit.buffers]
         counts = [Traffic(*c) for c in answer["counts"]] if WATCH.get(self.build) else []
         traffic = dict(zip(names, counts, strict=False))
-        self.records.append(Record(launch, findings, traffic, answer["shared"]))
+        self.records.append(
+            Record(launch, findings, traffic, answer["shared"], Work(*answer["work"]))
+        )
         if findings and (self.strict or answer["died"]):
             raise KernelFault(findings[0])
         return [to_mlx(o, spec.dtype) for o, spec in zip(outputs, launch.outputs, strict=True)]

@@ -83,7 +83,7 @@ def through(op: Op, edit: Edit | None = None, **options: Any) -> Callable[..., A
         result = op.launch(launcher, *arrays, **options)
         if isinstance(launcher, Faulty):
             found = set(launcher.found.values())
-            assert found in ({1}, {0, 1}), f"{edit} stands in the texts {found} times"
+            assert found <= {0, 1}, f"{edit} stands in the texts {found} times"
         return result
 
     return fn

@@ -59,7 +59,7 @@ def test_a_broken_kernel_is_noticed() -> None:
     pair = quantised_pair("qwen3")
     wanted = answer(pair)
     with emulated():
-        broken = Faulty(("begin < K;", "begin + TILE < K;"))
+        broken = Faulty(("begin < K;", "begin + 32 < K;"))
         install(pair.target.model, Kernels(broken))
         assert answer(pair) != wanted
 
@@ -78,10 +78,10 @@ def test_exactness_uses_it_for_plain_steps_too() -> None:
 def test_a_layer_has_the_same_bits_in_plain_steps_and_verifies() -> None:
     """Row by row against all at once, packed and plain, table and head; a fault shows."""
     model: Any = nn.Module()
-    model.packed, model.plain = nn.Linear(256, 40), nn.Linear(256, 40)
-    model.table = nn.Embedding(33, 256)
+    model.packed, model.plain = nn.Linear(512, 40), nn.Linear(512, 40)
+    model.table = nn.Embedding(33, 512)
     model.packed = nn.QuantizedLinear.from_linear(model.packed, 64, 5)
-    x = mx.random.normal((1, 20, 256))
+    x = mx.random.normal((1, 20, 512))
 
     def same(edit: Edit | None) -> list[bool]:
         with emulated():
@@ -92,4 +92,5 @@ def test_a_layer_has_the_same_bits_in_plain_steps_and_verifies() -> None:
             return [bool(mx.array_equal(f(x), s)) for f, s in zip(calls, steps, strict=True)]
 
     assert all(same(None))
-    assert not any(same(("part[j], w[c][j]", "part[j ^ (Rows > 1)], w[c][j ^ (Rows > 1)]")))
+    backwards = "sums[(M > 1 ? SIMDGROUPS - 1 - other : other) * Rows"
+    assert not any(same(("sums[other * Rows", backwards)))

@@ -4,6 +4,7 @@ Inputs of fewer than 8 elements are in another address space, which is another t
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,12 +103,14 @@ def test_one_text_for_all_contexts() -> None:
     assert len(texts) == 2
 
 
-def test_products_have_a_text_for_each_size_of_a_threadgroup() -> None:
+@pytest.mark.parametrize(("exact", "count"), [(False, 4), (True, 2)])
+def test_products_have_a_text_for_each_size_of_a_threadgroup(exact: bool, count: int) -> None:
     """Not for each number of rows."""
-    weights = weights_of(40, 128, KINDS[1])
-    found = [launches(small_m_qmm.OP, (rows_of(count, 128), weights)) for count in range(1, 65)]
+    weights, op = weights_of(40, 128, KINDS[1]), small_m_qmm.OP
+    op = replace(op, launch=op.launching(exact))
+    found = [launches(op, (rows_of(rows, 128), weights)) for rows in range(1, 65)]
     texts = {launch.source for (launch,) in found}
-    assert len(texts) == len(small_m_qmm.ROW_COUNTS)
+    assert len(texts) == count
 
 
 def test_without_sinks_nothing_is_made_for_them() -> None:

@@ -1,6 +1,7 @@
 """The few-row product's kernel: parity, rows that do not depend on others, weights read once."""
 
 import random
+from dataclasses import replace
 
 import mlx.core as mx
 import pytest
@@ -15,6 +16,7 @@ from .ours import Edit, caught, check, run, same_bits, through
 from .packed import AFFINE, KINDS, rows_of, truth, weights_of
 
 OP = small_m_qmm.OP
+EXACT = replace(OP, launch=small_m_qmm.launch_exact)
 DTYPES = (mx.float32, mx.bfloat16, mx.float16)
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 1e-3, mx.bfloat16: 8e-3}
 Kind = tuple[int, int, str]
@@ -23,17 +25,19 @@ Kind = tuple[int, int, str]
 @pytest.mark.parametrize("kind", KINDS if ALL else KINDS[2:3])
 def test_every_run_equals_the_reference(kind: Kind) -> None:
     """Schedules, sanitizers and the race check; two threadgroups each way, a tail of each."""
-    case = rows_of(19, 384), weights_of(35, 384, kind, biased=True)
-    check(through(OP), OP.reference, *case, rtol=1e-5, atol=1e-5)
+    for rows, k in ((3, 768), (7, 384), (19, 1152)):
+        case = rows_of(rows, k), weights_of(35, k, kind, biased=True)
+        check(through(OP), OP.reference, *case, rtol=1e-5, atol=1e-5)
 
 
 def test_slices_of_larger_arrays() -> None:
     """Inputs that begin one element off a 16-byte boundary are not loaded as if they did not."""
     for kind in KINDS if ALL else KINDS[:2]:
-        case = rows_of(3, 128), weights_of(5, 128, kind)
-        outcome = run(through(OP), *case, build="sanitize", shift=1)
-        assert not outcome.findings
-        compare(outcome.outputs[0], OP.reference(*case), 1e-5, 1e-5, str(kind))
+        for rows in (3, 5):
+            case = rows_of(rows, 128), weights_of(5, 128, kind)
+            outcome = run(through(OP), *case, build="sanitize", shift=1)
+            assert not outcome.findings
+            compare(outcome.outputs[0], OP.reference(*case), 1e-5, 1e-5, str(kind))
 
 
 CASES = [(kind, dtype) for kind in dict.fromkeys([*KINDS, *AFFINE]) for dtype in DTYPES]
@@ -56,39 +60,51 @@ def test_random_shapes(seed: int) -> None:
 
 def test_dtypes_may_differ() -> None:
     """Rows float32, scales half: the result is as exact as the rows."""
-    x, weights = rows_of(2, 128), weights_of(8, 128, KINDS[1], mx.float16)
-    got = run(through(OP), x, weights).outputs[0]
-    compare(got, truth(x, weights), 1e-5, 1e-5, "float32 and float16")
+    for rows in (2, 6):
+        x, weights = rows_of(rows, 128), weights_of(8, 128, KINDS[1], mx.float16)
+        got = run(through(OP), x, weights).outputs[0]
+        compare(got, truth(x, weights), 1e-5, 1e-5, "float32 and float16")
 
 
 @pytest.mark.parametrize("kind", KINDS if ALL else KINDS[:3])
 def test_a_row_has_the_same_bits_whatever_is_computed_with_it(kind: Kind) -> None:
     """Row i of M rows, 1 to 32, against that row alone; and wherever it stands."""
     x, weights = rows_of(32, 256), weights_of(11, 256, kind, biased=True)
-    alone = [run(through(OP), x[i : i + 1], weights).outputs[0] for i in range(32)]
-    for m in range(2, 33) if ALL else (2, 3, 5, 8, 9, 16, 17, 32):
-        out = run(through(OP), x[:m], weights).outputs[0]
+    alone = [run(through(EXACT), x[i : i + 1], weights).outputs[0] for i in range(32)]
+    for m in range(2, 33) if ALL else (*range(2, 18), 32):
+        out = run(through(EXACT), x[:m], weights).outputs[0]
         assert same_bits(out, mx.concatenate(alone[:m])), m
-    moved = run(through(OP), x[::-1], weights).outputs[0]
+    moved = run(through(EXACT), x[::-1], weights).outputs[0]
     assert same_bits(moved, mx.concatenate(alone[::-1]))
+
+
+@pytest.mark.parametrize("bits", [4, 0])
+def test_rows_of_vectors_have_their_bits_whatever_is_computed_with_them(bits: int) -> None:
+    """Up to 4 rows, also without exactness; more have those of matrices, by whole 8 rows."""
+    x, weights = rows_of(16, 256), weights_of(11, 256, KINDS[1 if bits else 0])
+    for limits in ((1, 2, 3, 4), (5, 8, 9, 16)):
+        most = run(through(OP), x[: limits[-1]], weights).outputs[0]
+        for m in limits:
+            assert same_bits(run(through(OP), x[:m], weights).outputs[0], most[:m]), m
 
 
 def test_sums_whose_order_depends_on_the_rows_are_seen() -> None:
     """A kernel that is right, but not the same for 1 and 16 rows, has other bits."""
-    edit = ("part[j], w[c][j]", "part[j ^ (Rows > 4)], w[c][j ^ (Rows > 4)]")
-    x, weights = rows_of(16, 256), weights_of(11, 256, KINDS[1])
-    out, alone = (run(through(OP, edit), rows, weights).outputs[0] for rows in (x, x[:1]))
+    edit = ("sums[other * Rows", "sums[(M > 8 ? SIMDGROUPS - 1 - other : other) * Rows")
+    x, weights = rows_of(16, 1024), weights_of(11, 1024, KINDS[1])
+    out, alone = (run(through(EXACT, edit), rows, weights).outputs[0] for rows in (x, x[:1]))
     compare(out, OP.reference(x, weights), 1e-5, 1e-5, "another order")
     assert not same_bits(out[:1], alone)
 
 
-def test_a_row_that_is_not_finite_stays_alone() -> None:
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_row_that_is_not_finite_stays_alone(count: int) -> None:
     """Others keep their bits when one overflowed."""
-    x, weights = rows_of(5, 128), weights_of(8, 128, KINDS[1])
-    broken = mx.where(mx.arange(5)[:, None] == 2, mx.nan, x)
+    x, weights = rows_of(count, 128), weights_of(8, 128, KINDS[1])
+    broken = mx.where(mx.arange(count)[:, None] == 2, mx.nan, x)
     clean, got = (run(through(OP), rows, weights).outputs[0] for rows in (x, broken))
     assert mx.isnan(got[2]).all()
-    for row in (0, 1, 3, 4):
+    for row in (row for row in range(count) if row != 2):
         assert same_bits(clean[row], got[row])
 
 
@@ -102,71 +118,108 @@ def test_every_code_of_mxfp4_is_what_mlx_says() -> None:
     assert mx.array_equal(got, want[:, :16].T)
 
 
-@pytest.mark.parametrize(("m", "reads"), [(1, 1), (5, 1), (16, 1), (17, 2), (32, 2)])
+@pytest.mark.parametrize(("m", "reads"), [(2, 1), (4, 1), (5, 1), (16, 1), (17, 2), (32, 2)])
 @pytest.mark.parametrize("kind", KINDS if ALL else KINDS[1:3])
 def test_traffic(m: int, reads: int, kind: Kind) -> None:
-    """Each weight is loaded once, by one thread, for up to 16 rows, each scale by one simdgroup."""
-    x, weights = rows_of(m, 512, mx.bfloat16), weights_of(37, 512, kind, mx.bfloat16)
+    """The counts of the model in `metal_kernels/README.md`: each weight is loaded once, by one
+    lane, for up to 16 rows; rows once for the columns of a simdgroup; no other memory, but for
+    the sums of matrices."""
+    n, k, size = 64, 1024, 2
+    x, weights = rows_of(m, k, mx.bfloat16), weights_of(n, k, kind, mx.bfloat16)
     outcome = run(through(OP), x, weights, build="traffic")
-    assert len(outcome.records) == 1
+    (record,) = outcome.records
     assert outcome.traffic["weight"].loads == reads * weights.values.nbytes
     for name, part in (("scales", weights.scales), ("biases", weights.biases)):
         if part is not None:
             assert outcome.traffic[name].simd_loads == reads * part.nbytes
-    assert outcome.traffic["x"].loads == 2 * x.nbytes
-    assert outcome.traffic["out"].stores == m * 37 * 2
-    assert outcome.records[0].threadgroup_bytes <= 8192
+    columns, groups = (4, n // 16) if m <= 4 else (32, n // 32)
+    tile = max(2, 1 << (m - 1).bit_length()) if m <= 16 else 16
+    rows = reads * tile * k * size
+    assert outcome.traffic["x"].loads == rows * n // columns
+    assert outcome.traffic["x"].group_loads == (x.nbytes if m > 16 else m * k * size) * groups
+    assert outcome.traffic["out"].stores == m * n * size
+    assert record.threadgroup_bytes == (0 if m <= 4 else 8 * 32 * tile * 4)
+    assert record.work.barriers == (0 if m <= 4 else record.groups)
+    products = n * k * tile * reads // 512
+    assert record.work.products == (0 if m <= 4 else products)
+    sums = 0 if m <= 4 else 8 * n * tile * reads * 4
+    assert record.work.shared_stores == sums
+    assert record.work.shared_loads == sums * m // (tile * reads)
 
 
-FIRST = BARRIER + "\n  for (int at"
-SECOND = BARRIER + "\n\n  DFLASH_UNROLL"
 FAULTS: list[Edit] = [
-    (FIRST, FIRST.removeprefix(BARRIER)),
-    (FIRST, FIRST.replace(BARRIER, WEAK)),
-    (SECOND, SECOND.removeprefix(BARRIER)),
-    (SECOND, SECOND.replace(BARRIER, WEAK)),
-    (SECOND, SECOND.replace(BARRIER, NONE)),
-    ("at < Rows * FOURS", "at <= Rows * FOURS"),
-    ("at += threads", "at += threads + 1"),
-    ("int me = ", "int me = 1 + "),
-    ("row < M && k < K ? dflash_four(x", "k < K ? dflash_four(x"),
-    ("row < M && k < K ? dflash_four(x", "row < M && k <= K ? dflash_four(x"),
-    ("+ at / FOURS;", "+ at / FOURS + 1;"),
-    ("LANES * COLUMNS;", "LANES * COLUMNS + 1;"),
-    ("threadgroup_position_in_grid.y * Rows", "threadgroup_position_in_grid.y * (Rows - 1)"),
-    ("k < K && column + c < N;\n      size_t from", "column + c < N;\n      size_t from"),
-    ("k < K && column + c < N;\n      size_t from", "k < K && column + c <= N;\n      size_t from"),
-    ("k < K && column + c < N;\n        plain", "column + c < N;\n        plain"),
-    ("k < K && column + c < N;\n        plain", "k < K && column + c <= N;\n        plain"),
-    ("weight[from + i]", "weight[from + i + 1]"),
-    ("(start + k) / Group", "(start + k) / (2 * Group)"),
-    ("ours && !Mxfp4 ? float", "false ? float"),
-    ("words[c], quad,", "words[0], quad,"),
-    ("tile[row * FOURS + quad", "tile[quad"),
-    ("quad * LANES + lane]", "quad * LANES + (lane ^ 1)]"),
-    ("begin += TILE", "begin += TILE + 4"),
-    ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]"),
-    ("dflash_lanes_sum<LANES>(sum", "dflash_lanes_sum<LANES / 2>(sum"),
-    ("row % LANES == lane &&", "row == lane &&"),
-    ("row % LANES == lane &&", "row % LANES <= lane &&"),
-    ("first + row < M &&", "first + row <= M &&"),
-    ("< M && ours)", "< M)"),
-    ("total + more", "total"),
-    ("QUADS * lane + quad", "LANES * lane + quad"),
-    ("shift + BITS > WIDTH", "shift + BITS > WIDTH + 1"),
-    ("shift + BITS > WIDTH", "shift + BITS >= WIDTH"),
+    # Both
+    ("(1u << BITS) - 1) << shift", "(2u << BITS) - 1) << shift"),
+    ("uint power = uint(150", "uint power = uint(151"),
+    ("shift > 15", "shift > 20"),
+    ("word >>= 16", "word >>= 15"),
+    ("shift -= 16;", "shift -= 15;"),
+    ("shift = 0;", ";"),
     ("<< (WIDTH - shift)", "<< (WIDTH - shift - 1)"),
-    ("(1u << BITS) - 1", "(2u << BITS) - 1"),
     ("code & 8 ?", "code & 4 ?"),
     ("0xC8643210u", "0xC8643201u"),
     ("code << 23", "code << 22"),
-    ("fma(float(value), scale, shift)", "float(value) * scale"),
+    (", scale, shift);\n}", ", scale, 0.0f);\n}"),
+    # Vectors
+    ("4 * QUADS * lane, K", "2 * QUADS * lane, K"),
+    ("K - 4 * QUADS)", "K)"),
+    ("WORDS = 4 * QUADS * BITS", "WORDS = 2 * QUADS * BITS"),
+    ("DFLASH_LANES * COLUMNS;", "DFLASH_LANES * COLUMNS + 1;"),
+    ("min(column + c, N - 1)) * K + k;", "(column + c)) * K + k;"),
+    ("weight[start / (4 * QUADS) * WORDS + i]", "weight[start / (4 * QUADS) * WORDS + i + 1]"),
+    ("QUADS * lane + quad :", "QUADS * lane + 3 - quad :"),
+    ("words[c], 4 * quad + j", "words[0], 4 * quad + j"),
+    ("4 * quad + j, scale[c], shift[c]", "4 * quad + j, scale[c], shift[0]"),
+    ("min(column + c, N - 1)) * K + min(k", "(column + c)) * K + min(k"),
+    ("* K + min(k, K - 4)", "* K + k"),
+    ("min(first + row, M - 1)", "first + row"),
+    ("float4 part = k < K", "float4 part = k <= K"),
+    ("float4 part = k < K ?", "float4 part = true ?"),
+    ("fma(part[j], w[c][j]", "fma(part[j], w[c][0]"),
+    ("dflash_lanes_sum<DFLASH_LANES>(sum", "dflash_lanes_sum<DFLASH_LANES / 2>(sum"),
+    ("lane == 0 && first", "first"),
+    ("first + row < M && ours", "ours"),
+    ("first + row < M && ours", "first + row < M"),
+    ("float(bias[column + c])", "float(bias[column])"),
+    # Matrices
+    (BARRIER, ""),
+    (BARRIER, WEAK),
+    (BARRIER, NONE),
+    ("((lane / 4) & 4)", "((lane / 4) & 2)"),
+    ("((lane / 4) & 2)", "((lane / 4) & 4)"),
+    ("begin = BLOCK * simdgroup", "begin = BLOCK * (simdgroup / 2)"),
+    ("begin += BLOCK * SIMDGROUPS", "begin += BLOCK * SIMDGROUPS * 2"),
+    ("CHUNK * q, K - CHUNK", "CHUNK * q, K"),
+    ("8 * n + r, N - 1)) * K + k", "8 * n + r, N)) * K + k"),
+    ("weight[start / CHUNK * WORDS + i]", "weight[start / CHUNK * WORDS + (i ^ 1)]"),
+    ("4 * (r % 2);", "4 * (1 - r % 2);"),
+    ("(eight, r / 2)", "(eight, r % 4)"),
+    ("4 * chunk + eight", "4 * eight + chunk"),
+    ("2 * q + j, M - 1)", "2 * q + j, M)"),
+    ("= k < K ? dflash_four(x + size_t(m)", "= true ? dflash_four(x + size_t(m)"),
+    ("rows[part][j][i]", "rows[part][0][i]"),
+    ("4 * j, K - 4)", "4 * j, K)"),
+    ("8 * eight + 4 * j + i", "8 * eight + 4 * j"),
+    ("weights, some[part]", "weights, some[0]"),
+    ("weights, some[part], sum[n][part]", "weights, some[part], sum[0][part]"),
+    ("(simdgroup * Rows + row)", "(row)"),
+    ("row < M && n < N", "n < N"),
+    ("row < M && n < N", "row < M"),
+    ("total += sums", "total = sums"),
 ]
 
 
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: Edit) -> None:
     """Barriers, bounds, lanes, bits and scales: each shows in some run."""
-    kinds = (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
-    cases = [(rows_of(19, 192), weights_of(35, 192, kind, biased=True)) for kind in kinds]
+    bodies = [
+        body for body in small_m_qmm.BODIES if edit[0] in body.source.header + body.source.body
+    ]
+    cases = [
+        (rows_of(body.rows[-1] + rows, 1216), weights_of(35, 1216, kind, biased=True))
+        for rows, body in ((-1, small_m_qmm.VECTORS), (3, small_m_qmm.MATRICES))
+        for kind in (KINDS[3], KINDS[2], KINDS[5], KINDS[0])
+        if body in bodies
+    ]
+    assert cases
     assert caught(OP, edit, cases, 1e-4)

@@ -139,6 +139,7 @@ class Worker:
         return answer or {
             "died": True,
             "shared": 0,
+            "work": [0] * 5,
             "findings": [["sanitizer", report or f"exit status {child.returncode}", []]],
             "counts": [],
         }

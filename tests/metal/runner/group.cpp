@@ -77,6 +77,8 @@ void release_simdgroup(simdgroup &g) {
     now.active = active;
     if (g.combine) g.combine(&now);
     g.turn++;
+    current.result->done.simd_calls++;
+    if (!strcmp(first->at, "simdgroup_multiply_accumulate")) current.result->done.products++;
   }
   g.arrived = 0;
   for (int i = 0; i < g.count; i++) {
@@ -167,6 +169,7 @@ bool release_group() {
     stop_launch("divergence", "the threadgroup_barrier of line " + std::to_string(first->line) +
                                   " is not reached by all: " + std::to_string(done) + " of " +
                                   std::to_string(threads.size()) + " threads have ended");
+  current.result->done.barriers++;
   for (thread_state &t : threads) {
     for (int kind = 0; kind < 2; kind++)
       if (t.flags & (1u << kind)) t.group_phase[kind]++, t.simd_phase[kind]++;

@@ -29,7 +29,12 @@ void text_to(std::string &out, const std::string &text) {
 
 void answer() {
   std::string out = "{\"died\": " + std::string(result.died ? "true" : "false") +
-                    ", \"shared\": " + std::to_string(result.shared_bytes) + ", \"findings\": [";
+                    ", \"shared\": " + std::to_string(result.shared_bytes) + ", \"work\": [" +
+                    std::to_string(result.done.barriers) + ", " +
+                    std::to_string(result.done.simd_calls) + ", " +
+                    std::to_string(result.done.products) + ", " +
+                    std::to_string(result.done.shared_loads) + ", " +
+                    std::to_string(result.done.shared_stores) + "], \"findings\": [";
   for (size_t i = 0; i < result.findings.size(); i++) {
     finding &f = result.findings[i];
     out += i ? ", [" : "[";

@@ -42,9 +42,16 @@ struct traffic {
   uint64_t touched_loads = 0, touched_stores = 0;  // distinct bytes of the launch
 };
 
+struct work {
+  uint64_t barriers = 0;                        // of all threadgroups, each once
+  uint64_t simd_calls = 0, products = 0;        // of all simdgroups; products of matrices
+  uint64_t shared_loads = 0, shared_stores = 0; // bytes of threadgroup memory, each access
+};
+
 struct outcome {
   std::vector<finding> findings;
   std::vector<traffic> counts;  // by buffer
+  work done;
   uint64_t shared_bytes = 0;    // most threadgroup memory of any threadgroup
   bool died = false;            // stopped before the end: the process must not go on
 };

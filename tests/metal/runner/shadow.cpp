@@ -154,6 +154,8 @@ void touch(void *address, uint64_t size, bool write, bool atomic, void *from) {
   now.group = current.group_number + 1, now.thread = t.ids.thread_index_in_threadgroup;
   now.group_phase = t.group_phase[kind], now.simd_phase = t.simd_phase[kind];
   now.where = where, now.atomic = atomic;
+  work &done = current.result->done;
+  if (kind) (write ? done.shared_stores : done.shared_loads) += size;
   for (uint64_t i = at - r->start, end = i + size; i < end; i++) {
     if (r->cells) check_race(*r, i, now, write);
     if (r->counts) count(*r, i, write);
@@ -185,13 +187,14 @@ void begin_shadow() {
 }
 
 void shadow_shared(char *start, uint64_t bytes, const char *name) {
-  if (!(current.run->watch & WATCH_RACE)) return;
+  if (!current.run->watch) return;
+  bool race = current.run->watch & WATCH_RACE;
   for (region &r : regions)
     if (r.buffer < 0 && r.start == start && r.bytes == bytes) {
-      for (uint64_t i = 0; i < bytes; i++) r.cells[i] = cell();
+      for (uint64_t i = 0; race && i < bytes; i++) r.cells[i] = cell();
       return;
     }
-  regions.push_back({start, bytes, -1, name, map_cells<cell>(bytes), nullptr});
+  regions.push_back({start, bytes, -1, name, race ? map_cells<cell>(bytes) : nullptr, nullptr});
 }
 
 void end_shadow() {
