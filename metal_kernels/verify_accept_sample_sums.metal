@@ -31,7 +31,7 @@ for (uint token = first + thread_id; token < last; token += DFLASH_THREADS) {
     residual_sum -= min(share, dflash_to_fixed_point(q[ulong(row) * vocab + token], 1.0f));
   }
 }
-if (K > 0 && row < drafted) {
+if (row < drafted) {
   for (uint i = row * K + thread_id; i < (row + 1) * K; i += DFLASH_THREADS) {
     const uint token = uint(candidates[i]);
     if (first <= token && token < last) {

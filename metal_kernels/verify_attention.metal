@@ -84,7 +84,8 @@ for (int begin = 0; begin < total; begin += TILE) {
   for (int at = me; at < TILE * FOURS; at += threads) {
     int i = begin + at / FOURS;
     int there = dflash_position_of(i, old, total, low, root, depths);
-    bool ours = there >= low && there < high;
+    bool ours = there >= low;
+    ours = ours && there < high;
     size_t from = size_t(head) * capacity + (i < old ? low - start + i : context + i - old);
     int to = at / FOURS * STEP + at % FOURS;
     tile_k[to] = ours ? dflash_four(keys + from * D + at % FOURS * 4) : float4(0.0f);

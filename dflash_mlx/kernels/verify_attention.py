@@ -171,10 +171,10 @@ def launch(
 ) -> mx.array:
     """As `reference`, in two dispatches: the splits, then their combination.
 
-    Heads of up to `MATRIX_DIM` are multiplied by a simdgroup's matrices, whose order of sums
-    depends on which keys are next to each other: not with `exact`, see `launch_exact`.
-    MLX copies arrays that are not row-contiguous. `keys` and `values` are read once for 64 rows of
-    queries of a KV head (128 rows if D is up to 64, 32 if it is over 128).
+    Heads of up to `MATRIX_DIM` are multiplied by a simdgroup's matrices, unless `exact`: their sums
+    depend on which keys are next to each other. MLX copies arrays that are not row-contiguous.
+    `keys` and `values` are read once for 64 rows of queries of a KV head (128 rows if D is up to
+    64, 32 if it is over 128).
     """
     splits = rows.splits(scores, split)
     return recorded(launcher, attend, keys.shape[1])(

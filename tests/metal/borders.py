@@ -242,11 +242,15 @@ def replays() -> list[Sequence[Any]]:
 
 def attentions() -> list[Sequence[Any]]:
     """Positions up to the end of the short splits, beyond them and beyond the first long one;
-    more packed rows than a threadgroup, more rows than a word has bits."""
+    more packed rows than a threadgroup, more rows than a word has bits; several roots; rows without
+    padding."""
     end = SHORT_SPLITS * SPLIT
     plain, narrow = Scores(0.2), Scores(0.2, window=SPLIT + 3)
     chain = [*range(-1, 6)]
     cases: list[Sequence[Any]] = [(*attention_block(TREE, 37, start=5), Scores(20.0))]
+    q, keys, *rest = attention_block(chain, 2 * SPLIT)
+    keys[:, 2 * SPLIT + 6] = q[::2, 6]  # the last split has a score far above all others
+    cases.append((q, keys, *rest, Scores(20.0)))
     for context in (end - 3, end + 4 * SPLIT - 3, end + 9 * SPLIT):
         cases += [
             (*attention_block(TREE, context), plain),
@@ -255,6 +259,8 @@ def attentions() -> list[Sequence[Any]]:
     sinks = mx.array([0.5, -1.0, 2.0, 0.0])
     cases.append((*attention_block(TREE, 3 * SPLIT, start=end), Scores(0.2, sinks=sinks)))
     wide = [-1, *(max(0, row - 2) for row in range(1, 40))]
+    forest = [-1, -1, 0, 1, 1, 0]
+    cases += [(*attention_block(parents, 19), plain) for parents in (forest, range(-1, 10))]
     return [*cases, (*attention_block(wide, 3, heads=(4, 2)), plain)]
 
 

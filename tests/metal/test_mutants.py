@@ -82,7 +82,12 @@ HARMLESS = {
         "int k = begin + 4",
     ): "lanes share K otherwise, all in one way",
     ("verify_accept_argmax.metal", "edge", "for (uint four ="): "a quad past the end has no token",
+    ("verify_accept_sample_draw.metal", "edge", "while (chunk < chunks"): "a draw is in a chunk",
     ("verify_attention.metal", "edge", "constexpr int LANES ="): "more lanes for a row, same sums",
+    ("verify_attention.metal", "edge", "for (int begin ="): "past the end there are no entries",
+    ("verify_attention.metal", "edge", "ours = ours"): "what is loaded beyond a split is not seen",
+    ("verify_attention.metal", "edge", "size_t from ="): "the block begins where the context ends",
+    ("verify_attention.metal", "edge", "if (score > highest"): "the old sums are multiplied by 1",
     ("verify_attention.metal", "edge", "int total = old"): "a split that ends there sees no row",
 }
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.proof import products, results, times
+from dflash_mlx.proof import attentions, products, results, times
 from dflash_mlx.proof.prove import KernelResult, prove
 from dflash_mlx.proof.shapes import GENERIC
 from dflash_mlx.proof.trials import TRIALS
@@ -136,6 +136,7 @@ def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     monkeypatch.setattr(times, "RUNS", 1)
     monkeypatch.setattr(times, "CALLS", 1)
     monkeypatch.setattr(products, "BUCKETS", (16,))
+    monkeypatch.setattr(attentions, "FAR", 64)
     with emulated(strict=False) as emulator:
         yield emulator
 

@@ -182,7 +182,7 @@ SPARSE: list[Edit] = [
     ("first <= token && token < last", "token < last"),
     ("i < (row + 1) * K; i += DFLASH_THREADS", "i <= (row + 1) * K; i += DFLASH_THREADS"),
     ("i < (slot + 1) * K; i++", "i + 1 < (slot + 1) * K; i++"),
-    ("if (K > 0 && row < drafted)", "if (K > 0)"),
+    ("if (row < drafted) {", "if (true) {"),
 ]
 DENSE: list[Edit] = [
     ("if (K == 0 && row < drafted)", "if (K == 0)"),
