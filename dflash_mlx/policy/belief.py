@@ -11,8 +11,6 @@ from itertools import accumulate, takewhile
 from math import exp, log
 from operator import mul
 
-from .account import Account
-
 # The probability that a drafter gives each position's draft [γ]; it ends before a 0.
 Confidence = Sequence[float]
 
@@ -23,7 +21,7 @@ MEMORY = 0.95  # of counts, a round: twenty rounds tell a rate and are still the
 
 
 class Belief:
-    """What was learned of one text's acceptance, and the account of its drafts.
+    """What was learned of one text's acceptance.
 
     By confidence: a draft of log-odds x is kept with log-odds scale * x + shift, both learned by
     Bayesian logistic regression (an extended Kalman filter). By position, where confidence is not
@@ -36,7 +34,6 @@ class Belief:
         self._verified: list[float] = []
         self._kept: list[float] = []
         self.confidence: Confidence | None = None
-        self.account = Account()
         self.doubt()
 
     def doubt(self) -> None:
