@@ -16,7 +16,6 @@ Confidence = Sequence[float]
 
 PRIOR = 0.1, 2.0  # variances of scale and shift before anything is learned: drafters are honest
 CHANGE = 1 / 2000  # share of these by which a text may change in a round
-SURPRISE = 0.005  # probability of a rejection by which the text has surely changed
 MEMORY = 0.95  # of counts, a round: twenty rounds tell a rate and are still the same passage
 
 
@@ -78,8 +77,6 @@ class Belief:
         Nothing is known of the draft that follows then.
         """
         known = accepted + (accepted < verified and not cut)
-        if known > accepted and 1 - self.survivals(confidence, verified)[accepted] < SURPRISE:
-            self.doubt()
         self._grow(verified)
         self._verified = [MEMORY * n + (place < known) for place, n in enumerate(self._verified)]
         self._kept = [MEMORY * n + (place < accepted) for place, n in enumerate(self._kept)]
