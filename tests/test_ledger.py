@@ -7,6 +7,8 @@ move much more than it has to. A fault of each kind is planted, and seen.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -34,6 +36,7 @@ from dflash_mlx.target.attention import Attention, MaskedRows
 from dflash_mlx.target.caches import recurrent, sliding
 from dflash_mlx.target.caches.sliding import SlidingCache
 
+ROOT = Path(__file__).parents[1]
 DENSE, EXPERTS, HYBRID, GEMMA, OSS = (pair.name for pair in PAIRS)
 DEPTH, BLOCK, KEPT = 4096, 16, range(5)
 TREE = sample_tree(32)
@@ -318,3 +321,35 @@ def test_a_line_of_the_table() -> None:
     line = str(Line("verify 16", 1024, "stock", 727, 4_534_000_000, 0, 106_600_000, 4_418_300_000))
     assert len(line) == len(HEAD)
     assert line.split()[-1] == "1.05"
+
+
+def test_a_round_of_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cuts rejected rows off costs as much as stock's pass; one that copies, that too."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    theirs = import_module("ledger_others").Theirs
+    pair = pair_of(DENSE, kernels=False)
+
+    class Cut(theirs):
+        """A pass of mlx-lm, and a trim."""
+
+        def __init__(self) -> None:
+            self.pair = pair
+
+        def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
+            found = pair.stock(tokens, cache=caches)
+            for one in caches:
+                one.trim(tokens.shape[1] - kept)
+            return [found]
+
+    class Copied(Cut):
+        """Its rows are put into a new array."""
+
+        def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
+            found = super().round(tokens, caches, kept)
+            for one in caches:
+                one.keys = mx.concatenate([one.keys, one.keys[:, :, :1]], axis=2)
+            return found
+
+    stock = pair.stock_rows(DEPTH, BLOCK)
+    assert dispatches(Cut().verify(DEPTH, BLOCK, 5)) == dispatches(stock)
+    assert copies(Copied().verify(DEPTH, BLOCK, 5), HELD)
