@@ -21,6 +21,7 @@ from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafter.quantise import quantise
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.speculation.tree import Tree
@@ -45,10 +46,10 @@ Outputs = list[mx.array]
 class TracedPair:
     """A published pair without weights."""
 
-    def __init__(self, pair: Published, kernels: Kernels):
+    def __init__(self, pair: Published, kernels: Kernels, draft_bits: int = 0):
         config = dict(pair.target)
-        model = lazy_model(config, pair.mode)
-        self.stock = lazy_model(config, pair.mode)
+        model = lazy_model(config, pair)
+        self.stock = lazy_model(config, pair)
         tokenizer = load_tokenizer(bundled("target"))
         self.target = Target(model, tokenizer, config, Path(pair.name), kernels)
         for module in model.modules():
@@ -57,6 +58,7 @@ class TracedPair:
         settings = parse(dict(pair.drafter))
         drafter = DraftModel(settings, self.target.hidden_size)
         drafter.set_dtype(mx.bfloat16)
+        quantise(drafter, draft_bits)
         evaluate_hidden(drafter)
         self.target.tap(settings.target_layer_ids)
         self.drafter = Drafter(drafter, self.target.embed, self.target.head)
@@ -101,7 +103,8 @@ class TracedPair:
     def draft(self, depth: int) -> Graph:
         """The greedy draft of a block behind `depth` tokens, the last round's rows included."""
         config, model = self.drafter.config, self.drafter.model
-        taps = mx.zeros((1, TAPS, model.fc.weight.shape[1]), mx.bfloat16)
+        width = len(config.target_layer_ids) * self.target.hidden_size
+        taps = mx.zeros((1, TAPS, width), mx.bfloat16)
         cache = self.drafter.make_cache()
         cache.absorb(taps[:, :2])
         self.drafter.commit_waiting([cache])
@@ -138,24 +141,24 @@ class TracedPair:
         return traced(model, inside, held(caches, depth), labels_of(caches), rows)
 
 
-def lazy_model(config: dict[str, Any], mode: str) -> nn.Module:
-    """A target of mlx-lm's classes in bfloat16 and 4 bits; nothing is computed.
+def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
+    """A target of mlx-lm's classes in bfloat16, quantised as the pair's; nothing is computed.
 
-    In the mode mxfp4 only experts are quantised, as gpt-oss is published.
+    In other modes than affine only experts are quantised, as gpt-oss is published.
     """
     classes: Any = _get_classes(flat(config))
     given = {**config, "text_config": deepcopy(config)}
     model = classes[0](classes[1].from_dict(given))
     model.set_dtype(mx.bfloat16)
-    if mode == "affine":
+    if pair.mode == "affine":
         with redirect_stdout(StringIO()):  # where mlx-lm prints the bits
-            model, _ = quantize_model(model, config, 64, 4)
-    else:
+            model, _ = quantize_model(model, config, pair.group_size, pair.bits)
+    elif pair.mode != "none":
 
         def experts(path: str, module: nn.Module) -> bool:
             return ".experts." in path and hasattr(module, "to_quantized")
 
-        nn.quantize(model, 32, 4, mode=mode, class_predicate=experts)
+        nn.quantize(model, 32, pair.bits, mode=pair.mode, class_predicate=experts)
     model.eval()
     evaluate_hidden(model)
     return model
