@@ -35,6 +35,7 @@ from dflash_mlx.target import recurrent as layers
 from dflash_mlx.target.attention import Attention, MaskedRows
 from dflash_mlx.target.caches import recurrent, sliding
 from dflash_mlx.target.caches.sliding import SlidingCache
+from dflash_mlx.types import SamplingParams
 
 ROOT = Path(__file__).parents[1]
 DENSE, EXPERTS, HYBRID, GEMMA, OSS = (pair.name for pair in PAIRS)
@@ -52,6 +53,8 @@ PASSES: dict[str, Pass] = {
     "commit": lambda pair: pair.verify(DEPTH, BLOCK, kept=KEPT),
     "path": lambda pair: pair.verify(DEPTH, TREE.rows, TREE, PATH),
     "draft": lambda pair: pair.draft(DEPTH),
+    "prompt": lambda pair: pair.prompt(DEPTH, 24),
+    "packed": lambda pair: pair.packed(DEPTH, 4, 2),
 }
 
 
@@ -103,6 +106,18 @@ def test_little_more_than_the_least_is_moved(name: str, kernels: bool) -> None:
     """Beside activations and what is known to be moved more."""
     graph = pair_of(name, kernels).verify(DEPTH, BLOCK)
     assert moved(graph) <= SLACK * least(graph) + known(graph)
+
+
+@every_pair
+def test_decisions_read_the_logits_once(name: str) -> None:
+    """A greedy one by its kernel; a sampled one sorts nothing, and moves little beside a verify."""
+    pair = pair_of(name, kernels=True)
+    greedy = pair.accept(BLOCK, SamplingParams())
+    assert moved(greedy) <= 1.01 * least(greedy)
+    assert dispatches(greedy) <= 3
+    sampled = pair.accept(BLOCK, SamplingParams(temperature=1.0, seed=0))
+    assert moved(sampled) <= 0.07 * moved(pair.verify(DEPTH, BLOCK))
+    assert not any("Sort" in op.name for op in sampled.operations)
 
 
 def moved(graph: Graph) -> int:

@@ -24,6 +24,8 @@ from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.drafter.quantise import quantise
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target.caches.sliding import sliding_caches
 from dflash_mlx.target.caches.target_cache import TargetCache
@@ -31,6 +33,7 @@ from dflash_mlx.target.families import flat
 from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.recurrent import TapedDelta, recurrent_caches
 from dflash_mlx.target.target import Target
+from dflash_mlx.types import SamplingParams
 
 from .contexts import after, held, labels_of, put
 from .fold import fold
@@ -39,7 +42,7 @@ from .published import Published
 from .trace import Graph, trace
 
 TAPS = 5  # tokens of the last round whose context rows a draft computes first
-WEIGHT, READ = "weight", "taps"
+WEIGHT, READ, LOGITS = "weight", "taps", "logits"
 Outputs = list[mx.array]
 
 
@@ -90,6 +93,46 @@ class TracedPair:
         counts = (rows, 1, len(kept or ()))
         return self._trace(self.target.model, run, layers, depth, counts, kept is not None)
 
+    def prompt(self, depth: int, rows: int) -> Graph:
+        """A piece of a prompt of so many rows: taps of all, logits of the last."""
+        layers = recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
+        cache = TargetCache(layers)
+
+        def run() -> Outputs:
+            tokens = mx.zeros((rows,), mx.int32)
+            (found,) = self.target.read([SequenceRows(cache, tokens, tape=False, last=True)])
+            return [found.logits, found.taps]
+
+        return self._trace(self.target.model, run, layers, depth, (rows,))
+
+    def packed(self, depth: int, rows: int, sequences: int) -> Graph:
+        """A verify of chains of several sequences at once, each of so many rows."""
+        each = [
+            recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
+            for _ in range(sequences)
+        ]
+        caches = [TargetCache(layers) for layers in each]
+
+        def run() -> Outputs:
+            tokens = mx.zeros((rows,), mx.int32)
+            found = self.target.read([SequenceRows(cache, tokens) for cache in caches])
+            return [part for one in found for part in (one.logits, one.taps)]
+
+        layers = [layer for some in each for layer in some]
+        return self._trace(self.target.model, run, layers, depth, (rows,))
+
+    def accept(self, rows: int, sampling: SamplingParams) -> Graph:
+        """What decides about the drafts of a verify of so many rows, from its logits."""
+        vocab = self.target.vocab_size
+        logits = mx.zeros((rows, vocab), mx.bfloat16)
+        rule = Match(sampling, vocab, self.target.kernels)
+
+        def run(*given: mx.array) -> Outputs:
+            draft = Draft(mx.zeros((rows - 1,), mx.int32))
+            return [rule.outcome(draft, given[0], [], 0)]
+
+        return traced(nn.Module(), run, [logits], [LOGITS], rows=())
+
     def stock_rows(self, depth: int, rows: int) -> Graph:
         """The same rows by stock mlx-lm."""
 
@@ -132,7 +175,9 @@ class TracedPair:
         rows: tuple[int, ...],
         committed: bool = False,
     ) -> Graph:
-        self.stock(mx.zeros((1, 2), mx.int32), cache=caches)  # gives the caches their shapes
+        for first in range(0, len(caches), self.target.layers):  # gives the caches their shapes
+            some = caches[first : first + self.target.layers]
+            self.stock(mx.zeros((1, 2), mx.int32), cache=some)
 
         def inside(*given: mx.array) -> Outputs:
             put(caches, iter(given), depth)
