@@ -51,6 +51,12 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
 
     Refuses a pair that does not fit the memory, unless --force.
     """
+    target_label, target, draft = find_pair(model_options, out)
+    check_memory(target, draft, target_label, model_options, out)
+
+
+def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
+    """The target's label and both folders; downloads what is missing."""
     prepare_libraries(offline=model_options.offline)
     label = f"looking for {model_options.model or 'the bundled pair'}"
     with Spinner(out, label) as spinner:
@@ -71,7 +77,7 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
         draft = None
         if names.draft is not None:
             draft = resolve.fetch(names.draft, download_progress(spinner, label))
-    check_memory(target, draft, names.target_label, model_options, out)
+    return names.target_label, target, draft
 
 
 def check_memory(

@@ -7,6 +7,7 @@ which every way of decoding pays once.
 """
 
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from operator import mul
 
@@ -21,14 +22,26 @@ from dflash_mlx.policy.belief import Belief
 from dflash_mlx.policy.costs import Costs
 
 ANSWERS = 4  # after the first
-# The seeds of answers, whether costs are surveyed in the same process, and seconds of a build.
-WAYS = ((0, True, 0.05), (100, False, 0.25))
+PROCESSES = 4  # of each way: an answer is short, and which drafts are kept is luck
+# Whether costs are surveyed in the same process, and seconds of a build.
+WAYS = ((True, 0.05), (False, 0.25))
+OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
+
+
+@cache
+def best_width(mac: Mac, drafter: Drafter) -> int:
+    """The fixed width with the best rate in the long run, not the luckiest one of few answers."""
+    true = mac.true_costs()
+    each = [fixed_rates(true, [drafter], seed=seed) for seed in OTHERS]
+    return min(each[0], key=lambda rows: sum(1 / rates[rows] for rates in each))
 
 
 def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
     """The rate of auto over that of the best fixed width, and over that of plain decoding."""
-    true, tokens, seconds, wide = mac.true_costs(), 0, 0.0, list[dict[int, float]]()
-    for seed, surveys, hitch in WAYS:
+    true, tokens, seconds, fixed = mac.true_costs(), 0, 0.0, list[float]()
+    best = best_width(mac, drafter)
+    for place, (surveys, hitch) in enumerate(PROCESSES * WAYS):
+        seed = 50 * place
         process = MacProcess(mac, hitch)
         costs = known(mac, process.survey())
         process = process if surveys else MacProcess(mac, hitch)
@@ -38,11 +51,9 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
         for number in range(seed + 1, seed + 1 + ANSWERS):
             played = play(policy, process, [drafter], seed=number)
             tokens, seconds = tokens + played.tokens, seconds + played.seconds
-            wide.append(fixed_rates(true, [drafter], seed=number))
+            fixed.append(1 / fixed_rates(true, [drafter], seed=number)[best])
         seconds -= process.building - built
-    rows = range(1, mac.pair.block + 1)
-    best = max(len(wide) / sum(1 / one[count] for one in wide) for count in rows)
-    return tokens / seconds / best, tokens / seconds * true.plain
+    return tokens / seconds * float(np.mean(fixed)), tokens / seconds * true.plain
 
 
 def known(mac: Mac, costs: Costs) -> Costs:
@@ -50,9 +61,9 @@ def known(mac: Mac, costs: Costs) -> Costs:
     return replace(costs, read=min(costs.draft, mac.host))
 
 
-# The least rate of all pairs on all chips over the best fixed width's, and the mean. Which is best
-# is known only afterwards; where drafts gain little, a text is over before that is sure.
-BARS = [(GOOD, 0.95, 1.0), (FAIR, 0.9, 0.985), (POOR, 0.92, 0.97), (WRONG, 0.98, 0.985)]
+# The least rate of all pairs on all chips over the best fixed width's, and the mean. Where drafts
+# gain little, an answer is over before that is sure.
+BARS = [(GOOD, 0.955, 1.02), (FAIR, 0.94, 0.995), (POOR, 0.94, 0.975), (WRONG, 0.985, 0.99)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +76,7 @@ def test_auto_is_near_the_best_width_and_not_below_plain_steps(
     over_best = dict[str, float]()
     for mac in [Mac(chip, pair) for chip in CHIPS for pair in PAIRS]:
         over_best[str(mac)], over_plain = rates(mac, drafter)
-        assert over_plain > 0.955, str(mac)
+        assert over_plain > 0.97, str(mac)
     assert min(over_best.values()) > least, over_best
     assert np.mean([*over_best.values()]) > mean
 

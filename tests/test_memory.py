@@ -1,7 +1,9 @@
 """What a pair needs, against what a machine has."""
 
 import json
+import re
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import mlx.core as mx
@@ -17,6 +19,7 @@ from dflash_mlx.hub.memory import (
     cache_bytes,
     check_fits,
     estimate_memory,
+    free_bytes,
     memory_fit,
     snapshot_bytes,
 )
@@ -68,13 +71,24 @@ def test_recurrent_layers_do_not_grow():
     assert cache_bytes(config, 1000) - cache_bytes(config, 500) == 500 * ROW
 
 
+def test_free_rows_behind_windows_are_counted():
+    """As many as the caches make; the estimate imports no MLX, so it has a number of its own."""
+    kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    config = {**CONFIG, "layer_types": kinds, "sliding_window": 100}
+    assert free_bytes(config) == 3 * memory.FREE_ROWS * ROW
+    assert free_bytes(CONFIG) == free_bytes({**config, "sliding_window": None}) == 0
+    found = re.search(r"^ROOM = (\d+)", Path(sliding.__file__).read_text(), re.MULTILINE)
+    assert found is not None
+    assert int(found[1]) == memory.FREE_ROWS
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
     """Against the arrays of a real cache, and of a snapshot, for every family; nested configs too.
 
     A snapshot of a window has one row less than the window.
     """
-    monkeypatch.setattr(sliding, "ROOM", 0)  # the free rows behind a window are not counted
+    monkeypatch.setattr(sliding, "ROOM", 0)  # free rows are counted by themselves
     target = tiny.make_target(family)
     cache = target.make_cache()
     tokens = 256  # mlx-lm's caches grow by that much

@@ -450,11 +450,12 @@ def test_belief_finds_the_truth(said: float, true: float) -> None:
 
 
 def test_belief_forgets() -> None:
-    """A drafter that was good for long is disbelieved within a few rounds."""
+    """A drafter that was good for long is disbelieved soon after its drafts had to wait."""
     belief, block = Belief(), (0.9,) * 7
     for _ in range(100):
         belief.learn(block, 7, 7, cut=False)
     before = belief.survivals(block, 7)[0]
+    belief.doubt()
     for _ in range(5):
         belief.learn(block, 7, 0, cut=False)
     assert before > 0.95

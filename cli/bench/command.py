@@ -23,6 +23,7 @@ from ..terminal.interrupt import Interrupt
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from ..thinking import resolve_thinking
+from .forecast import show_forecast
 from .progress import BenchProgress
 from .report import bench_json, show_report
 
@@ -105,6 +106,19 @@ def bench(
     check: Annotated[
         bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
     ] = False,
+    forecast: Annotated[
+        str | None,
+        typer.Option(
+            "--forecast",
+            metavar="CHIP",
+            help="Measure nothing: what the pair, or published ones, would do on M1, M1 Max, "
+            "M2 Pro, M4, M4 Max or M5 Max.",
+        ),
+    ] = None,
+    tau: Annotated[
+        float,
+        typer.Option("--tau", metavar="N", help="Tokens a whole block commits, for --forecast."),
+    ] = 5.0,
     display: DisplayOptions,
 ) -> None:
     """Measure speed and sameness of the modes on many prompts.
@@ -114,6 +128,9 @@ def bench(
     out = Output(quiet=display.quiet, plain=display.plain)
     model_options = resolve_draft(ctx, model_options)
     prepare_libraries(offline=model_options.offline)
+    if forecast is not None:
+        show_forecast(forecast, tau, model_options, out, json=json)
+        return
     from dflash_mlx import bench as engine
 
     names = ["baseline"] if model_options.no_draft else engine.default_modes()

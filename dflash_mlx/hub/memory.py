@@ -16,6 +16,7 @@ from dflash_mlx.errors import DFlashError
 from . import registry
 from .registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 
+FREE_ROWS = 256  # behind a window, as the caches of sliding layers make room
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 
 
@@ -72,7 +73,7 @@ def estimate_memory(
         weights = weight_bytes(target, "model*.safetensors")
         quantised = "quantization" in config
         caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
-        caches += snapshot_bytes(config, item_bytes)
+        caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
         if draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors")
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
@@ -90,8 +91,8 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
     """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
 
-    A sliding layer holds at most its window, a recurrent layer a state of constant size. The free
-    rows behind a window, at most 256 a layer, are left out: they are small beside the weights.
+    A sliding layer holds at most its window, a recurrent layer a state of constant size. Free rows
+    behind a window are `free_bytes`.
     """
     config = text_config(config)
     window = config.get("sliding_window") or tokens
@@ -103,6 +104,15 @@ def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int
             rows = min(window, tokens) if kind == "sliding_attention" else tokens
             total += rows * kv_width(config, kind) * item_bytes
     return total
+
+
+def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
+    """The bytes of the free rows behind the windows of a model's caches, at most."""
+    config = text_config(config)
+    if not config.get("sliding_window"):
+        return 0
+    layers, kind = layer_types(config), "sliding_attention"
+    return layers.count(kind) * FREE_ROWS * kv_width(config, kind) * item_bytes
 
 
 def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import RotatingKVCache
+from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
 from dflash_mlx.target.caches import sliding
 from dflash_mlx.target.caches.recurrent import RecurrentCache
@@ -24,7 +24,7 @@ def held(caches: Sequence[Any], depth: int) -> list[mx.array]:
     """
     found: list[mx.array] = []
     for cache in caches:
-        recurrent = isinstance(cache, RecurrentCache)
+        recurrent = isinstance(cache, ArraysCache)
         parts: list[Any] = cache.cache if recurrent else [cache.keys, cache.values]
         for part in parts:
             shape = part.shape
@@ -48,6 +48,9 @@ def put(caches: Sequence[Any], arrays: Iterator[mx.array], depth: int) -> None:
         if isinstance(cache, RecurrentCache):
             cache.load([first, second], depth)
             continue
+        if isinstance(cache, ArraysCache):
+            cache.cache = [first, second]
+            continue
         cache.keys, cache.values, cache.offset = first, second, depth
         if isinstance(cache, RotatingKVCache):
             cache._idx = cache.max_size - isinstance(cache, sliding.SlidingCache)
@@ -60,7 +63,7 @@ def after(caches: Sequence[Any], rows: bool) -> list[mx.array]:
     """
     found: list[Any] = []
     for cache in caches:
-        if isinstance(cache, RecurrentCache):
+        if isinstance(cache, ArraysCache):
             found.append(cache.cache[1])
         elif rows:
             found += [cache.keys, cache.values]
@@ -71,7 +74,7 @@ def labels_of(caches: Sequence[Any]) -> list[str]:
     """Labels of the arrays of `held`."""
     found: list[str] = []
     for cache in caches:
-        if isinstance(cache, RecurrentCache):
+        if isinstance(cache, ArraysCache):
             found += [WINDOW, STATE]
         else:
             found += [SLIDING if isinstance(cache, RotatingKVCache) else ROWS] * 2

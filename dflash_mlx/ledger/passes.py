@@ -21,8 +21,11 @@ from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafter.quantise import quantise
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target.caches.sliding import sliding_caches
 from dflash_mlx.target.caches.target_cache import TargetCache
@@ -30,6 +33,7 @@ from dflash_mlx.target.families import flat
 from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.recurrent import TapedDelta, recurrent_caches
 from dflash_mlx.target.target import Target
+from dflash_mlx.types import SamplingParams
 
 from .contexts import after, held, labels_of, put
 from .fold import fold
@@ -38,17 +42,17 @@ from .published import Published
 from .trace import Graph, trace
 
 TAPS = 5  # tokens of the last round whose context rows a draft computes first
-WEIGHT, READ = "weight", "taps"
+WEIGHT, READ, LOGITS = "weight", "taps", "logits"
 Outputs = list[mx.array]
 
 
 class TracedPair:
     """A published pair without weights."""
 
-    def __init__(self, pair: Published, kernels: Kernels):
+    def __init__(self, pair: Published, kernels: Kernels, draft_bits: int = 0):
         config = dict(pair.target)
-        model = lazy_model(config, pair.mode)
-        self.stock = lazy_model(config, pair.mode)
+        model = lazy_model(config, pair)
+        self.stock = lazy_model(config, pair)
         tokenizer = load_tokenizer(bundled("target"))
         self.target = Target(model, tokenizer, config, Path(pair.name), kernels)
         for module in model.modules():
@@ -57,6 +61,7 @@ class TracedPair:
         settings = parse(dict(pair.drafter))
         drafter = DraftModel(settings, self.target.hidden_size)
         drafter.set_dtype(mx.bfloat16)
+        quantise(drafter, draft_bits)
         evaluate_hidden(drafter)
         self.target.tap(settings.target_layer_ids)
         self.drafter = Drafter(drafter, self.target.embed, self.target.head)
@@ -88,6 +93,46 @@ class TracedPair:
         counts = (rows, 1, len(kept or ()))
         return self._trace(self.target.model, run, layers, depth, counts, kept is not None)
 
+    def prompt(self, depth: int, rows: int) -> Graph:
+        """A piece of a prompt of so many rows: taps of all, logits of the last."""
+        layers = recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
+        cache = TargetCache(layers)
+
+        def run() -> Outputs:
+            tokens = mx.zeros((rows,), mx.int32)
+            (found,) = self.target.read([SequenceRows(cache, tokens, tape=False, last=True)])
+            return [found.logits, found.taps]
+
+        return self._trace(self.target.model, run, layers, depth, (rows,))
+
+    def packed(self, depth: int, rows: int, sequences: int) -> Graph:
+        """A verify of chains of several sequences at once, each of so many rows."""
+        each = [
+            recurrent_caches(sliding_caches(make_prompt_cache(self.stock)))
+            for _ in range(sequences)
+        ]
+        caches = [TargetCache(layers) for layers in each]
+
+        def run() -> Outputs:
+            tokens = mx.zeros((rows,), mx.int32)
+            found = self.target.read([SequenceRows(cache, tokens) for cache in caches])
+            return [part for one in found for part in (one.logits, one.taps)]
+
+        layers = [layer for some in each for layer in some]
+        return self._trace(self.target.model, run, layers, depth, (rows,))
+
+    def accept(self, rows: int, sampling: SamplingParams) -> Graph:
+        """What decides about the drafts of a verify of so many rows, from its logits."""
+        vocab = self.target.vocab_size
+        logits = mx.zeros((rows, vocab), mx.bfloat16)
+        rule = Match(sampling, vocab, self.target.kernels)
+
+        def run(*given: mx.array) -> Outputs:
+            draft = Draft(mx.zeros((rows - 1,), mx.int32))
+            return [rule.outcome(draft, given[0], [], 0)]
+
+        return traced(nn.Module(), run, [logits], [LOGITS], rows=())
+
     def stock_rows(self, depth: int, rows: int) -> Graph:
         """The same rows by stock mlx-lm."""
 
@@ -101,7 +146,8 @@ class TracedPair:
     def draft(self, depth: int) -> Graph:
         """The greedy draft of a block behind `depth` tokens, the last round's rows included."""
         config, model = self.drafter.config, self.drafter.model
-        taps = mx.zeros((1, TAPS, model.fc.weight.shape[1]), mx.bfloat16)
+        width = len(config.target_layer_ids) * self.target.hidden_size
+        taps = mx.zeros((1, TAPS, width), mx.bfloat16)
         cache = self.drafter.make_cache()
         cache.absorb(taps[:, :2])
         self.drafter.commit_waiting([cache])
@@ -129,7 +175,9 @@ class TracedPair:
         rows: tuple[int, ...],
         committed: bool = False,
     ) -> Graph:
-        self.stock(mx.zeros((1, 2), mx.int32), cache=caches)  # gives the caches their shapes
+        for first in range(0, len(caches), self.target.layers):  # gives the caches their shapes
+            some = caches[first : first + self.target.layers]
+            self.stock(mx.zeros((1, 2), mx.int32), cache=some)
 
         def inside(*given: mx.array) -> Outputs:
             put(caches, iter(given), depth)
@@ -138,24 +186,24 @@ class TracedPair:
         return traced(model, inside, held(caches, depth), labels_of(caches), rows)
 
 
-def lazy_model(config: dict[str, Any], mode: str) -> nn.Module:
-    """A target of mlx-lm's classes in bfloat16 and 4 bits; nothing is computed.
+def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
+    """A target of mlx-lm's classes in bfloat16, quantised as the pair's; nothing is computed.
 
-    In the mode mxfp4 only experts are quantised, as gpt-oss is published.
+    In other modes than affine only experts are quantised, as gpt-oss is published.
     """
     classes: Any = _get_classes(flat(config))
     given = {**config, "text_config": deepcopy(config)}
     model = classes[0](classes[1].from_dict(given))
     model.set_dtype(mx.bfloat16)
-    if mode == "affine":
+    if pair.mode == "affine":
         with redirect_stdout(StringIO()):  # where mlx-lm prints the bits
-            model, _ = quantize_model(model, config, 64, 4)
-    else:
+            model, _ = quantize_model(model, config, pair.group_size, pair.bits)
+    elif pair.mode != "none":
 
         def experts(path: str, module: nn.Module) -> bool:
             return ".experts." in path and hasattr(module, "to_quantized")
 
-        nn.quantize(model, 32, 4, mode=mode, class_predicate=experts)
+        nn.quantize(model, 32, pair.bits, mode=pair.mode, class_predicate=experts)
     model.eval()
     evaluate_hidden(model)
     return model

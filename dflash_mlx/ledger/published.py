@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from dflash_mlx.drafter.config import load_config
+from dflash_mlx.target.target import target_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
@@ -10,12 +14,22 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings":
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A pair at `name`'s shapes; `mode` is how mlx-lm quantises the target, 4 bits."""
+    """A pair at `name`'s shapes; `mode` is how mlx-lm quantises the target, or "none"."""
 
     name: str
     target: Mapping[str, Any]
     drafter: Mapping[str, Any]
     mode: str = "affine"
+    bits: int = 4
+    group_size: int = 64
+
+
+def of_folders(name: str, target: Path, drafter: Path) -> Published:
+    """A pair by the configs in these folders; DFlashError where one is no such config."""
+    config = target_config(target)
+    found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
+    bits, group = found.get("bits", 4), found.get("group_size", 64)
+    return Published(name, config, load_config(drafter), found.get("mode", "affine"), bits, group)
 
 
 def shape(hidden: int, inner: int, layers: int, heads: int, kv: int, dim: int) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """The ledger of a pair as a table: what its passes dispatch and move, beside stock mlx-lm's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.types import SamplingParams
 
 from .least import least
 from .passes import TracedPair, sample_tree
@@ -12,7 +14,10 @@ from .trace import Graph
 from .traffic import costs
 
 ROWS = (2, 4, 8, 16)
-TREE = 32
+TREE, PROMPT = 32, 64  # rows
+PACKED = 8, 2  # rows of each sequence, and sequences
+BRANCHES = sample_tree(TREE)
+SAMPLED = SamplingParams(temperature=1.0, seed=0)
 STOCK, OFF, ON = "stock", "kernels off", "kernels on"
 MEGA = 1e6
 HEAD = f"{'pass':<12}{'context':>8}  {'by':<12}{'dispatches':>10}" + "".join(
@@ -64,19 +69,31 @@ class Line:
 
 
 def ledger(pair: TracedPair, depths: Sequence[int]) -> Iterator[Line]:
-    """Every pass at these depths, by stock mlx-lm and by this package without and with kernels."""
-    tree = sample_tree(TREE)
+    """Every pass at these depths, by stock mlx-lm and by this package without and with kernels.
+
+    Then what decides about the drafts of the widest verify, greedily and with samples.
+    """
     for depth in depths:
         for rows in (1, *ROWS):
             name = "step" if rows == 1 else f"verify {rows}"
             yield Line.of(name, depth, STOCK, pair.stock_rows(depth, rows))
-            for by, kernels in both():
-                pair.target.kernels = kernels
-                yield Line.of(name, depth, by, pair.verify(depth, rows))
-        for by, kernels in both():
-            pair.target.kernels = kernels
-            yield Line.of(f"tree {TREE}", depth, by, pair.verify(depth, TREE, tree))
+            yield from lines(pair, name, depth, partial(pair.verify, depth, rows))
+        yield from lines(pair, f"tree {TREE}", depth, partial(pair.verify, depth, TREE, BRANCHES))
+        name = "packed " + "x".join(map(str, reversed(PACKED)))
+        yield from lines(pair, name, depth, partial(pair.packed, depth, *PACKED))
+        yield Line.of(f"prompt {PROMPT}", depth, STOCK, pair.stock_rows(depth, PROMPT))
+        yield from lines(pair, f"prompt {PROMPT}", depth, partial(pair.prompt, depth, PROMPT))
         yield Line.of("draft", depth, OFF, pair.draft(depth))
+    widest = ROWS[-1]
+    yield from lines(pair, f"accept {widest}", 0, partial(pair.accept, widest, SamplingParams()))
+    yield from lines(pair, f"sample {widest}", 0, partial(pair.accept, widest, SAMPLED))
+
+
+def lines(pair: TracedPair, name: str, depth: int, traced: Callable[[], Graph]) -> Iterator[Line]:
+    """One pass without kernels, and with all of them."""
+    for by, kernels in both():
+        pair.target.kernels = kernels
+        yield Line.of(name, depth, by, traced())
 
 
 def both() -> tuple[tuple[str, Kernels], ...]:

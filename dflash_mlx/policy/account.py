@@ -12,14 +12,12 @@ PATIENCE = 60  # plain steps to wait for each that was lost, twice as many after
 class Account:
     """What drafts have lost, less what they have gained (`debt`), in plain steps.
 
-    `wait`: rounds until the next try. `failed`: nothing was gained since the last wait. `size`:
-    the sequences of a round.
+    `wait`: rounds until the next try. `failed`: nothing was gained since the last wait.
     """
 
     debt: float = 0.0
     wait: int = 0
     failed: bool = False
-    size: int = 1
 
     @property
     def trying(self) -> bool:

@@ -3,8 +3,8 @@
 The best next row anywhere gets the next row: drafts of all sequences are put in the order of their
 survival, and for every number of rows the first so many are compared by what a pass of so many
 rows costs. Over an answer the best round is not the one that is fastest by itself, so each is
-chosen for the rate of the last rounds and itself. Drafting has an account of what it lost; one that
-is overdrawn is waited for. Knows no models, no clock, and no caches.
+chosen for the rate of the last rounds and itself. Drafting has an account of what it lost, in one
+text as in the next; one that is overdrawn is waited for. Knows no models, no clock, and no caches.
 
 A round's numbers are few: plain lists are faster here than arrays.
 """
@@ -42,7 +42,7 @@ class Auto:
         self._positions, self._long_run, self._reading = block_size - 1, Belief(), Worth()
         self._counts: Counter[Plan] = Counter()
         self._rate = 0.0, 0.0  # tokens and seconds of the last rounds, older ones counting less
-        self._account = self._batch = Account()
+        self._account, self._size = Account(), 1  # of drafts; sequences of the last round
         self._drafting = 0.0  # seconds of this round's drafts, reading included
         self._more = 0.0  # seconds that its further sequences add to the pass
         self._tries, self._proven = 0, False
@@ -55,27 +55,19 @@ class Auto:
         self._costs, self._drift, self._measured = costs, Drift(), cache(costs.verify)
 
     def new_belief(self) -> Belief:
-        """As `Policy`."""
+        """As `Policy`. A new text may be better: where drafts were ever kept no wait goes on."""
+        if self._proven:
+            self._account.wait = 0
         return self._long_run.fork()
 
     def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
         """As `Policy`: all sequences, or none while drafts wait."""
         size = len(texts) + rows
-        self._drafting, self._account = 0.0, self._account_of(texts, size)
+        if size < self._size:  # rows are cheaper than they were
+            self._account.wait = 0
+        self._drafting, self._size = 0.0, size
         self._more = self._costs.sequence * max(0, size - 1)
         return [text.room > 1 and self._account.wait <= 0 for text in texts]
-
-    def _account_of(self, texts: Sequence[Text], size: int) -> Account:
-        """That of the text; of all together where there are several, as they share the draft.
-
-        Also where no draft was ever kept: that is the drafter's, not the text's.
-        """
-        if size == 1 and texts and self._proven:
-            return texts[0].belief.account
-        if size < self._batch.size:  # rows are cheaper than they were
-            self._batch = Account()
-        self._batch.size = size
-        return self._batch
 
     def rests(self, texts: Sequence[Text]) -> bool:
         """As `Policy`."""

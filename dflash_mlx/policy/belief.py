@@ -11,19 +11,16 @@ from itertools import accumulate, takewhile
 from math import exp, log
 from operator import mul
 
-from .account import Account
-
 # The probability that a drafter gives each position's draft [γ]; it ends before a 0.
 Confidence = Sequence[float]
 
 PRIOR = 0.1, 2.0  # variances of scale and shift before anything is learned: drafters are honest
 CHANGE = 1 / 2000  # share of these by which a text may change in a round
-SURPRISE = 0.005  # probability of a rejection by which the text has surely changed
 MEMORY = 0.95  # of counts, a round: twenty rounds tell a rate and are still the same passage
 
 
 class Belief:
-    """What was learned of one text's acceptance, and the account of its drafts.
+    """What was learned of one text's acceptance.
 
     By confidence: a draft of log-odds x is kept with log-odds scale * x + shift, both learned by
     Bayesian logistic regression (an extended Kalman filter). By position, where confidence is not
@@ -36,7 +33,6 @@ class Belief:
         self._verified: list[float] = []
         self._kept: list[float] = []
         self.confidence: Confidence | None = None
-        self.account = Account()
         self.doubt()
 
     def doubt(self) -> None:
@@ -81,8 +77,6 @@ class Belief:
         Nothing is known of the draft that follows then.
         """
         known = accepted + (accepted < verified and not cut)
-        if known > accepted and 1 - self.survivals(confidence, verified)[accepted] < SURPRISE:
-            self.doubt()
         self._grow(verified)
         self._verified = [MEMORY * n + (place < known) for place, n in enumerate(self._verified)]
         self._kept = [MEMORY * n + (place < accepted) for place, n in enumerate(self._kept)]

@@ -12,13 +12,14 @@ class Worth:
     """
 
     def __init__(self) -> None:
-        self._brought, self._idle = 1.0, 0  # a guess, soon forgotten
+        self._brought, self._times, self._idle = 1.0, 1.0, 0  # a guess, which counts as one time
 
     def due(self, price: float) -> bool:
         """Whether to do it in this round, for a price in tokens."""
         self._idle += 1
-        return self._brought >= price or self._idle > RARELY
+        return self._brought / self._times >= price or self._idle > RARELY
 
     def learn(self, brought: float) -> None:
         """It was done, and brought so many tokens."""
-        self._brought, self._idle = MEMORY * self._brought + (1 - MEMORY) * brought, 0
+        self._brought = MEMORY * self._brought + brought
+        self._times, self._idle = MEMORY * self._times + 1, 0

@@ -1,0 +1,159 @@
+"""Tokens a second of a pair on a chip, from counted bytes, products and dispatches: a forecast.
+
+Each kernel takes what its bytes take at the chip's bandwidth, or its product where that is more,
+and a dispatch. Caches, heat and other work on the machine are not modelled, and what is said of
+chips is partly estimated (chips.toml): nothing here was measured. Only MLX's own kernels are
+forecast. Knows graphs and chips; does not know where pairs come from.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import ceil, prod
+
+from dflash_mlx.errors import UsageError
+from dflash_mlx.kernels.dispatch import Kernels
+
+from .passes import TAPS, TracedPair
+from .trace import Array, Graph
+from .traffic import TILE_ROWS, Cost, costs, reads
+
+WIDTHS = (2, 4, 8)  # rows of a verify, beside the drafter's own block
+PRODUCTS = ("QuantizedMatmul", "Matmul", "AddMM")
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """Bytes and products a second that kernels get, and seconds a dispatch, kernel and wait."""
+
+    name: str
+    bandwidth: float
+    flops: float
+    free_rows: float
+    dispatch: float
+    host: float
+    sync: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Tokens a second behind `depth` tokens: by plain steps, and by the best chain of `rows`."""
+
+    depth: int
+    plain: float
+    drafted: float
+    rows: int
+
+
+@cache
+def chips() -> tuple[Chip, ...]:
+    """The chips of chips.toml."""
+    text = files("dflash_mlx.ledger").joinpath("chips.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    every = data["all"]
+    return tuple(
+        Chip(
+            name,
+            1e9 * every["share"] * one["bandwidth"],
+            1e12 * every["busy"] * one["tflops"],
+            one["free_rows"],
+            1e-6 * one["dispatch"],
+            1e-6 * one["host"],
+            1e-6 * every["sync"],
+        )
+        for name, one in data["chips"].items()
+    )
+
+
+def chip_named(name: str) -> Chip:
+    """A chip by its name, in any case; UsageError where nothing is known of it."""
+    for chip in chips():
+        if chip.name.lower() == name.lower():
+            return chip
+    known = ", ".join(chip.name for chip in chips())
+    raise UsageError(f"nothing is known of a chip '{name}'.", hint=f"known are {known}")
+
+
+def forecast(
+    pair: TracedPair, chip: Chip, depths: Sequence[int], tokens: float
+) -> Iterator[Forecast]:
+    """For each depth of context; `tokens` is what a round with the drafter's whole block commits.
+
+    Narrower rounds commit what they do where each draft is as likely kept as the one before it.
+    """
+    pair.target.kernels = Kernels()
+    block = pair.drafter.config.block_size
+    chance = chance_of(tokens, block)
+    widths = [rows for rows in WIDTHS if rows < block] + [block]
+    for depth in depths:
+        step, draft = pair.step(depth), pair.draft(depth)
+        plain = 1 / max(gpu_seconds(step, chip), host_seconds(step, chip))
+        rates: dict[float, int] = {}
+        for rows in widths:
+            verify = pair.verify(depth, rows, kept=range(min(rows, TAPS)))
+            rates[committed(chance, rows) / round_seconds(draft, verify, chip)] = rows
+        yield Forecast(depth, plain, max(rates), rates[max(rates)])
+
+
+def round_seconds(draft: Graph, verify: Graph, chip: Chip) -> float:
+    """A verify is built while the GPU drafts; the host waits once."""
+    drafting = max(gpu_seconds(draft, chip), host_seconds(verify, chip))
+    return host_seconds(draft, chip) + drafting + gpu_seconds(verify, chip) + chip.sync
+
+
+def gpu_seconds(graph: Graph, chip: Chip) -> float:
+    """Seconds of all kernels of a pass."""
+    return sum(
+        chip.dispatch * cost.dispatches + kernel_seconds(cost, graph, chip) for cost in costs(graph)
+    )
+
+
+def kernel_seconds(cost: Cost, graph: Graph, chip: Chip) -> float:
+    """Seconds of one operation, its dispatches left out.
+
+    A product of few rows is done row by row, of which one read of the matrix hides some; a product
+    of more rows is done in whole tiles. Experts are read as the ledger counts them.
+    """
+    moved = (cost.read + cost.written) / chip.bandwidth
+    if cost.op.name not in PRODUCTS or not cost.op.inputs:
+        return moved
+    once = (cost.read - cost.again + cost.written) / chip.bandwidth
+    times = reads(cost.op, graph.arrays)
+    shape = graph.arrays[cost.op.inputs[0]].shape
+    rows = rows_of(cost, graph)
+    if cost.op.name == "QuantizedMatmul" and times == rows:
+        return once * max(1.0, rows / chip.free_rows)
+    out: Array = graph.arrays[cost.op.outputs[0]]
+    padded = TILE_ROWS * ceil(rows / TILE_ROWS) / rows if rows > 1 else 1.0
+    return max(once, 2 * out.size * shape[-1] * padded / chip.flops)
+
+
+def rows_of(cost: Cost, graph: Graph) -> int:
+    """Rows that one matrix of a product multiplies."""
+    shape, matrix = (graph.arrays[name].shape for name in cost.op.inputs[:2])
+    return shape[-2] if prod(matrix[:-2]) > 1 else prod(shape[:-1])
+
+
+def host_seconds(graph: Graph, chip: Chip) -> float:
+    """Seconds in which the host builds a pass."""
+    return chip.host * sum(cost.dispatches for cost in costs(graph))
+
+
+def committed(chance: float, rows: int) -> float:
+    """Tokens of a round whose drafts are kept one by one with this chance."""
+    return sum(chance**place for place in range(rows))
+
+
+def chance_of(tokens: float, rows: int) -> float:
+    """The chance with which rounds of so many rows commit so many tokens; UsageError if none."""
+    if not 1 <= tokens <= rows:
+        raise UsageError(
+            f"a round cannot commit {tokens:g} tokens.", hint=f"give 1 to {rows} for this drafter"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if committed(middle, rows) < tokens else (low, middle)
+    return high
