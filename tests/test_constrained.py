@@ -99,6 +99,20 @@ def test_greedy_answers(family: str) -> None:
     assert sum(length > 0 for length in lengths) >= 4
 
 
+@pytest.mark.slow
+@tiny.exhaustive
+@pytest.mark.parametrize("first", range(0, 300, 30))
+def test_three_hundred_grammars(first: int) -> None:
+    """The same for many, over targets with every kind of cache."""
+    families = ("qwen3", "llama_sliding", "qwen3_5", "gemma4", "gpt_oss")
+    lengths = [
+        check(number, families[number % 5], SamplingParams()) for number in range(first, first + 30)
+    ]
+    whole = [length for length in lengths if length]
+    assert len(whole) > 20, lengths
+    print(f"{len(whole)} whole answers of {sum(whole)} tokens, in {len(WAYS)} ways each")
+
+
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
 def test_seeded_answers(family: str) -> None:
     """A seed gives the tokens that stock mlx-lm draws under the masks, filters and penalties on."""
