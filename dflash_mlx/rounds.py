@@ -11,7 +11,7 @@ from .policy.policy import Text
 from .sequence import Piece, Sequence
 from .speculation.drafts import Draft
 from .target.packed import SequencePass, SequenceRows
-from .types import Block
+from .types import Block, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,12 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
     return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
 
 
-def forced(sequence: Sequence) -> Draft:
-    """What is verified where nothing was drafted: the tokens that a grammar forces, if any."""
+def undrafted(sequence: Sequence, plan: Piece | Plan) -> Piece | Draft:
+    """What a sequence reads without a drafter: its piece, or the tokens that a grammar forces."""
+    if isinstance(plan, Piece):
+        return plan
     now = sequence.now
-    if now.constraint is None or now.rule.draws:
+    if now.constraint is None or now.rule.draws or plan.rows > 1 or now.block_size == 1:
         return Draft.none()
     return now.constraint.steer(Draft.none(), min(now.block_size - 1, now.left))
 
