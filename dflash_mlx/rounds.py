@@ -47,7 +47,7 @@ def undrafted(sequence: Sequence, plan: Piece | Plan) -> Piece | Draft:
     now = sequence.now
     if now.constraint is None or now.rule.draws or plan.rows > 1 or now.block_size == 1:
         return Draft.none()
-    return now.constraint.steer(Draft.none(), min(now.block_size - 1, now.left))
+    return now.constraint.steer(Draft.none(), 0, min(now.block_size - 1, now.left))
 
 
 def allowed(sequence: Sequence, draft: Piece | Draft, logits: mx.array) -> mx.array:

@@ -26,7 +26,7 @@ from dflash_mlx.policy.costs import Costs
 from dflash_mlx.request import MODES, Mode
 from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.session import Session
-from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.structure.constraint import Constraint
 from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.target.target import Target
@@ -187,28 +187,27 @@ def law_target() -> Target:
 
 def law_drafter(kind: str) -> Drafter:
     """One that often says what the target says, of either kind, and illegal things as well."""
-    target = law_target()
+    keys, ids = iter(mx.random.split(mx.random.key(3))), law_target().tokenizer.encode("abcx")
+    likely = mx.array([5.5, 4.0, 4.0, 5.5])
     if kind == "dflash2":
-        return tiny.random_drafter(target, **tiny.dflash2_settings(target))
-    near = mx.zeros((tiny.VOCAB,))
-    ids = target.tokenizer.encode("abcx")
-    near[mx.array(ids)] = mx.array([5.5, 4.0, 4.0, 5.5])
-    rows = mx.stack(
-        [near + 0.3 * mx.random.normal(near.shape, key=mx.random.key(n)) for n in range(9)]
-    )
-    return tiny.stand_in(lambda: Guesses(rows), 5)
+        scores = likely - 4 + mx.random.normal((4, 4, 4), key=next(keys))
+        block: DraftBlock = Lattice(mx.array([ids] * 4), scores)
+    else:
+        rows = 0.3 * mx.random.normal((4, tiny.VOCAB), key=next(keys))
+        block = Independent(rows.at[:, mx.array(ids)].add(likely))
+    return tiny.stand_in(lambda: Guesses(block), 5)
 
 
 class Guesses(tiny.ScriptedCache):
     """A drafter's cache that says the same of every place."""
 
-    def __init__(self, rows: mx.array):
+    def __init__(self, said: DraftBlock):
         super().__init__([], False, tiny.VOCAB, False)
-        self.rows = rows
+        self.said = said
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """Logits that do not depend on the text."""
-        return Independent(self.rows[: width - 1])
+        """What does not depend on the text."""
+        return self.said
 
 
 @cache
@@ -292,9 +291,10 @@ def cut_before(patch: pytest.MonkeyPatch) -> None:
     """A fault: drafts that were drawn end before the one that is not allowed."""
     honest = Constraint.steer
 
-    def steer(self: Constraint, chain: Draft, most: int) -> Draft:
-        found = honest(self, chain, most)
-        return found.first(found.judged or 0)
+    def steer(self: Constraint, chain: Draft, count: int, most: int) -> Draft:
+        found = honest(self, chain, count, most)
+        illegal = found.judged is not None and found.judged < found.drafted
+        return found.first(found.drafted - 1) if illegal else found
 
     patch.setattr(Constraint, "steer", steer)
 
@@ -318,7 +318,6 @@ def after_filters(patch: pytest.MonkeyPatch) -> None:
         (neighbours_masks, "match", SamplingParams(1.0), 400),
         (neighbours_masks, "block", SamplingParams(1.0), 400),
         (cut_before, "token", SamplingParams(1.0), 1000),
-        (cut_before, "block", SamplingParams(1.0), 1000),
         (after_filters, "match", SamplingParams(1.0, top_p=0.9), 400),
     ],
 )

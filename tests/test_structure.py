@@ -212,10 +212,10 @@ def test_steered_chains() -> None:
     state = target.compiler.constrain(request)
     assert state is not None
     chain = Draft(mx.array(ids_of(target, '"b')))
-    assert state.steer(chain, 8).tokens.tolist() == ids_of(target, "{")
-    assert state.steer(chain, 8).judged == 0
+    assert state.steer(chain, 8, 8).tokens.tolist() == ids_of(target, "{")
+    assert state.steer(chain, 8, 8).judged == 0
     state.take(tuple(ids_of(target, '{ "a ')))
-    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9)
+    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9, 9)
     assert (kept.tokens.tolist(), kept.judged) == (ids_of(target, "rather lo"), 4)
 
 
