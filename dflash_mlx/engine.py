@@ -57,6 +57,7 @@ class Engine:
         self.target, self.drafter = target, drafter
         self.policies = Policies(target, drafter)
         self.chunk = CHUNK
+        self.passes = self.rows = 0  # of the target so far
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
@@ -111,6 +112,8 @@ class Engine:
         parts = {s: rows_of(s, draft) for s, draft in drafts.items() if s not in passes}
         for group in self._passes_for(parts):
             passes.update(zip(group, self.target.read([parts[s] for s in group]), strict=True))
+            self.passes += 1
+            self.rows += sum(parts[s].tokens.size for s in group)
         return passes
 
     def _accept(self, drafts: Drafts, passes: Passes) -> tuple[Arrays, Arrays]:
@@ -136,6 +139,8 @@ class Engine:
         parts = {s: s.rows(choice, Draft.none().tokens) for s, choice in choices.items()}
         for group in self._passes_for(parts):
             found = self.target.read([parts[s] for s in group])
+            self.passes += 1
+            self.rows += len(group)
             mx.async_eval([part.logits for part in found])
             self._passes_ahead.update(zip(group, found, strict=True))
 
@@ -160,11 +165,13 @@ class Engine:
         """
         target, prompt = self.target, request.prompt
         room = target.context_length - len(prompt)
-        if min(prompt) < 0 or max(prompt) >= target.vocab_size:
-            raise UsageError(
-                f"a prompt token is outside the vocabulary of {target.vocab_size}.",
-                hint="use ids of this target's tokenizer",
-            )
+        biased = [token for token, _ in request.sampling.logit_bias]
+        for what, tokens in (("a prompt token", prompt), ("a token of logit_bias", biased)):
+            if min(tokens, default=0) < 0 or max(tokens, default=0) >= target.vocab_size:
+                raise UsageError(
+                    f"{what} is outside the vocabulary of {target.vocab_size}.",
+                    hint="use ids of this target's tokenizer",
+                )
         if room < 1:
             raise UsageError(
                 f"the prompt has {len(prompt):,} tokens, the context holds "

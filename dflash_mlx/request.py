@@ -11,6 +11,7 @@ from .types import SamplingParams
 Mode = Literal["auto", "dflash", "ddtree", "baseline"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 TREE_BUDGET, MAX_TREE_BUDGET = 32, 1024  # drafts of a tree: unless given, and at most
+MAX_LOGPROBS = 20  # as in OpenAI's API
 MAX_BLOCK_SIZE = 256  # rows of a verify that checks a chain, the anchor's included
 
 
@@ -25,7 +26,9 @@ class Request:
     from, behind the messages, by which it is known whether it is thinking; None is all of `prompt`.
     block_size: the anchor and the drafts of a block; None is the drafter's own. tree_budget: the
     drafts of a tree, in the mode ddtree only; chain_seed puts the greedy chain into it. accept:
-    the acceptance rule above temperature 0. Raises UsageError for what does not fit.
+    the acceptance rule above temperature 0. logprobs: how many of the likeliest tokens are told
+    with each token's log-probability; None tells none at all. Raises UsageError for what does not
+    fit.
     """
 
     prompt: tuple[int, ...]
@@ -38,6 +41,7 @@ class Request:
     tree_budget: int | None = None
     chain_seed: bool = False
     accept: str = "match"
+    logprobs: int | None = None
     grammar: Grammar | None = None
     opening: tuple[int, ...] | None = None
 
@@ -47,6 +51,10 @@ class Request:
             raise UsageError("the prompt is empty.", hint="say something")
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens cannot be {self.max_tokens}.", hint="give 1 or more")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise UsageError(
+                f"logprobs cannot be {self.logprobs}.", hint=f"give 0 to {MAX_LOGPROBS}"
+            )
         check_mode(self.mode)
         check_rule(self.accept)
         if self.mode != "ddtree" and (self.tree_budget is not None or self.chain_seed):

@@ -10,6 +10,7 @@ import mlx.core as mx
 from .policy.policy import Text
 from .sequence import Piece, Sequence
 from .speculation.drafts import Draft
+from .speculation.logprobs import read_logprobs
 from .target.packed import SequencePass, SequenceRows
 from .types import Block, Plan
 
@@ -92,12 +93,17 @@ def commit(
     whole = now.constraint is not None and now.constraint.ended
     now.finish_reason = "stop" if whole else finish(tokens, now.left, now.request.stop_ids)
     count = len(accepted.drafts)
+    logprobs = ()
+    if now.request.logprobs is not None:
+        rows = (0, *accepted.path) if accepted.path is not None else range(len(tokens))
+        logprobs = read_logprobs(read.logits, rows, tokens, now.request.logprobs)
     block = Block(
         tokens,
         plain.drafted,
         min(count, len(tokens)),
         finish_reason=now.finish_reason,
         depth=plain.depth,
+        logprobs=logprobs,
     )
     return Committed(block, count)
 

@@ -4,19 +4,19 @@ A chat template and a `Sequence`. Knows templates and text; does not know the te
 messages.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 from .arguments import check_names
 from .chat.messages import Messages, checked_messages
 from .chat.template import TemplateOptions
 from .chat.text import Reader
 from .errors import UsageError
+from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
+from .reply import Progress, Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
@@ -25,7 +25,19 @@ from .thread import mlx_thread
 from .types import Block, SamplingParams
 
 Prompt = str | list[dict[str, Any]] | list[int]
-Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """A request, and what the text around it tells.
+
+    snapshot_at: after how many prompt tokens the next prompt may go on otherwise. split: thinking
+    comes apart from text.
+    """
+
+    request: Request
+    snapshot_at: int
+    split: bool = True
 
 
 def silent(done: int, total: int) -> None:
@@ -65,6 +77,18 @@ class Session:
 
     @check_names
     def stream(
+        self, prompt: Prompt, *, on_prefill: Progress = silent, **options: Unpack[AnswerOptions]
+    ) -> Generator[Block]:
+        """Answer a prompt block by block; the options are those of `prepare`.
+
+        `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
+        keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
+        wrong later.
+        """
+        return self.begin(self.prepare(prompt, **options)).blocks(on_prefill)
+
+    @check_names
+    def prepare(
         self,
         prompt: Prompt,
         *,
@@ -75,22 +99,22 @@ class Session:
         tree_budget: int | None = None,
         chain_seed: bool = False,
         stop: Sequence[str] = (),
+        logprobs: int | None = None,
         think: bool | None = None,
         reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
         schema: dict[str, Any] | str | None = None,
         grammar: Grammar | str | None = None,
         raw: bool = False,
-        on_prefill: Progress = silent,
-    ) -> Generator[Block]:
-        """Answer a prompt: a string (one user message; plain text if `raw`), messages, or ids.
+    ) -> Prompted:
+        """A prompt as tokens with what is asked for, for `begin`. No model computes anything.
+
+        A prompt is a string (one user message; plain text if `raw`), messages, or ids.
 
         `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
         rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
-        if not given, at most 1024), with the greedy chain in it if `chain_seed`.
-        `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
-        keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
-        wrong later.
+        if not given, at most 1024), with the greedy chain in it if `chain_seed`. With `logprobs`
+        blocks tell each token's log-probability, and so many of the likeliest in its place.
 
         `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
         one that it does not know is refused. `tools` are JSON schemas of functions, written where
@@ -102,6 +126,8 @@ class Session:
         llguidance's dialect of Lark. The text of the answer, behind its thinking, follows it in all
         modes, exactly as if each token had been chosen plainly among those that are allowed. It
         ends where nothing can follow; `max_tokens` may end it before that. The model is not told.
+
+        Raises UsageError for bad arguments.
         """
         target = self.pair.target
         options = TemplateOptions(think, reasoning_effort, tools or None)
@@ -121,69 +147,23 @@ class Session:
             tree_budget=tree_budget,
             chain_seed=chain_seed,
             accept=accept,
+            logprobs=logprobs,
             grammar=asked,
             opening=tuple(opening),
         )
-        engine = self.pair.engine
-        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, snapshot_at)
-        reader = Reader(target.tokenizer, opening, request.stop)
-        self.stats = Stats(
-            prompt_tokens=len(request.prompt),
-            cached_tokens=cached,
-            lost_tokens=lost,
-            seed=None if request.sampling.greedy else self.sequence.now.rule.keys.seed,
-        )
-        return self._blocks(request, reader, self.stats, on_prefill)
+        return Prompted(request, snapshot_at)
 
-    def _blocks(
-        self, request: Request, reader: Reader, stats: Stats, on_prefill: Progress
-    ) -> Generator[Block]:
-        """Read the prompt, then give out the blocks with their text."""
-        thread, engine, sequence = mlx_thread(), self.pair.engine, self.sequence
-        total = len(request.prompt) - stats.cached_tokens
-        # A round runs while the caller has the last one's block, where that can be taken back.
-        drafting = sequence.now.block_size > 1
-        ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
-        asked: deque[Future[Block]] = deque()
-        try:
-            on_prefill(0, total)
-            while True:
-                if self.stats is not stats:
-                    raise UsageError(
-                        "this session has begun another answer.",
-                        hint="use one session for each conversation",
-                    )
-                more = (ahead if stats.generated else 1) - len(asked)
-                asked.extend(thread.ask(engine, sequence) for _ in range(more))
-                block = asked.popleft().result()
-                if not stats.generated:
-                    on_prefill(total - sequence.unread, total)
-                if not block.tokens:
-                    continue
-                stats.record(block)
-                block = self._readable(block, reader)
-                yield block
-                if block.finish_reason:
-                    return
-        finally:
-            for one in asked:
-                one.cancel()
-            if self.stats is stats:
-                shown = len(request.prompt) + stats.generated - 1
-                thread.call(engine.stop, sequence, shown if stats.generated else None)
-
-    def _readable(self, block: Block, reader: Reader) -> Block:
-        """A block with its text, which may end the answer."""
-        eos = self.pair.target.eos_ids
-        piece = reader.read([token for token in block.tokens if token not in eos])
-        text, thinking, reason = piece.text, piece.thinking, block.finish_reason
-        if piece.stopped:
-            reason = "stop"
-        elif reason:
-            last = reader.finish()
-            text, thinking = text + last.text, thinking + last.thinking
-            reason = "stop" if last.stopped else reason
-        return replace(block, text=text, thinking=thinking, finish_reason=reason)
+    def begin(self, prompted: Prompted) -> Reply:
+        """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
+        engine, request = self.pair.engine, prompted.request
+        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, prompted.snapshot_at)
+        opening = request.prompt if request.opening is None else request.opening
+        tokenizer = self.pair.target.tokenizer
+        reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
+        reply = Reply(engine, self.sequence, request, reader)
+        reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
+        self.stats = reply.stats
+        return reply
 
     def _turn(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool

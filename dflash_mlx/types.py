@@ -17,7 +17,8 @@ class SamplingParams:
 
     `temperature` 0 takes the likeliest token. `top_p` 1, `top_k` 0, `min_p` 0,
     `repetition_penalty` 1 and the other penalties 0 are off. Penalties look at the last 20 tokens.
-    With a `seed` the same call gives the same tokens.
+    `logit_bias` adds to the scores of tokens: pairs of id and bias. With a `seed` the same call
+    gives the same tokens.
     """
 
     temperature: float = 0.0
@@ -28,6 +29,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value outside its range."""
@@ -55,6 +57,11 @@ class SamplingParams:
         return self.temperature == 0
 
     @property
+    def filtered(self) -> bool:
+        """Whether some tokens can never be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    @property
     def penalised(self) -> bool:
         """Whether earlier tokens change the distribution of the next one."""
         off = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) == (1, 0, 0)
@@ -76,6 +83,18 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural log-probability of a token by the target, before penalties, filters and temperature.
+
+    `top` are the likeliest tokens of its place with theirs, the likeliest first.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """Tokens committed together: those of one verify, the prefill's one token, or a plain step's.
 
@@ -83,6 +102,7 @@ class Block:
     they were for, which is less where they were a tree, and `accepted` how many of `tokens` are
     drafts. `text` and `thinking` are what became readable with this block; a stop
     token has no text. `finish_reason` is None but in the last block: "stop" or "length".
+    `logprobs` are those of the tokens, where they were asked for.
     """
 
     tokens: tuple[int, ...]
@@ -92,3 +112,4 @@ class Block:
     thinking: str = ""
     finish_reason: str | None = None
     depth: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()

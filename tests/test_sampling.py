@@ -52,6 +52,7 @@ SETTINGS = {
     "repetition": replace(PLAIN, repetition_penalty=1.6),
     "presence": replace(PLAIN, presence_penalty=1.5),
     "frequency": replace(PLAIN, frequency_penalty=1.1),
+    "bias": replace(PLAIN, logit_bias=((1, 2.0), (3, -1.5))),
     "everything": SamplingParams(0.7, 0.95, 4, 0.02, 1.3, 0.5, 0.4),
 }
 COUNT = 60_000
@@ -99,6 +100,7 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
     """P(token at place j | tokens before), as mlx-lm's generate_step would sample it."""
     processors = sample_utils.make_logits_processors(
+        logit_bias=dict(params.logit_bias) or None,
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
@@ -466,7 +468,12 @@ def test_penalties_are_mlx_lm() -> None:
     history = [token % 30 for token in history]
     ours = Shaper(params, 30).penalise(rows, history, drafts)
     processors = sample_utils.make_logits_processors(
-        None, params.repetition_penalty, 20, params.presence_penalty, 20, params.frequency_penalty
+        dict(params.logit_bias) or None,
+        params.repetition_penalty,
+        20,
+        params.presence_penalty,
+        20,
+        params.frequency_penalty,
     )
     for number in range(4):
         row = rows[number : number + 1]
@@ -698,6 +705,7 @@ def stock_answer(family: str, prompt: list[int], params: SamplingParams) -> list
         params.temperature, params.top_p, params.min_p, 1, params.top_k
     )
     processors = sample_utils.make_logits_processors(
+        logit_bias=dict(params.logit_bias) or None,
         repetition_penalty=params.repetition_penalty,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from .thinking import partial_match, splitter
+from .thinking import TagSplitter, partial_match, splitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,20 @@ class Piece:
 class Reader:
     """Detokenizes one answer incrementally.
 
-    `prompt` is the tokens before the answer, or the last of them. Tool calls are not parsed: they
-    are text.
+    `prompt` is the tokens before the answer, or the last of them. Without `split` thinking is text
+    with its tags, as in what is no chat. Tool calls are not parsed: they are text.
     """
 
     def __init__(
-        self, tokenizer: TokenizerWrapper, prompt: Sequence[int], stop_strings: Sequence[str] = ()
+        self,
+        tokenizer: TokenizerWrapper,
+        prompt: Sequence[int],
+        stop_strings: Sequence[str] = (),
+        *,
+        split: bool = True,
     ):
         self._detokenizer = tokenizer.detokenizer
-        self._splitter = splitter(tokenizer, prompt)
+        self._splitter = splitter(tokenizer, prompt) if split else TagSplitter(None, None)
         stops = (stop_strings,) if isinstance(stop_strings, str) else stop_strings
         self._stops = tuple(s for s in stops if s)
         self._held = ""

@@ -112,6 +112,9 @@ class Shaper:
 
     def draw(self, logits: mx.array, uniforms: mx.array) -> mx.array:
         """Tokens [S] drawn from penalised rows [S, V], as stock mlx-lm draws each of them."""
+        if logits.dtype == mx.float32 and not self.params.filtered:
+            # A constant taken off a row changes no draw; at 16 bits it changes the rounding.
+            return categorical(logits * (1 / self.params.temperature), uniforms)
         rows = self._filter(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
         return categorical(rows.astype(mx.float32), uniforms)
 
@@ -170,9 +173,10 @@ def recent(tokens: list[int]) -> mx.array:
 
 
 def penalties(params: SamplingParams) -> list:
-    """mlx-lm's processors for these parameters; an empty list when all penalties are off."""
+    """mlx-lm's processors for biases and penalties; an empty list when all are off."""
     repetition = params.repetition_penalty
     return make_logits_processors(
+        logit_bias=dict(params.logit_bias) or None,
         repetition_penalty=None if repetition == 1 else repetition,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,

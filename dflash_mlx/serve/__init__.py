@@ -1,0 +1,1 @@
+"""An HTTP server with the endpoints that other programs use: one pair, many requests at once."""

@@ -1,0 +1,269 @@
+"""Answers jobs with one pair: checks them, lets them in, and turns rounds into deltas.
+
+Each answer is a task of the event loop that waits for its rounds; the engine packs the rounds of
+all. An answer that nobody waits for any more stops at the next round. Knows no API's words.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import mlx.core as mx
+
+from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.memory import cache_bytes, snapshot_bytes, working_set
+from dflash_mlx.pair import Pair
+from dflash_mlx.reply import Reply
+from dflash_mlx.session import Prompted, Session
+from dflash_mlx.speculation.sampling import new_seed
+from dflash_mlx.stats import Stats
+from dflash_mlx.types import Block
+
+from .admission import Admission, Ticket
+from .job import Delta, Job, Progress, Whole
+from .metrics import Metrics
+from .problem import Problem, of_error
+from .settings import Settings
+
+MARGIN = 0.9  # of the memory beside the model; the rest is for activations
+Event = Delta | Progress
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One choice of a job that was checked, with its place in the line."""
+
+    choice: int
+    session: Session
+    prompted: Prompted
+    ticket: Ticket
+
+
+class Runner:
+    """Answers for one pair in one event loop."""
+
+    def __init__(self, pair: Pair, settings: Settings, metrics: Metrics):
+        self.pair, self.settings, self.metrics = pair, settings, metrics
+        most = pair.target.context_length
+        self.context = min(most, settings.context or most)
+        room = max(0, int(MARGIN * (working_set() - mx.get_active_memory())))
+        self.admission = Admission(settings.max_sequences, room, settings.limits.queue)
+        metrics.watch(pair, self.admission)
+
+    def need(self, tokens: int) -> int:
+        """Bytes of the caches of a sequence of so many tokens."""
+        item = 4 if on_cpu() else 2
+        config = self.pair.target.config
+        found = cache_bytes(config, tokens, item) + snapshot_bytes(config, item)
+        if self.pair.drafter is not None:
+            draft = self.pair.drafter.config
+            found += tokens * 2 * draft.num_layers * draft.num_kv_heads * draft.head_dim * item
+        return found
+
+    async def prepare(self, job: Job) -> list[Prepared]:
+        """Check a job and line its choices up. Problem 400 for what cannot be, 429 in a crowd."""
+        if not 1 <= job.choices <= self.settings.limits.choices:
+            raise Problem(
+                400, f"n cannot be {job.choices}: give 1 to {self.settings.limits.choices}.", "n"
+            )
+        sessions = [Session(self.pair, mode=self.settings.mode) for _ in range(job.choices)]
+        try:
+            prompted = await asyncio.to_thread(self._prompted, sessions[0], job)
+        except DFlashError as error:
+            raise of_error(error, asked=True) from error
+        count, asked = len(prompted.request.prompt), prompted.request.max_tokens
+        if count >= self.context:
+            raise Problem(
+                400,
+                f"prompt is too long: {count:,} tokens > {self.context - 1:,} maximum.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if job.max_tokens is not None and count + asked > self.context:
+            raise Problem(
+                400,
+                f"prompt and max_tokens are too long: {count:,} + {asked:,} tokens > "
+                f"{self.context:,} of the context.",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        most = min(asked, self.context - count)
+        tickets = self.admission.line_up([self.need(count + most)] * job.choices)
+        return [
+            Prepared(number, session, self._choice(prompted, number, most), ticket)
+            for number, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
+        ]
+
+    def release(self, choices: list[Prepared]) -> None:
+        """Give back the places of choices that will not be answered."""
+        for one in choices:
+            self.admission.leave(one.ticket)
+
+    async def answer(self, job: Job, choices: list[Prepared]) -> AsyncGenerator[Event]:
+        """Deltas of all choices as they come, and progress of the first one's prompt."""
+        queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue(maxsize=64)
+        first = asyncio.Event()
+
+        async def run(one: Prepared) -> None:
+            try:
+                if one.choice:
+                    await first.wait()  # the first reads the prompt
+                async with aclosing(self._choice_events(job, one)) as events:
+                    async for event in events:
+                        if isinstance(event, Delta):
+                            first.set()
+                        await queue.put(event)
+                await queue.put(None)
+            except Exception as error:
+                await queue.put(error)
+            finally:
+                first.set()
+                self.admission.leave(one.ticket)
+
+        tasks = [asyncio.create_task(run(one)) for one in choices]
+        try:
+            left = len(tasks)
+            while left:
+                event = await queue.get()
+                if isinstance(event, BaseException):
+                    raise event
+                if event is None:
+                    left -= 1
+                else:
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.release(choices)
+
+    async def whole(self, job: Job, choices: list[Prepared]) -> list[Whole]:
+        """The choices' whole answers."""
+        found = [Whole() for _ in choices]
+        async with aclosing(self.answer(job, choices)) as events:
+            async for event in events:
+                if isinstance(event, Delta):
+                    found[event.choice].add(event)
+        return found
+
+    async def _choice_events(self, job: Job, one: Prepared) -> AsyncGenerator[Event]:
+        """Wait for a place, then one choice's progress and deltas."""
+        began = time.perf_counter()
+        async with self.admission.inside(one.ticket):
+            try:
+                reply = await uninterrupted(one.session.begin, one.prompted)
+            except DFlashError as error:
+                raise of_error(error, asked=True) from error
+            reader = ToolReader(self.pair.target.tokenizer, job.tools) if job.calls else None
+            deltas = Deltas(one.choice, reply, reader)
+            try:
+                while not deltas.finish_reason:
+                    block = await asyncio.wrap_future(reply.ask())
+                    read = reply.take(block)
+                    if read is not None:
+                        yield deltas.of(read)
+                    elif job.progress and not one.choice:
+                        stats = reply.stats
+                        spent = 1e3 * (time.perf_counter() - began)
+                        yield Progress(
+                            reply.prompt_read, stats.prompt_tokens, stats.cached_tokens, spent
+                        )
+            except DFlashError as error:
+                raise of_error(error, asked=False) from error
+            finally:
+                await uninterrupted(reply.close)
+                self.metrics.answered(reply.stats, time.perf_counter() - began)
+
+    def describe(self, stats: Sequence[Stats]) -> dict[str, Any]:
+        """How an answer was found, which every answer tells."""
+        return {
+            "mode": self.settings.mode,
+            "draft": self.pair.draft_name,
+            "exact": self.pair.target.kernels.exact,
+            "acceptance_length": round(stats[0].acceptance_length, 3),
+            "verifies": stats[0].verifies,
+            "seed": stats[0].seed,
+        }
+
+    def _prompted(self, session: Session, job: Job) -> Prompted:
+        """A job's prompt as tokens. Runs in a thread of its own."""
+        options = dict(self.settings.options)
+        if job.raw:  # a chat template's switches
+            options = {k: v for k, v in options.items() if k not in ("think", "reasoning_effort")}
+        if job.think is not None:
+            options["think"] = job.think
+        if job.effort is not None:
+            options["reasoning_effort"] = job.effort
+        most = self.settings.max_tokens if job.max_tokens is None else job.max_tokens
+        found = session.prepare(
+            job.prompt,
+            sampling=job.sampling,
+            max_tokens=most,
+            stop=job.stop or self.settings.stop,
+            logprobs=job.logprobs,
+            tools=list(job.tools) or None,
+            raw=job.raw,
+            **options,
+        )
+        return replace(found, split=not job.raw)
+
+    def _choice(self, prompted: Prompted, number: int, most: int) -> Prompted:
+        """A choice's own request: the seeds of several follow one another."""
+        request = replace(prompted.request, max_tokens=most)
+        if not request.sampling.greedy:
+            seed = request.sampling.seed
+            seed = new_seed() if seed is None else (seed + number) % 2**64
+            request = replace(request, sampling=replace(request.sampling, seed=seed))
+        return replace(prompted, request=request)
+
+
+class Deltas:
+    """One choice's blocks as deltas; empty lines before thinking and before text are dropped."""
+
+    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None):
+        self._choice, self._reply, self._reader = choice, reply, reader
+        self._spoken = self._thought = False
+        self.finish_reason: str | None = None
+
+    def of(self, block: Block) -> Delta:
+        """What a block adds."""
+        self.finish_reason = block.finish_reason
+        text, parts = block.text, ()
+        if self._reader is not None:
+            said = self._reader.read(text, final=bool(block.finish_reason))
+            text, parts = said.text, said.parts
+            if block.finish_reason == "stop" and self._reader.calls:
+                self.finish_reason = "calls"
+        thinking = block.thinking
+        if not self._thought:
+            thinking = thinking.lstrip("\n")
+        if not self._spoken and (self._thought or thinking or self._reader is not None):
+            text = text.lstrip("\n")
+        self._thought, self._spoken = self._thought or bool(thinking), self._spoken or bool(text)
+        return Delta(
+            self._choice,
+            self._reply.stats,
+            text,
+            thinking,
+            parts,
+            block.logprobs,
+            self.finish_reason,
+        )
+
+
+async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function gives that waits for the MLX thread; a cancelled task waits for it too."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await task
+        raise

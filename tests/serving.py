@@ -1,0 +1,62 @@
+"""A server of this process on a free port, for clients that no one here wrote."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from dflash_mlx.pair import Pair
+from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.http import Connection, listen
+from dflash_mlx.serve.log import RequestLog
+from dflash_mlx.serve.settings import Settings
+
+
+@dataclass
+class Served:
+    """A running server: its address, what it logged, and the server itself."""
+
+    url: str
+    port: int
+    server: Server
+    lines: list[str]
+
+    @property
+    def busy(self) -> int:
+        """Answers that run or wait."""
+        line = self.server.runner.admission
+        return line.running + line.waiting
+
+    def wait_until_idle(self, seconds: float = 20.0) -> None:
+        """Return when nothing runs any more; AssertionError if that takes too long."""
+        until = time.monotonic() + seconds
+        while self.busy:
+            assert time.monotonic() < until, "an answer goes on that nobody reads"
+            time.sleep(0.01)
+
+
+@contextmanager
+def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
+    """Serve a pair while the context lasts; it is called "m"."""
+    lines: list[str] = []
+    log = RequestLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
+    server = Server(pair, Settings(**{"names": ("m",), "mode": "dflash", **settings}), log)
+    listening = listen("127.0.0.1", 0)
+    config = uvicorn.Config(
+        server.app, http=Connection, ws="none", lifespan="off", log_config=None,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])))
+    thread.start()
+    port = listening.getsockname()[1]
+    try:
+        yield Served(f"http://127.0.0.1:{port}", port, server, lines)
+    finally:
+        running.should_exit = True
+        thread.join()
