@@ -61,10 +61,9 @@ class Drafted:
         """
         nodes = plan.rows - 1
         if not plan.tree:
-            chain = self.chain.first(min(nodes, room))
             if self.constraint is None:
-                return chain
-            return self.constraint.steer(chain, min(self.chain.drafted, room))
+                return self.chain.first(min(nodes, room))
+            return self.constraint.steer(self.chain, nodes, min(self.chain.drafted, room))
         top = self.block.top_tokens(nodes) if self.top is None else self.top
         tree = best_first(
             top.to_host(),

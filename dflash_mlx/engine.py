@@ -22,7 +22,16 @@ from .policies import Policies
 from .policy.policy import Outcome, Policy
 from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
-from .rounds import Committed, allowed, commit, count_rows, forced, may_run_ahead, rows_of, text_of
+from .rounds import (
+    Committed,
+    allowed,
+    commit,
+    count_rows,
+    may_run_ahead,
+    rows_of,
+    text_of,
+    undrafted,
+)
 from .sequence import Answer, Piece, Sequence
 from .speculation.acceptance import make_rule
 from .speculation.drafts import Draft
@@ -90,9 +99,7 @@ class Engine:
         """One drafter pass for all blocks; the policies choose how much of each is verified."""
         drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
         blocks, chosen = self._begin_drafts(drafting), Chosen()
-        drafts: Drafts = {
-            s: plan if isinstance(plan, Piece) else forced(s) for s, plan in plans.items()
-        }
+        drafts: Drafts = {s: undrafted(s, plan) for s, plan in plans.items()}
         for policy, group in by_policy(drafting):
             texts = [text_of(s) for s in group]
             confidences = [blocks[s].read_confidence() for s in group]

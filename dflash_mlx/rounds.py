@@ -12,7 +12,7 @@ from .sequence import Piece, Sequence
 from .speculation.drafts import Draft
 from .speculation.logprobs import read_logprobs
 from .target.packed import SequencePass, SequenceRows
-from .types import Block
+from .types import Block, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,14 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
     return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
 
 
-def forced(sequence: Sequence) -> Draft:
-    """What is verified where nothing was drafted: the tokens that a grammar forces, if any."""
+def undrafted(sequence: Sequence, plan: Piece | Plan) -> Piece | Draft:
+    """What a sequence reads without a drafter: its piece, or the tokens that a grammar forces."""
+    if isinstance(plan, Piece):
+        return plan
     now = sequence.now
-    if now.constraint is None or now.rule.draws:
+    if now.constraint is None or now.rule.draws or plan.rows > 1 or now.block_size == 1:
         return Draft.none()
-    return now.constraint.steer(Draft.none(), min(now.block_size - 1, now.left))
+    return now.constraint.steer(Draft.none(), 0, min(now.block_size - 1, now.left))
 
 
 def allowed(sequence: Sequence, draft: Piece | Draft, logits: mx.array) -> mx.array:

@@ -38,6 +38,12 @@ from dflash_mlx.types import Block, Plan, SamplingParams
 
 COSTS = Costs(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
 COLOURS = {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 3}
+NAMED = {
+    "type": "object",
+    "properties": {"a rather long name": {"type": "boolean"}},
+    "required": ["a rather long name"],
+    "additionalProperties": False,
+}
 TEXT = (100, 101)  # an opening of the golden tokenizer whose thinking is closed
 
 
@@ -176,18 +182,11 @@ def test_an_open_end_is_the_targets_choice() -> None:
 def test_no_row_is_wasted() -> None:
     """Every draft of a verify is allowed, and what is forced is verified without a drafter."""
     target = tiny.make_target("qwen3")
-    schema = {
-        "type": "object",
-        "properties": {"a rather long name": {"type": "boolean"}},
-        "required": ["a rather long name"],
-        "additionalProperties": False,
-    }
-    grammar = Grammar.of_schema(schema)
+    grammar = Grammar.of_schema(NAMED)
     wanted = Plain(target, grammar).answer(tiny.prompt_of(9), 60)
     wrong = tiny.scripted_drafter([*tiny.prompt_of(9), *wanted], wrong=True, strict=False)
     engine = Engine(target, wrong)
     ways: list[tuple[Mode, dict[str, Any]]] = [("dflash", {}), ("ddtree", {"tree_budget": 12})]
-    sequence, request = Sequence(target, wrong), None
     for mode, options in ways:
         sequence = Sequence(target, wrong)
         request = Request(
@@ -203,15 +202,20 @@ def test_no_row_is_wasted() -> None:
         assert tiny.joined(blocks) == wanted
         assert len(blocks) < len(wanted) / 2  # the name is forced, whatever is drafted
         assert sum(b.accepted for b in blocks) > len(wanted) / 2
-    chain = Draft(mx.array(ids_of(target, '"b')))
-    assert request is not None
-    engine.begin(sequence, request, -1)
-    state = sequence.now.constraint
+
+
+def test_steered_chains() -> None:
+    """A chain is cut, forced tokens take the place of its own, and what follows them is dropped."""
+    target = tiny.make_target("qwen3")
+    grammar = Grammar.of_schema(NAMED)
+    request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, opening=TEXT)
+    state = target.compiler.constrain(request)
     assert state is not None
-    assert state.steer(chain, 8).tokens.tolist() == ids_of(target, "{")
-    assert state.steer(chain, 8).judged == 0
+    chain = Draft(mx.array(ids_of(target, '"b')))
+    assert state.steer(chain, 8, 8).tokens.tolist() == ids_of(target, "{")
+    assert state.steer(chain, 8, 8).judged == 0
     state.take(tuple(ids_of(target, '{ "a ')))
-    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9)
+    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9, 9)
     assert (kept.tokens.tolist(), kept.judged) == (ids_of(target, "rather lo"), 4)
 
 

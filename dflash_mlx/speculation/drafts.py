@@ -57,15 +57,34 @@ class Draft:
         """The nodes of a tree."""
         return Draft(mx.array(tree.tokens, dtype=mx.int32), tree=tree if tree.tokens else None)
 
-    def first(self, count: int, judged: int | None = None) -> "Draft":
+    def first(self, count: int) -> "Draft":
         """At most the first `count` drafts."""
         q, ids = self.probabilities, self.candidates
         return Draft(
             self.tokens[:count],
             None if q is None else q[:count],
             None if ids is None else ids[:count],
-            judged=judged,
         )
+
+    def with_forced(self, tokens: list[int], sure: list[bool], judged: int) -> "Draft":
+        """These drafts of a chain that was drawn, some of them `sure`: drawn from nothing else.
+
+        The others are its own, at their places; behind its end all are sure.
+        """
+        assert self.probabilities is not None
+        if not tokens:
+            return Draft.none()
+        ids = mx.array(tokens, dtype=mx.int32)
+        known = mx.array(sure)[:, None]
+        rows = mx.minimum(mx.arange(len(tokens)), self.drafted - 1)
+        q, steps = self.probabilities[rows], mx.arange(self.probabilities.shape[-1])
+        if self.candidates is None:
+            q = mx.where(known, (steps == ids[:, None]).astype(q.dtype), q)
+            return Draft(ids, q, judged=judged)
+        others = mx.where(ids >= steps.size, -1, 1)[:, None] * steps  # any, each another
+        names = mx.where(known, ids[:, None] + others, self.candidates[rows].astype(mx.int32))
+        q = mx.where(known, (steps == 0).astype(q.dtype), q)
+        return Draft(ids, q, names, judged=judged)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The matcher stands after the tokens that are committed. Drafts are tried and tak
 tokens and drafts; does not know rounds, or what the grammar says.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -83,31 +83,35 @@ class Constraint:
                 return tokens[:count]
         return tokens
 
-    def steer(self, chain: Draft, most: int) -> Draft:
-        """The drafts of a chain that the grammar allows, and forced tokens after them.
+    def steer(self, chain: Draft, count: int, most: int) -> Draft:
+        """The first `count` drafts of a chain that the grammar allows, with what it forces.
 
-        A token is forced where it is the only one allowed; it is a draft for which nobody had to
-        ask a drafter, and it takes the place of another. At most `most` drafts. A chain that was
-        drawn at random is only cut, and keeps the token that is not allowed: whether the place
-        after a draft is resampled or drawn anew must not depend on what was drawn.
+        A token is forced where it is the only one allowed: it needs no drafter and takes the place
+        of another draft, and what was meant to follow that one is dropped. At most `most` drafts.
+        A chain that was drawn at random keeps the first draft that is not allowed: whether a place
+        is resampled after a draft, or drawn anew without one, must not depend on that draft.
         """
         tokens: list[int] = np.array(chain.tokens).tolist()
-        if chain.probabilities is not None:
-            with self._trial():
-                legal = self._count_legal(tokens)
-            return chain.first(min(len(tokens), legal + 1), judged=legal)
+        said, drawn = tokens[:count], chain.probabilities is not None
         found: list[int] = []
+        sure: list[bool] = []
+        legal = True
         with self._trial():
-            while len(found) < most and not self.ended:
+            while legal and len(found) < most and not self.ended:
                 place = len(found)
-                forced = [] if self._lead else self._matcher.compute_ff_tokens()
-                said = tokens[place] if tokens[:place] == found and place < len(tokens) else None
-                token = forced[0] if forced else said
-                if token is None or not self._step(token):
+                forced = [] if self._lead else self._matcher.compute_ff_tokens()[:1]
+                if forced and said[place : place + 1] != forced:
+                    said = said[:place]
+                if not (token := forced or said[place : place + 1]):
                     break
-                found.append(token)
-        same = takewhile(bool, map(eq, found, tokens))
-        return Draft(mx.array(found, dtype=mx.int32), judged=sum(same))
+                legal = self._step(token[0])
+                if legal or drawn:
+                    found += token
+                    sure.append(bool(forced))
+        judged = sum(takewhile(bool, map(eq, found, said))) - (drawn and not legal)
+        if drawn:
+            return chain.with_forced(found, sure, judged)
+        return Draft(mx.array(found, dtype=mx.int32), judged=judged)
 
     def narrow(self, path: tuple[int, ...], ranked: Ranked) -> Ranked:
         """Candidates after a path of drafts without those that are not allowed there.
@@ -168,20 +172,10 @@ class Constraint:
         """The mask [words] after a path of drafts; None behind the end, or where it cannot be."""
         if path not in self._known:
             with self._trial():
-                whole = self._count_legal(path) == len(path) and not self.ended
-                if not whole:
+                if not all(not self.ended and self._step(token) for token in path) or self.ended:
                     return None
                 self._known[path] = self._row()
         return self._known[path]
-
-    def _count_legal(self, tokens: Sequence[int]) -> int:
-        """Step over tokens while they are allowed; behind the end all are."""
-        for count, token in enumerate(tokens):
-            if self.ended:
-                break
-            if not self._step(token):
-                return count
-        return len(tokens)
 
     def _step(self, token: int) -> bool:
         """Go on by a token; False, and nothing happens, where it is not allowed."""
