@@ -15,9 +15,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dflash_mlx import __version__
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 
-from . import openai_chat, openai_completions
+from . import anthropic_messages, anthropic_writer, openai_chat, openai_completions
 from .fields import check_model, read_body, read_json
 from .guard import Guard
 from .job import Job
@@ -59,6 +60,13 @@ APIS = (
         openai_completions.job_of,
         openai_completions.CompletionWriter,
     ),
+    Api(
+        "/v1/messages",
+        anthropic_messages.MessagesBody,
+        anthropic_messages.job_of,
+        anthropic_writer.MessagesWriter,
+        anthropic_writer.PING,
+    ),
 )
 
 
@@ -74,6 +82,7 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
+            Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
         ]
@@ -91,7 +100,10 @@ class Server:
         self.app = Starlette(
             routes=routes,
             middleware=layers,
-            exception_handlers={Exception: refuse, HTTPException: refuse},
+            # Starlette raises again what only the last handler takes.
+            exception_handlers=dict.fromkeys(
+                (Problem, DFlashError, HTTPException, Exception), refuse
+            ),
         )
 
     def _endpoint(self, api: Api) -> Callable[[Request], Awaitable[Response]]:
@@ -121,6 +133,13 @@ class Server:
             return Response(status_code=499) if found is None else JSONResponse(found)
 
         return answer
+
+    async def _count_tokens(self, request: Request) -> Response:
+        """Anthropic's: the tokens of a prompt that is not answered."""
+        body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
+        check_model(body.model, self.settings)
+        job = anthropic_messages.count_job_of(body, self.pair, self.settings)
+        return JSONResponse({"input_tokens": await self.runner.count_tokens(job)})
 
     async def _health(self, request: Request) -> Response:
         line = self.runner.admission

@@ -15,7 +15,7 @@ class Job:
     """One request: `choices` answers to a prompt; None is what the server's settings say.
 
     prompt: messages as chat templates read them, a text (`raw`), or token ids. calls: whether calls
-    of `tools` are looked for in the answers.
+    of `tools` are looked for in the answers. clip: `max_tokens` may be more than the context holds.
     """
 
     prompt: Prompt
@@ -30,6 +30,7 @@ class Job:
     tools: Sequence[dict[str, Any]] = ()
     calls: bool = False
     progress: bool = False
+    clip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Progress:
 class Delta:
     """What a round added to choice `choice`; in the last one is why it ended: stop, length, calls.
 
-    `stats` are those of the choice so far.
+    `stop` is the stop string that ended it. `stats` are those of the choice so far.
     """
 
     choice: int
@@ -56,6 +57,7 @@ class Delta:
     parts: tuple[CallPart, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
+    stop: str | None = None
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ UNSUPPORTED = {
 class Function(Fields):
     """A function that the model may call."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,64}$")]
+    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 

@@ -74,19 +74,16 @@ class Runner:
                 400, f"n cannot be {job.choices}: give 1 to {self.settings.limits.choices}.", "n"
             )
         sessions = [Session(self.pair, mode=self.settings.mode) for _ in range(job.choices)]
-        try:
-            prompted = await asyncio.to_thread(self._prompted, sessions[0], job)
-        except DFlashError as error:
-            raise of_error(error, asked=True) from error
+        prompted = await self._read(sessions[0], job)
         count, asked = len(prompted.request.prompt), prompted.request.max_tokens
         if count >= self.context:
             raise Problem(
                 400,
-                f"prompt is too long: {count:,} tokens > {self.context - 1:,} maximum.",
+                f"prompt is too long: {count} tokens > {self.context - 1} maximum.",
                 param="messages",
                 code="context_length_exceeded",
             )
-        if job.max_tokens is not None and count + asked > self.context:
+        if job.max_tokens is not None and not job.clip and count + asked > self.context:
             raise Problem(
                 400,
                 f"prompt and max_tokens are too long: {count:,} + {asked:,} tokens > "
@@ -100,6 +97,18 @@ class Runner:
             Prepared(number, session, self._choice(prompted, number, most), ticket)
             for number, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
         ]
+
+    async def count_tokens(self, job: Job) -> int:
+        """How many tokens a job's prompt has. Problem 400 as `prepare`."""
+        prompted = await self._read(Session(self.pair, mode=self.settings.mode), job)
+        return len(prompted.request.prompt)
+
+    async def _read(self, session: Session, job: Job) -> Prompted:
+        """A job's prompt as tokens."""
+        try:
+            return await asyncio.to_thread(self._prompted, session, job)
+        except DFlashError as error:
+            raise of_error(error, asked=True) from error
 
     def release(self, choices: list[Prepared]) -> None:
         """Give back the places of choices that will not be answered."""
@@ -255,6 +264,7 @@ class Deltas:
             parts,
             block.logprobs,
             self.finish_reason,
+            self._reply.stop,
         )
 
 
