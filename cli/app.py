@@ -26,6 +26,7 @@ from .doctor.command import doctor
 from .generate import generate
 from .models.command import models
 from .options import option_source
+from .serve.command import serve
 from .terminal.output import Output
 from .terminal.streams import open_closed_streams
 from .train.command import train
@@ -147,6 +148,7 @@ app = typer.Typer(
 )
 app.command("chat", epilog=EPILOG)(chat)
 app.command("generate", epilog=EPILOG)(generate)
+app.command("serve", epilog=EPILOG)(serve)
 app.command("bench", epilog=EPILOG)(bench)
 app.command("train")(train)
 app.add_typer(models, name="models")

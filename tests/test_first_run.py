@@ -14,7 +14,7 @@ from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download, memory, registry
 
 chat = import_module("dflash_mlx.cli.chat.command")
-first_run = import_module("dflash_mlx.cli.chat.first_run")
+first_run = import_module("dflash_mlx.cli.first_run")
 loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")

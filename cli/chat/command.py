@@ -14,6 +14,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..chat_settings import ChatSettings
+from ..first_run import choose_pair
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
 from ..modes import resolve_models
@@ -36,7 +37,6 @@ from . import transcript
 from .commands import complete, dispatch, is_command, unescape
 from .dialogue import LEAVE_WINDOW, Dialogue, DisplaySettings
 from .file_actions import show_loaded
-from .first_run import choose_pair
 from .header import show_header
 from .state import ChatState
 from .transcript import Chat

@@ -15,7 +15,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dflash_mlx import __version__
-from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 
 from . import anthropic_messages, anthropic_writer, openai_chat, openai_completions
@@ -31,6 +30,8 @@ from .settings import Settings
 from .sse import EventStream, event, unless_gone
 
 COMMENT = b": waiting\n\n"
+COUNT = "/v1/messages/count_tokens"
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route("/v1/messages/count_tokens", self._count_tokens, methods=["POST"]),
+            Route(COUNT, answering(self._count_tokens, COUNT), methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
         ]
@@ -100,13 +101,10 @@ class Server:
         self.app = Starlette(
             routes=routes,
             middleware=layers,
-            # Starlette raises again what only the last handler takes.
-            exception_handlers=dict.fromkeys(
-                (Problem, DFlashError, HTTPException, Exception), refuse
-            ),
+            exception_handlers={Problem: refuse, HTTPException: refuse},
         )
 
-    def _endpoint(self, api: Api) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, api: Api) -> Endpoint:
         """The endpoint of one API."""
 
         async def answer(request: Request) -> Response:
@@ -132,7 +130,7 @@ class Server:
                 self.runner.release(choices)
             return Response(status_code=499) if found is None else JSONResponse(found)
 
-        return answer
+        return answering(answer, api.path)
 
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's: the tokens of a prompt that is not answered."""
@@ -205,8 +203,23 @@ class Watch:
             self._server.log.ended(seen)
 
 
+def answering(answer: Endpoint, path: str) -> Endpoint:
+    """An endpoint whose problems are answers, in the shape of its API."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception as error:
+            return problem_reply(as_problem(error), path)
+
+    return endpoint
+
+
 async def refuse(request: Request, error: Exception) -> Response:
-    """An exception as an answer in the shape of the API that was asked."""
-    if isinstance(error, HTTPException):
-        error = Problem(error.status_code, f"{request.method} {request.url.path}: {error.detail}.")
-    return problem_reply(as_problem(error), request.url.path)
+    """A path or a method that there is not, as an answer in the shape of the API that was asked."""
+    if not isinstance(error, HTTPException):
+        return problem_reply(as_problem(error), request.url.path)
+    message = f"{request.method} {request.url.path:.200}: {error.detail}."
+    found = problem_reply(Problem(error.status_code, message), request.url.path)
+    found.headers.update(error.headers or {})
+    return found

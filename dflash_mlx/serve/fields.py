@@ -94,9 +94,11 @@ def read_body(model: type[Any], body: Any) -> Any:
 def read_json(raw: bytes) -> Any:
     """A body's JSON. Problem 400 for what is none."""
     try:
-        return json.loads(raw, parse_constant=refuse_constant)
+        found = json.loads(raw, parse_constant=refuse_constant)
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError):
-        raise Problem(400, "the body is not JSON.") from None
+        raise Problem(400, "the body is not JSON in UTF-8.") from None
+    return found
 
 
 def refuse_constant(name: str) -> NoReturn:

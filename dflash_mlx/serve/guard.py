@@ -69,7 +69,8 @@ class Guard:
     def _has_key(self, headers: Headers) -> bool:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         given = bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
-        return hmac.compare_digest(given.encode(), (self._settings.api_key or "").encode())
+        # Starlette reads bytes of headers as Latin-1.
+        return hmac.compare_digest(given.encode("latin-1"), (self._settings.api_key or "").encode())
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body. Problem 413 for one that is too large, 408 for one that is too slow."""

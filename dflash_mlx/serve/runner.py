@@ -215,7 +215,7 @@ class Runner:
             job.prompt,
             sampling=job.sampling,
             max_tokens=most,
-            stop=job.stop,
+            stop=job.stop or self.settings.stop,
             logprobs=job.logprobs,
             tools=list(job.tools) or None,
             raw=job.raw,

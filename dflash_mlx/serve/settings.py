@@ -31,8 +31,9 @@ class Settings:
 
     names: what requests may call the model, the first is what answers call it. context: the most
     tokens of prompt and answer; None is the target's own. max_tokens: of an answer, where a request
-    does not say. sampling, options: what a request does not say; `options` are those of
+    does not say. sampling, stop, options: what a request does not say; `options` are those of
     `Session.prepare`. keepalive: seconds without news after which a stream gets a sign of life.
+    hosts: the names in a Host header that are let in; none given are all. origins: of pages.
     """
 
     names: tuple[str, ...]
@@ -41,10 +42,10 @@ class Settings:
     context: int | None = None
     max_tokens: int = 4096
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
-    keepalive: float = 10.0
+    keepalive: float = 5.0
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    log_prompts: bool = False

@@ -12,9 +12,9 @@ import typer
 
 from dflash_mlx.errors import DFlashError
 
-from ..options import ModelOptions
-from ..terminal.output import Output, format_bytes
-from ..terminal.spinner import Spinner
+from .options import ModelOptions
+from .terminal.output import Output, format_bytes
+from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.registry import Entry
