@@ -64,7 +64,7 @@ def tool_tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:
     )
 
 
-def scripted(said: str, messages: list[dict[str, Any]], **options: Any) -> Pair:
+def pair_saying(said: str, messages: list[dict[str, Any]], **options: Any) -> Pair:
     """A pair that says one text after these messages of a chat template, and nonsense elsewhere.
 
     Its drafter fails where an answer goes on from another prompt.

@@ -6,8 +6,17 @@ from typing import Any
 
 import anthropic
 import pytest
-import scripted_server
 from anthropic import AsyncAnthropic
+from scripted_server import (
+    ADD,
+    URL,
+    bundled,
+    events_of,
+    listening,
+    pair_saying,
+    server_of,
+    transport,
+)
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
@@ -24,10 +33,10 @@ HI: Any = [{"role": "user", "content": "hi"}]
 SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
 TOOL: Any = {
     "name": "add",
-    "description": scripted_server.ADD["description"],
-    "input_schema": scripted_server.ADD["parameters"],
+    "description": ADD["description"],
+    "input_schema": ADD["parameters"],
 }
-TOLD = [{"type": "function", "function": scripted_server.ADD}]
+TOLD = [{"type": "function", "function": ADD}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
 
 
@@ -35,8 +44,8 @@ def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
     """Anthropic's client, in process."""
     return AsyncAnthropic(
         api_key=key,
-        base_url=scripted_server.URL,
-        http_client=scripted_server.transport(server),
+        base_url=URL,
+        http_client=transport(server),
         max_retries=0,
     )
 
@@ -63,7 +72,7 @@ both = pytest.mark.parametrize("asked", [ask, ask_streamed])
 
 def check_bundled(asked: Callable[..., Any]) -> None:
     """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
-    server = scripted_server.server_of(scripted_server.bundled())
+    server = server_of(bundled())
     for sampling in (SamplingParams(), SEEDED):
         found = asked(
             server,
@@ -75,7 +84,7 @@ def check_bundled(asked: Callable[..., Any]) -> None:
                 "seed": sampling.seed,
             },
         )
-        result = api.generate(scripted_server.bundled(), ASKED, sampling=sampling, max_tokens=60)
+        result = api.generate(bundled(), ASKED, sampling=sampling, max_tokens=60)
         assert [block.text for block in found.content] == [result.text]
         assert found.usage.output_tokens == len(result.tokens)
         assert found.usage.input_tokens == result.stats.prompt_tokens
@@ -116,9 +125,7 @@ def test_another_answer_would_be_seen(
 def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
     """Each is a block of its own, in order; white space beside calls is no block."""
     said = f"<think>\nhm, ü</think>\n\nLook.\n{CALL}\n{CALL}"
-    found = asked(
-        scripted_server.server_of(scripted_server.scripted(said, HI, tools=TOLD)), tools=[TOOL]
-    )
+    found = asked(server_of(pair_saying(said, HI, tools=TOLD)), tools=[TOOL])
     thinking, text, *calls = found.content
     assert (thinking.type, thinking.thinking) == ("thinking", "hm, ü")
     assert thinking.signature
@@ -133,11 +140,9 @@ def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
 def test_events_are_as_published() -> None:
     """Names, order and fields of a stream's events, and what stands beside them."""
     said = f"<think>hm</think>Look.{CALL}"
-    server = scripted_server.server_of(
-        scripted_server.scripted(said, HI, tools=TOLD), keepalive=1e-6
-    )
+    server = server_of(pair_saying(said, HI, tools=TOLD), keepalive=1e-6)
     body = {"model": "tiny", "max_tokens": 200, "messages": HI, "stream": True, "tools": [TOOL]}
-    found = asyncio.run(scripted_server.events_of(server, PATH, {**body, "return_progress": True}))
+    found = asyncio.run(events_of(server, PATH, {**body, "return_progress": True}))
     assert all(name == data["type"] for name, data in found)
     pings = [data for name, data in found if name == "ping"]
     assert {"type": "ping"} in pings
@@ -178,14 +183,10 @@ def test_events_are_as_published() -> None:
 
 def test_progress_of_a_prompt() -> None:
     """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
-    pair = scripted_server.scripted("yes", ASKED)
+    pair = pair_saying("yes", ASKED)
     pair.engine.chunk = 16
     body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
-    found = asyncio.run(
-        scripted_server.events_of(
-            scripted_server.server_of(pair), PATH, {**body, "messages": ASKED}
-        )
-    )
+    found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": ASKED}))
     told = [data["prompt_progress"] for name, data in found if name == "ping"]
     assert [one["processed"] for one in told] == [*range(16, told[0]["total"], 16)]
 
@@ -235,7 +236,7 @@ def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
         {"role": "tool", "name": "add", "content": "2"},
         {"role": "user", "content": "and\nnow?"},
     ]
-    server = scripted_server.server_of(scripted_server.scripted("3", told, tools=TOLD, think=False))
+    server = server_of(pair_saying("3", told, tools=TOLD, think=False))
     system = [
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1a2b3;"},
         {"type": "text", "text": "be", "cache_control": {"type": "ephemeral"}},
@@ -258,7 +259,7 @@ def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
 @both
 def test_stop_sequences(asked: Callable[..., Any]) -> None:
     """The one that was found is named; an answer that ends by itself has none."""
-    server = scripted_server.server_of(scripted_server.scripted("one two three", HI))
+    server = server_of(pair_saying("one two three", HI))
     found = asked(server, stop_sequences=["three", "two"])
     assert (found.content[0].text, found.stop_reason) == ("one ", "stop_sequence")
     assert found.stop_sequence == "two"
@@ -269,13 +270,13 @@ def test_stop_sequences(asked: Callable[..., Any]) -> None:
 @both
 def test_answers_that_are_cut(asked: Callable[..., Any]) -> None:
     """By max_tokens, in a call too; by the context, whatever max_tokens says."""
-    server = scripted_server.server_of(scripted_server.scripted(CALL, HI, tools=TOLD))
+    server = server_of(pair_saying(CALL, HI, tools=TOLD))
     found = asked(server, tools=[TOOL], max_tokens=50)
     assert (found.stop_reason, found.content[0].name) == ("max_tokens", "add")
-    pair = scripted_server.scripted("one two three", HI)
-    found = asked(scripted_server.server_of(pair), max_tokens=7)
+    pair = pair_saying("one two three", HI)
+    found = asked(server_of(pair), max_tokens=7)
     assert (found.stop_reason, found.content[0].text) == ("max_tokens", "one two")
-    server = scripted_server.server_of(pair, context=found.usage.input_tokens + 7)
+    server = server_of(pair, context=found.usage.input_tokens + 7)
     found = asked(server, max_tokens=8000)
     assert found.stop_reason == "model_context_window_exceeded"
     assert found.content[0].text == "one two"
@@ -283,7 +284,7 @@ def test_answers_that_are_cut(asked: Callable[..., Any]) -> None:
 
 def test_a_call_that_is_cut_is_told() -> None:
     """What was written of it stays readable."""
-    server = scripted_server.server_of(scripted_server.scripted(CALL, HI, tools=TOLD))
+    server = server_of(pair_saying(CALL, HI, tools=TOLD))
     found = ask(server, tools=[TOOL], max_tokens=50)
     assert found.content[0].input == {}
     assert found.content[0].partial_json.startswith('{"a": 1')
@@ -292,24 +293,22 @@ def test_a_call_that_is_cut_is_told() -> None:
 @both
 def test_thinking_can_be_switched_and_left_out(asked: Callable[..., Any]) -> None:
     """`disabled` shuts it in the template; `omitted` sends none of its text."""
-    pair = scripted_server.scripted("<think>hm</think>yes", HI, think=True)
+    pair = pair_saying("<think>hm</think>yes", HI, think=True)
     shown = {"type": "enabled", "budget_tokens": 1024}
-    found = asked(scripted_server.server_of(pair), thinking=shown)
+    found = asked(server_of(pair), thinking=shown)
     assert [block.type for block in found.content] == ["thinking", "text"]
-    found = asked(
-        scripted_server.server_of(pair), thinking={"type": "adaptive", "display": "omitted"}
-    )
+    found = asked(server_of(pair), thinking={"type": "adaptive", "display": "omitted"})
     assert (found.content[0].thinking, found.content[1].text) == ("", "yes")
     assert found.content[0].signature
-    pair = scripted_server.scripted("yes", HI, think=False)
-    found = asked(scripted_server.server_of(pair), thinking={"type": "disabled"})
+    pair = pair_saying("yes", HI, think=False)
+    found = asked(server_of(pair), thinking={"type": "disabled"})
     assert [block.type for block in found.content] == ["text"]
 
 
 def test_count_tokens() -> None:
     """The count is that of the tokens that an answer reads."""
     told = [{"role": "system", "content": "be short"}, *HI]
-    server = scripted_server.server_of(scripted_server.scripted("yes", told, tools=TOLD))
+    server = server_of(pair_saying("yes", told, tools=TOLD))
     parts: Any = {"model": "tiny", "messages": HI, "system": "be short", "tools": [TOOL]}
     counted = asyncio.run(client_of(server).messages.count_tokens(**parts)).input_tokens
     usage = ask(server, **parts).usage
@@ -320,7 +319,7 @@ def test_count_tokens() -> None:
 
 def test_beta_and_its_query() -> None:
     """Claude Code asks at /v1/messages?beta=true."""
-    server = scripted_server.server_of(scripted_server.scripted("yes", HI))
+    server = server_of(pair_saying("yes", HI))
     client = client_of(server)
     asked: Any = {"model": "tiny", "messages": HI}
     found = asyncio.run(
@@ -358,7 +357,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("body", "what"), REFUSED, ids=[what for _, what in REFUSED])
 def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
     """Guards silent changes of an answer: a 400 of Anthropic's shape says what it is about."""
-    server = scripted_server.server_of(scripted_server.scripted("yes", HI))
+    server = server_of(pair_saying("yes", HI))
     with pytest.raises(anthropic.BadRequestError, match=what) as caught:
         ask(server, **body)
     assert caught.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
@@ -367,19 +366,19 @@ def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
 
 def test_errors_are_the_clients_classes() -> None:
     """Other models, keys, sizes and crowds; a long prompt in the words that clients look for."""
-    pair = scripted_server.scripted("yes", HI)
+    pair = pair_saying("yes", HI)
     with pytest.raises(anthropic.NotFoundError, match="'other' is not served"):
-        ask(scripted_server.server_of(pair), model="other")
+        ask(server_of(pair), model="other")
     with pytest.raises(anthropic.AuthenticationError):
-        ask(scripted_server.server_of(pair, api_key="secret"))
+        ask(server_of(pair, api_key="secret"))
     with pytest.raises(anthropic.RequestTooLargeError):
-        ask(scripted_server.server_of(pair, limits=Limits(body_bytes=10)))
+        ask(server_of(pair, limits=Limits(body_bytes=10)))
     with pytest.raises(anthropic.RateLimitError):
-        ask(scripted_server.server_of(pair, max_sequences=0, limits=Limits(queue=0)))
+        ask(server_of(pair, max_sequences=0, limits=Limits(queue=0)))
     with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 9 max"):
-        ask(scripted_server.server_of(pair, context=10))
+        ask(server_of(pair, context=10))
     found = asyncio.run(
-        client_of(scripted_server.server_of(pair, api_key="secret"), "secret").messages.create(
+        client_of(server_of(pair, api_key="secret"), "secret").messages.create(
             model="tiny",
             max_tokens=9,
             messages=HI,
@@ -390,7 +389,7 @@ def test_errors_are_the_clients_classes() -> None:
 
 def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head is sent by then; the client raises what the event says."""
-    server = scripted_server.server_of(scripted_server.scripted("yes", HI))
+    server = server_of(pair_saying("yes", HI))
 
     async def failing(*given: Any) -> Any:
         raise DFlashError("the cable is out", hint="plug it in")
@@ -405,11 +404,11 @@ def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_client_that_goes_stops_its_answer() -> None:
     """Nothing runs on for nobody, and the place in the line is free."""
-    server = scripted_server.server_of(scripted_server.scripted("long " * 400, HI))
+    server = server_of(pair_saying("long " * 400, HI))
     body = {"model": "tiny", "max_tokens": 2000, "messages": HI, "stream": True}
 
     async def go() -> int:
-        async with scripted_server.listening(server, PATH, body) as listener:
+        async with listening(server, PATH, body) as listener:
             while "text_delta" not in await listener.next():
                 pass
             assert server.runner.admission.running == 1

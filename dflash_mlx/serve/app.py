@@ -17,7 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dflash_mlx import __version__
 from dflash_mlx.pair import Pair
 
-from . import anthropic_messages, anthropic_writer, openai_chat, openai_completions
+from . import (
+    anthropic_messages,
+    anthropic_writer,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    responses_writer,
+)
 from .fields import check_model, read_body, read_json
 from .guard import Guard
 from .job import Job
@@ -60,6 +67,12 @@ APIS = (
         openai_completions.CompletionBody,
         openai_completions.job_of,
         openai_completions.CompletionWriter,
+    ),
+    Api(
+        "/v1/responses",
+        openai_responses.ResponsesBody,
+        openai_responses.job_of,
+        responses_writer.ResponsesWriter,
     ),
     Api(
         "/v1/messages",
