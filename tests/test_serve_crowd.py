@@ -5,6 +5,7 @@ import copy
 import gc
 import json
 import random
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -92,7 +93,7 @@ async def one_request(
         assert (await http.post(PATH, content=large, headers=head)).status_code == 413
     else:
 
-        async def slow() -> Any:
+        async def slow() -> AsyncIterator[bytes]:
             yield b"{"
             await asyncio.sleep(1.0)
             yield b"}"

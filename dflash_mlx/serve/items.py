@@ -41,17 +41,17 @@ class Items:
 
     def add(self, delta: Delta) -> Iterator[Step]:
         """Take a delta; the last one closes the last item."""
-        parts = list(delta.parts)
-        while parts and not parts[0].name:  # the open call goes on, before what follows it
-            yield from self._write(parts.pop(0).arguments)
+        told = 0
         if delta.thinking:
             yield from self._more("thinking", delta.thinking)
-        yield from self._text(delta.text)
-        for part in parts:
+        for part in delta.parts:
+            yield from self._text(delta.text[told : part.after])
+            told = part.after
             if part.name:
                 yield from self._begin("call", part.name)
             if part.arguments:
                 yield from self._write(part.arguments)
+        yield from self._text(delta.text[told:])
         if delta.finish_reason:
             if self._blank and all(item.kind != "call" for item in self.all):
                 yield from self._more("text", self._blank)

@@ -254,7 +254,9 @@ class Deltas:
         if not self._thought:
             thinking = thinking.lstrip("\n")
         if not self._spoken and (self._thought or thinking or self._reader is not None):
-            text = text.lstrip("\n")
+            cut = len(text) - len(text.lstrip("\n"))
+            text = text[cut:]
+            parts = tuple(replace(part, after=max(0, part.after - cut)) for part in parts)
         self._thought, self._spoken = self._thought or bool(thinking), self._spoken or bool(text)
         return Delta(
             self._choice,
