@@ -137,6 +137,18 @@ def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
     assert found.stop_reason == "tool_use"
 
 
+@both
+def test_one_call_at_most(asked: Callable[..., Any]) -> None:
+    """The first call ends the answer of a client that takes no second one."""
+    server = server_of(pair_saying(f"Look.{CALL} {CALL}, and", HI, tools=TOLD))
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    found = asked(server, tools=[TOOL], tool_choice=choice)
+    assert [block.type for block in found.content] == ["text", "tool_use"]
+    assert (found.content[0].text, found.content[1].input["a"]) == ("Look.", 1)
+    assert found.stop_reason == "tool_use"
+    assert server.runner.admission.running == 0
+
+
 def test_events_are_as_published() -> None:
     """Names, order and fields of a stream's events, and what stands beside them."""
     said = f"<think>hm</think>Look.{CALL}"
@@ -349,6 +361,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "deeply"}}, r"thinking\.type"),
     ({"extra_body": {"temperature": 7.0}}, "temperature"),
     ({"stop_sequences": [""]}, "stop_sequences must be"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+     r"output_config\.format"),
     ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers"),
     ({"extra_body": {"context_management": {"edits": [{"type": "compact"}]}}}, "compact"),
 ]  # fmt: skip

@@ -78,12 +78,14 @@ class OpenCall:
 class ToolReader:
     """Splits one answer of a model that was told of `tools` (JSON schemas).
 
-    `tokenizer` must know how its model calls tools (`can_call`).
+    `tokenizer` must know how its model calls tools (`can_call`). `calls` have begun, `closed` of
+    them have ended.
     """
 
     tokenizer: TokenizerWrapper
     tools: Sequence[dict[str, Any]]
     calls: int = 0
+    closed: int = 0
     _held: str = ""
     _call: OpenCall | None = None
     _parse: Callable[..., Any] = field(init=False)
@@ -152,6 +154,7 @@ class ToolReader:
         start, end = self._marks
         self._call = None
         if call.arguments is not None:
+            self.closed += whole
             return Said()
         try:
             found = self._parse(call.text, list(self.tools)) if whole else None
@@ -165,6 +168,7 @@ class ToolReader:
             written = arguments if isinstance(arguments, str) else as_json(arguments)
             parts.append(CallPart(self.calls + len(parts), one["name"], written))
         self.calls += len(parts)
+        self.closed += len(parts)
         return Said(parts=tuple(parts))
 
     @property

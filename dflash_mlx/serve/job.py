@@ -15,7 +15,8 @@ class Job:
     """One request: `choices` answers to a prompt; None is what the server's settings say.
 
     prompt: messages as chat templates read them, a text (`raw`), or token ids. calls: whether calls
-    of `tools` are looked for in the answers. clip: `max_tokens` may be more than the context holds.
+    of `tools` are looked for in the answers; with `one_call` the first one ends an answer. clip:
+    `max_tokens` may be more than the context holds.
     """
 
     prompt: Prompt
@@ -29,6 +30,7 @@ class Job:
     effort: str | None = None
     tools: Sequence[dict[str, Any]] = ()
     calls: bool = False
+    one_call: bool = False
     progress: bool = False
     clip: bool = False
 

@@ -109,6 +109,7 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         effort=effort,
         tools=tools,
         calls=calls,
+        one_call=body.parallel_tool_calls is False,
         progress=bool(body.return_progress),
     )
 

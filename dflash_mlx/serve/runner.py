@@ -171,7 +171,7 @@ class Runner:
             except DFlashError as error:
                 raise of_error(error, asked=True) from error
             reader = ToolReader(self.pair.target.tokenizer, job.tools) if job.calls else None
-            deltas = Deltas(one.choice, reply, reader)
+            deltas = Deltas(one.choice, reply, reader, job.one_call)
             try:
                 while not deltas.finish_reason:
                     block = await asyncio.wrap_future(reply.ask())
@@ -236,8 +236,9 @@ class Runner:
 class Deltas:
     """One choice's blocks as deltas; empty lines before thinking and before text are dropped."""
 
-    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None):
+    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None, one_call: bool):
         self._choice, self._reply, self._reader = choice, reply, reader
+        self._one_call = one_call
         self._spoken = self._thought = False
         self.finish_reason: str | None = None
 
@@ -250,6 +251,10 @@ class Deltas:
             text, parts = said.text, said.parts
             if block.finish_reason == "stop" and self._reader.calls:
                 self.finish_reason = "calls"
+            if self._one_call and self._reader.closed:
+                self.finish_reason = "calls"
+                parts = tuple(part for part in parts if not part.number)
+                text = text[: parts[-1].after if parts else 0]
         thinking = block.thinking
         if not self._thought:
             thinking = thinking.lstrip("\n")
