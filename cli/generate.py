@@ -28,8 +28,10 @@ from .options import (
     option_source,
 )
 from .prompt_input import prompt_messages, read_prompt
+from .structure import read_grammar
 from .terminal.interrupt import Interrupt
 from .terminal.output import Output
+from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
 
 MAX_TOKENS = 512
@@ -52,6 +54,14 @@ def generate(
     sampling_options: SamplingOptions,
     prompt_options: PromptOptions,
     raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
+    schema: Annotated[
+        str | None,
+        option("--schema", metavar="FILE|JSON", help="JSON schema that the answer follows."),
+    ] = None,
+    grammar: Annotated[
+        str | None,
+        option("--grammar", metavar="FILE|TEXT", help="Lark grammar that the answer follows."),
+    ] = None,
     display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
     stats: Annotated[
@@ -69,6 +79,7 @@ def generate(
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     request = prompt_messages(read_prompt(prompt, file), prompt_options.system, raw=raw)
+    structure = read_grammar(schema, grammar)
     params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
     model_options = resolve_models(ctx, model_options)
     if compare and model_options.no_draft:
@@ -96,8 +107,12 @@ def generate(
         "tree_budget": model_options.tree_budget,
         "think": prompt_options.think,
         "reasoning_effort": prompt_options.effort,
+        "grammar": structure,
         "raw": raw,
     }
+    if structure is not None:
+        with Spinner(out, "preparing the grammar"):
+            pair.target.compiler.compile(structure)
     drafting = describe_drafting(
         pair, model_options.mode, model_options.block_size, model_options.tree_budget
     )

@@ -29,14 +29,14 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
     return text
 
 
-def read_file(path: Path) -> str:
-    """Read a text file."""
+def read_file(path: Path, flag: str = "--file") -> str:
+    """Read a text file that a flag names."""
     try:
         return path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"the file '{path}' cannot be read ({file_error_reason(error)}).",
-            hint="--file takes a text file",
+            hint=f"{flag} takes a text file",
         ) from None
 
 

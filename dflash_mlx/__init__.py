@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .pair import Pair, load
     from .session import Session
     from .stats import Stats
+    from .structure.grammar import Grammar
     from .types import Block, SamplingParams
 
 use_openblas()  # before anything imports mlx.core; only on Linux
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Block",
     "DFlashError",
+    "Grammar",
     "Pair",
     "Result",
     "SamplingParams",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 _HOMES = {
     "Block": "types",
+    "Grammar": "structure.grammar",
     "Pair": "pair",
     "Result": "api",
     "SamplingParams": "types",

@@ -1,15 +1,16 @@
 """The functions most scripts need: `stream` and `generate`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from .arguments import check_names
+from .options import AnswerOptions
 from .pair import Pair
 from .request import Mode
 from .session import Progress, Prompt, Session, silent
 from .stats import Stats
-from .types import Block, SamplingParams
+from .types import Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +29,12 @@ def stream(
     pair: Pair,
     prompt: Prompt,
     *,
-    sampling: SamplingParams | None = None,
-    max_tokens: int = 512,
     mode: Mode = "dflash",
-    block_size: int | None = None,
-    accept: str = "match",
-    tree_budget: int | None = None,
-    chain_seed: bool = False,
-    stop: Sequence[str] = (),
-    logprobs: int | None = None,
-    think: bool | None = None,
-    reasoning_effort: str | None = None,
-    tools: Sequence[dict[str, Any]] | None = None,
-    raw: bool = False,
     on_prefill: Progress = silent,
+    **options: Unpack[AnswerOptions],
 ) -> Iterator[Block]:
-    """Answer one prompt block by block; the arguments are those of `Session.stream`."""
-    return Session(pair, mode=mode).stream(
-        prompt,
-        sampling=sampling,
-        max_tokens=max_tokens,
-        block_size=block_size,
-        accept=accept,
-        tree_budget=tree_budget,
-        chain_seed=chain_seed,
-        stop=stop,
-        logprobs=logprobs,
-        think=think,
-        reasoning_effort=reasoning_effort,
-        tools=tools,
-        raw=raw,
-        on_prefill=on_prefill,
-    )
+    """Answer one prompt block by block; the options are those of `Session.prepare`."""
+    return Session(pair, mode=mode).stream(prompt, on_prefill=on_prefill, **options)
 
 
 @check_names
@@ -67,41 +42,13 @@ def generate(
     pair: Pair,
     prompt: Prompt,
     *,
-    sampling: SamplingParams | None = None,
-    max_tokens: int = 512,
     mode: Mode = "dflash",
-    block_size: int | None = None,
-    accept: str = "match",
-    tree_budget: int | None = None,
-    chain_seed: bool = False,
-    stop: Sequence[str] = (),
-    logprobs: int | None = None,
-    think: bool | None = None,
-    reasoning_effort: str | None = None,
-    tools: Sequence[dict[str, Any]] | None = None,
-    raw: bool = False,
     on_prefill: Progress = silent,
+    **options: Unpack[AnswerOptions],
 ) -> Result:
-    """Answer one prompt and return when the answer is whole; arguments as `Session.stream`."""
+    """Answer one prompt and return when the answer is whole; arguments as `stream`."""
     session = Session(pair, mode=mode)
-    blocks = list(
-        session.stream(
-            prompt,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            block_size=block_size,
-            accept=accept,
-            tree_budget=tree_budget,
-            chain_seed=chain_seed,
-            stop=stop,
-            logprobs=logprobs,
-            think=think,
-            reasoning_effort=reasoning_effort,
-            tools=tools,
-            raw=raw,
-            on_prefill=on_prefill,
-        )
-    )
+    blocks = list(session.stream(prompt, on_prefill=on_prefill, **options))
     return Result(
         tokens=[token for block in blocks for token in block.tokens],
         text="".join(block.text for block in blocks),

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
-from inspect import signature
-from typing import ParamSpec, TypeVar
+from inspect import Parameter, Signature, signature
+from typing import ParamSpec, TypeVar, get_args, get_type_hints
 
 from .errors import UsageError
 from .types import SamplingParams
@@ -18,7 +18,8 @@ OTHER_NAMES = {"temp": "temperature"}
 
 def check_names(function: Callable[P, T]) -> Callable[P, T]:
     """The function, which raises UsageError instead of TypeError for an unknown argument name."""
-    known = signature(function).parameters
+    shape = expanded(function)
+    known = shape.parameters
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -30,7 +31,27 @@ def check_names(function: Callable[P, T]) -> Callable[P, T]:
                 )
         return function(*args, **options)
 
+    call.__signature__ = shape  # type: ignore[attr-defined]
     return call
+
+
+def expanded(function: Callable[..., object]) -> Signature:
+    """A function's signature; `**options` of a TypedDict as keywords of their own.
+
+    So help, notebooks and editors show them. One without a value given is left to whom it is
+    passed on to.
+    """
+    found: list[Parameter] = []
+    for one in (shape := signature(function)).parameters.values():
+        if one.kind is not Parameter.VAR_KEYWORD:
+            found.append(one)
+            continue
+        (options,) = get_args(one.annotation)
+        found += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            for name, kind in get_type_hints(options).items()
+        ]
+    return shape.replace(parameters=found)
 
 
 def meant(name: str, known: list[str]) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from .policy.belief import Confidence
 from .speculation.drafts import Draft, DraftBlock, TopTokens
 from .speculation.tree import best_first
+from .structure.constraint import Constraint
 from .types import Plan
 
 
@@ -21,12 +22,14 @@ class Drafted:
 
     `chain` has the drafts of all its positions; `top` is set where a tree is wanted in any case.
     `confidence` gives how likely each draft is after those before it [γ], when it is called; None
-    where nobody wants it. Nothing follows a draft that is one of `stops`.
+    where nobody wants it. Nothing follows a draft that is one of `stops`, and nothing is verified
+    that the `constraint` does not allow.
     """
 
     block: DraftBlock
     chain: Draft
     stops: frozenset[int]
+    constraint: Constraint | None = None
     top: TopTokens | None = None
     confidence: Callable[[], np.ndarray] | None = None
 
@@ -53,11 +56,21 @@ class Drafted:
     def cut(self, plan: Plan, room: int) -> Draft:
         """What the plan verifies: at most `room` drafts of the chain, or a tree of the likeliest.
 
-        The tree is that of arXiv 2604.12989, algorithm 1.
+        The tree is that of arXiv 2604.12989, algorithm 1. Tokens that a grammar forces may follow
+        the chain, to the block's end.
         """
         nodes = plan.rows - 1
         if not plan.tree:
-            return self.chain.first(min(nodes, room))
+            chain = self.chain.first(min(nodes, room))
+            if self.constraint is None:
+                return chain
+            return self.constraint.steer(chain, min(self.chain.drafted, room))
         top = self.block.top_tokens(nodes) if self.top is None else self.top
-        seed, stops = plan.chain_seed, self.stops
-        return Draft.of_tree(best_first(top.to_host(), nodes, chain_seed=seed, stops=stops))
+        tree = best_first(
+            top.to_host(),
+            nodes,
+            chain_seed=plan.chain_seed,
+            stops=self.stops,
+            narrow=None if self.constraint is None else self.constraint.narrow,
+        )
+        return Draft.of_tree(tree)

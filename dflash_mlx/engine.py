@@ -21,7 +21,7 @@ from .kernels.dispatch import EXACT_ROWS
 from .policies import Policies
 from .policy.policy import Outcome, Policy
 from .request import Request
-from .rounds import Committed, commit, count_rows, may_run_ahead, rows_of, text_of
+from .rounds import Committed, allowed, commit, count_rows, forced, may_run_ahead, rows_of, text_of
 from .sequence import Answer, Piece, Sequence
 from .speculation.acceptance import make_rule
 from .speculation.drafts import Draft
@@ -89,7 +89,7 @@ class Engine:
         drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
         blocks, chosen = self._begin_drafts(drafting), Chosen()
         drafts: Drafts = {
-            s: plan if isinstance(plan, Piece) else Draft.none() for s, plan in plans.items()
+            s: plan if isinstance(plan, Piece) else forced(s) for s, plan in plans.items()
         }
         for policy, group in by_policy(drafting):
             texts = [text_of(s) for s in group]
@@ -113,7 +113,7 @@ class Engine:
         """What the target chooses after its plain rows, and each sequence's outcome; not read."""
         choices, outcomes = Arrays(), Arrays()
         for s, draft in drafts.items():
-            rule, logits, place = s.now.rule, passes[s].logits, s.now.place
+            rule, place, logits = s.now.rule, s.now.place, allowed(s, draft, passes[s].logits)
             if isinstance(draft, Piece):
                 if draft.last:
                     history = [*s.tokens, *draft.tokens]
@@ -172,6 +172,7 @@ class Engine:
                 hint="shorten the prompt",
             )
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
+        constraint = target.compiler.constrain(request)
         width = self.policies.block_size(request)
         policy = self.policies.of(request, depth=max(len(prompt), len(sequence.tokens)))
         self.stop(sequence)
@@ -185,6 +186,7 @@ class Engine:
             left=min(request.max_tokens, room),
             snapshot_at=snapshot_at,
             last_alone=request.mode == "baseline" or target.kernels.exact,
+            constraint=constraint,
         )
         return kept, lost
 
@@ -222,7 +224,8 @@ class Engine:
             reads = {policy: policy.reads(len(some)) for policy, some in by_policy(group)}
             for s, block in zip(group, blocks, strict=True):
                 now = s.now
-                drafted = Drafted(block, now.rule.draft(block, s.history), now.request.stop_ids)
+                chain = now.rule.draft(block, s.history)
+                drafted = Drafted(block, chain, now.request.stop_ids, now.constraint)
                 if now.request.mode == "ddtree":
                     drafted.top = block.top_tokens(now.request.nodes)
                 elif reads[now.policy]:
@@ -252,13 +255,15 @@ class Engine:
                 Outcome(
                     s.now.belief,
                     chosen.get(s, PLAIN_STEP),
-                    verified=count_rows(drafts[s]) - 1,
+                    verified=draft.drafted,
                     accepted=result.accepted,
                     committed=len(result.block.tokens),
                     drafted=s in chosen,
+                    judged=draft.judged,
                 )
                 for s in group
                 if isinstance(result := found[s], Committed)
+                and isinstance(draft := drafts[s], Draft)
             ]
             policy.learn(done, seconds if len(done) == len(found) else None)
 

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from .errors import UsageError
 from .speculation.acceptance import check_rule
+from .structure.grammar import Grammar
 from .types import SamplingParams
 
 Mode = Literal["auto", "dflash", "ddtree", "baseline"]
@@ -21,6 +22,8 @@ class Request:
     prompt: token ids, at least one. stop_ids: tokens that end the answer, which is the target's
     own to know. stop: strings that end it, for whoever reads the text (`Session`); the engine knows
     tokens only. max_tokens: at most so many, a stop token included.
+    grammar: the form of the text after the thinking. opening: the tokens that the answer goes on
+    from, behind the messages, by which it is known whether it is thinking; None is all of `prompt`.
     block_size: the anchor and the drafts of a block; None is the drafter's own. tree_budget: the
     drafts of a tree, in the mode ddtree only; chain_seed puts the greedy chain into it. accept:
     the acceptance rule above temperature 0. logprobs: how many of the likeliest tokens are told
@@ -39,6 +42,8 @@ class Request:
     chain_seed: bool = False
     accept: str = "match"
     logprobs: int | None = None
+    grammar: Grammar | None = None
+    opening: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check everything that needs no model."""

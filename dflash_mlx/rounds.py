@@ -41,12 +41,30 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
     return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
 
 
+def forced(sequence: Sequence) -> Draft:
+    """What is verified where nothing was drafted: the tokens that a grammar forces, if any."""
+    now = sequence.now
+    if now.constraint is None or now.rule.draws:
+        return Draft.none()
+    return now.constraint.steer(Draft.none(), min(now.block_size - 1, now.left))
+
+
+def allowed(sequence: Sequence, draft: Piece | Draft, logits: mx.array) -> mx.array:
+    """The logits of a pass, with -inf for what the sequence's grammar does not allow."""
+    constraint = sequence.now.constraint
+    if constraint is None or (isinstance(draft, Piece) and not draft.last):
+        return logits
+    mx.async_eval(logits)  # meanwhile the host finds the masks
+    return constraint.mask(logits, Draft.none() if isinstance(draft, Piece) else draft)
+
+
 def may_run_ahead(sequence: Sequence) -> bool:
     """Whether the next round takes a plain step whatever token this one gives."""
     now = sequence.now
-    # Penalties look at tokens that the host has not read yet.
+    # Penalties and grammars look at tokens that the host has not read yet.
     plain = now.block_size == 1 or now.policy.rests([text_of(sequence)])
-    return plain and now.left > 1 and not now.request.sampling.penalised
+    known = not now.request.sampling.penalised and now.constraint is None
+    return plain and now.left > 1 and known
 
 
 def commit(
@@ -61,6 +79,7 @@ def commit(
     plain = Draft.none() if isinstance(draft, Piece) else draft
     accepted = now.rule.accept(plain, outcome)
     tokens = cut(accepted.tokens, now.left, now.request.stop_ids)
+    tokens = tokens if now.constraint is None else now.constraint.take(tokens)
     if isinstance(draft, Piece):
         commit_piece(sequence, draft, read)
     else:
@@ -69,7 +88,8 @@ def commit(
             (sequence.anchor, *tokens[:-1]), read.taps, rows, all_kept=not draft.drafted
         )
     now.anchor, now.left, now.place = tokens[-1], now.left - len(tokens), now.place + len(tokens)
-    now.finish_reason = finish(tokens, now.left, now.request.stop_ids)
+    whole = now.constraint is not None and now.constraint.ended
+    now.finish_reason = "stop" if whole else finish(tokens, now.left, now.request.stop_ids)
     count = len(accepted.drafts)
     logprobs = ()
     if now.request.logprobs is not None:

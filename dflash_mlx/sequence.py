@@ -19,6 +19,7 @@ from .request import Request
 from .speculation.acceptance import Match
 from .speculation.sampling import HISTORY
 from .speculation.tree import Tree
+from .structure.constraint import Constraint
 from .target.packed import SequencePass, SequenceRows
 from .target.target import Target
 
@@ -41,7 +42,7 @@ class Answer:
     `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
     `left` tokens may still be committed, `place` are. `snapshot_at`: the prompt's tokens after
     which the caches get a place to go back to. `last_alone`: the prompt's last token is read by
-    itself, as stock mlx-lm does.
+    itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there is one.
     """
 
     request: Request
@@ -52,6 +53,7 @@ class Answer:
     left: int
     snapshot_at: int
     last_alone: bool
+    constraint: Constraint | None = None
     anchor: int | None = None
     place: int = 0
     finish_reason: str | None = None
@@ -85,6 +87,8 @@ class Sequence:
             twin.answer = copy(self.answer)
             twin.answer.rule = copy(self.answer.rule)
             twin.answer.belief = self.answer.belief.fork()
+            if self.answer.constraint is not None:
+                twin.answer.constraint = self.answer.constraint.fork()
         return twin
 
     @property

@@ -6,19 +6,21 @@ messages.
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from .arguments import check_names
 from .chat.messages import Messages, checked_messages
 from .chat.template import TemplateOptions
 from .chat.text import Reader
 from .errors import UsageError
+from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
 from .reply import Progress, Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
+from .structure.grammar import Grammar, asked_grammar
 from .thread import mlx_thread
 from .types import Block, SamplingParams
 
@@ -29,13 +31,12 @@ Prompt = str | list[dict[str, Any]] | list[int]
 class Prompted:
     """A request, and what the text around it tells.
 
-    snapshot_at: after how many prompt tokens the next prompt may go on otherwise. opening: the
-    tokens that the answer goes on from, after the messages. split: thinking apart from text.
+    snapshot_at: after how many prompt tokens the next prompt may go on otherwise. split: thinking
+    comes apart from text.
     """
 
     request: Request
     snapshot_at: int
-    opening: tuple[int, ...]
     split: bool = True
 
 
@@ -76,56 +77,17 @@ class Session:
 
     @check_names
     def stream(
-        self,
-        prompt: Prompt,
-        *,
-        sampling: SamplingParams | None = None,
-        max_tokens: int = 512,
-        block_size: int | None = None,
-        accept: str = "match",
-        tree_budget: int | None = None,
-        chain_seed: bool = False,
-        stop: Sequence[str] = (),
-        logprobs: int | None = None,
-        think: bool | None = None,
-        reasoning_effort: str | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        raw: bool = False,
-        on_prefill: Progress = silent,
+        self, prompt: Prompt, *, on_prefill: Progress = silent, **options: Unpack[AnswerOptions]
     ) -> Generator[Block]:
-        """Answer a prompt: a string (one user message; plain text if `raw`), messages, or ids.
+        """Answer a prompt block by block; the options are those of `prepare`.
 
-        `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
-        rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
-        if not given, at most 1024), with the greedy chain in it if `chain_seed`. With `logprobs`
-        blocks tell each token's log-probability, and so many of the likeliest in its place.
         `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
         keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
         wrong later.
-
-        `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
-        one that it does not know is refused. `tools` are JSON schemas of functions, written where
-        the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
-        and whatever else the template reads; only a content of several text parts becomes one text.
-        A call that the answer makes is text of the answer.
         """
-        prompted = self.prepare(
-            prompt,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            block_size=block_size,
-            accept=accept,
-            tree_budget=tree_budget,
-            chain_seed=chain_seed,
-            stop=stop,
-            logprobs=logprobs,
-            think=think,
-            reasoning_effort=reasoning_effort,
-            tools=tools,
-            raw=raw,
-        )
-        return self.begin(prompted).blocks(on_prefill)
+        return self.begin(self.prepare(prompt, **options)).blocks(on_prefill)
 
+    @check_names
     def prepare(
         self,
         prompt: Prompt,
@@ -141,16 +103,41 @@ class Session:
         think: bool | None = None,
         reasoning_effort: str | None = None,
         tools: Sequence[dict[str, Any]] | None = None,
+        schema: dict[str, Any] | str | None = None,
+        grammar: Grammar | str | None = None,
         raw: bool = False,
     ) -> Prompted:
-        """A prompt as tokens with what is asked for, for `begin`; the arguments are `stream`'s.
+        """A prompt as tokens with what is asked for, for `begin`. No model computes anything.
 
-        Nothing is computed by a model.
+        A prompt is a string (one user message; plain text if `raw`), messages, or ids.
+
+        `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
+        rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
+        if not given, at most 1024), with the greedy chain in it if `chain_seed`. With `logprobs`
+        blocks tell each token's log-probability, and so many of the likeliest in its place.
+
+        `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
+        one that it does not know is refused. `tools` are JSON schemas of functions, written where
+        the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
+        and whatever else the template reads; only a content of several text parts becomes one text.
+        A call that the answer makes is text of the answer.
+
+        `schema` is a JSON schema, an object or its text; `grammar` a `Grammar`, or a text in
+        llguidance's dialect of Lark. The text of the answer, behind its thinking, follows it in all
+        modes, exactly as if each token had been chosen plainly among those that are allowed. It
+        ends where nothing can follow; `max_tokens` may end it before that. The model is not told.
+
+        Raises UsageError for bad arguments.
         """
         target = self.pair.target
         options = TemplateOptions(think, reasoning_effort, tools or None)
+        asked = asked_grammar(schema, grammar)
+        if asked is not None:  # here, where nobody waits for it but the caller
+            target.compiler.compile(asked)
+        ids = self._ids(prompt, options, raw)
+        snapshot_at, opening = self._turn(prompt, ids, options, raw)
         request = Request(
-            prompt=tuple(self._ids(prompt, options, raw)),
+            prompt=tuple(ids),
             sampling=sampling or SamplingParams(),
             max_tokens=max_tokens,
             stop_ids=target.eos_ids,
@@ -161,15 +148,17 @@ class Session:
             chain_seed=chain_seed,
             accept=accept,
             logprobs=logprobs,
+            grammar=asked,
+            opening=tuple(opening),
         )
-        snapshot_at, opening = self._turn(prompt, list(request.prompt), options, raw)
-        return Prompted(request, snapshot_at, tuple(opening))
+        return Prompted(request, snapshot_at)
 
     def begin(self, prompted: Prompted) -> Reply:
         """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
         engine, request = self.pair.engine, prompted.request
         cached, lost = mlx_thread().call(engine.begin, self.sequence, request, prompted.snapshot_at)
-        tokenizer, opening = self.pair.target.tokenizer, prompted.opening
+        opening = request.prompt if request.opening is None else request.opening
+        tokenizer = self.pair.target.tokenizer
         reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
         reply = Reply(engine, self.sequence, request, reader)
         reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost

@@ -1,13 +1,14 @@
 """What `stream` and `generate` take, and what they say to the rest."""
 
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import tiny
 
 from dflash_mlx import api
 from dflash_mlx.errors import UsageError
+from dflash_mlx.options import AnswerOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
@@ -25,7 +26,7 @@ def pair() -> Pair:
         ("temp", "give sampling=SamplingParams(temperature=...)"),
         ("seed", "give sampling=SamplingParams(seed=...)"),
         ("max_token", "did you mean 'max_tokens'?"),
-        ("qqqq", "it has pair, prompt, sampling,"),
+        ("qqqq", "it has pair, prompt, mode,"),
     ],
 )
 def test_an_unknown_argument_is_named_with_what_was_meant(pair: Pair, name: str, hint: str) -> None:
@@ -45,6 +46,10 @@ def test_signatures_name_every_argument() -> None:
     for function in (api.generate, api.stream, Session.stream):
         assert "max_tokens" in inspect.signature(function).parameters
         assert "options" not in inspect.signature(function).parameters
+    spelt = inspect.signature(Session.prepare).parameters
+    named = get_type_hints(AnswerOptions)
+    assert list(named) == list(spelt)[2:]
+    assert all(spelt[name].annotation == kind for name, kind in named.items())
 
 
 def content(*parts: Any) -> list[dict[str, Any]]:

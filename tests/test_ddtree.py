@@ -277,7 +277,7 @@ def test_a_short_chain_is_the_start_of_the_long_one() -> None:
 def test_wrong_usage(options: dict[str, Any], part: str) -> None:
     """What a mode does not know is refused in one sentence, and nothing is ignored."""
     with pytest.raises(UsageError) as caught:
-        api.generate(laws.golden("dflash"), [1, 2], **{"mode": "ddtree", **options})
+        api.generate(laws.golden("dflash"), [1, 2], **({"mode": "ddtree"} | options))
     assert part in caught.value.message
     assert caught.value.hint
 
@@ -294,7 +294,7 @@ def test_budgets_and_counts() -> None:
     assert len(default.accepted_by_position) == width - 1
     assert sum(default.accepted_by_position) == default.accepted
     assert 0 <= default.accepted - sum(default.committed) + default.verifies <= 1  # cut at the end
-    most = api.generate(pair, prompt, tree_budget=1024, **{**options, "max_tokens": 18})
+    most = api.generate(pair, prompt, tree_budget=1024, mode="ddtree", max_tokens=18)
     assert most.tokens == expected["greedy_tokens"][0][:18]
     assert most.stats.drafted > 500 * most.stats.verifies
 

@@ -23,7 +23,7 @@ TEMPLATE = (
     "{% endfor %}{% endfor %}{% if add_generation_prompt %}[a]{% endif %}"
 )
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-WEATHER = {
+WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "weather",
@@ -158,7 +158,7 @@ def test_tools_that_are_not_to_be_called() -> None:
             model="m",
             messages=ASKED,
             tools=[WEATHER],
-            tool_choice="none",  # type: ignore[arg-type]
+            tool_choice="none",
         )
     assert found.choices[0].message.content == said
     assert found.choices[0].finish_reason == "stop"
@@ -192,7 +192,7 @@ def test_results_go_back() -> None:
         found = client.chat.completions.create(
             model="m",
             messages=messages,
-            tools=[WEATHER],  # type: ignore[arg-type]
+            tools=[WEATHER],
         )
     assert found.choices[0].message.content == "wet"
     assert found.usage is not None

@@ -154,8 +154,8 @@ class Auto:
     def learn(self, rounds: Sequence[Outcome], seconds: float | None) -> None:
         """As `Policy`: acceptance, costs, and what drafting has gained."""
         account, size = self._account, len(rounds)
-        verified = sum(done.verified for done in rounds)
-        plain = self._pass(size)
+        verified, own = sum(d.verified for d in rounds), sum(d.own for d in rounds)
+        plain, undrafted = self._pass(size), self._pass(size + verified - own)
         spent = expected = self._drafting + self._pass(size + verified)
         known = self._known(size + verified)
         if seconds is not None and seconds > 0 and (known or seconds < BUILT * expected):
@@ -171,8 +171,8 @@ class Auto:
             account.wait -= 1
             return
         self._tries += account.trying
-        all_kept = 0 < verified == sum(done.accepted for done in rounds)
-        lost = spent / plain - 1 - gained / size
+        all_kept = 0 < own == sum(done.kept for done in rounds)
+        lost = spent / plain - undrafted / plain - gained / size
         account.learn(lost, passed=tried and all_kept, stop=self._costs.read / plain)
         if account.wait > 0:
             for done in rounds:
@@ -187,13 +187,13 @@ class Auto:
     def _learn_text(self, done: Outcome) -> float:
         """Learn acceptance; the drafts that may be expected to be kept in such a round."""
         belief, said = done.belief, done.belief.confidence
-        if not done.verified:
+        if not done.own:
             return 0.0
         cut = done.committed <= done.accepted
         for one in (belief, self._long_run):
-            one.learn(said, done.verified, done.accepted, cut=cut)
-        self._proven = self._proven or done.accepted > 0
-        return sum(belief.survivals(said, done.verified))  # what was kept is luck
+            one.learn(said, done.own, done.kept, cut=cut)
+        self._proven = self._proven or done.kept > 0
+        return sum(belief.survivals(said, done.own))  # what was kept is luck
 
     @property
     def state(self) -> PolicyState:

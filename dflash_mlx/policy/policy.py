@@ -30,7 +30,8 @@ class Outcome:
 
     `verified` drafts were in the pass and `accepted` of them kept; `committed` tokens at most
     `accepted` say that the answer ended within them. `drafted`: a block was drafted, also where
-    none of it was verified.
+    none of it was verified. `judged`: so many of the first tell of the drafter, None is all; about
+    the others a grammar decided.
     """
 
     belief: Belief
@@ -39,6 +40,17 @@ class Outcome:
     accepted: int
     committed: int
     drafted: bool
+    judged: int | None = None
+
+    @property
+    def own(self) -> int:
+        """Of the verified drafts those that tell of the drafter."""
+        return self.verified if self.judged is None else self.judged
+
+    @property
+    def kept(self) -> int:
+        """How many of these were accepted."""
+        return min(self.accepted, self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +144,7 @@ class Fixed:
             self._counts[done.plan] += 1
             if not done.plan.tree:
                 cut = done.committed <= done.accepted
-                self._acceptance.learn(None, done.verified, done.accepted, cut=cut)
+                self._acceptance.learn(None, done.own, done.kept, cut=cut)
 
     @property
     def state(self) -> PolicyState:

@@ -46,8 +46,11 @@ class Match:
 
     At temperature 0 its choice is the argmax; above, a draw with the key of the token's position,
     so draft d is accepted with probability p(d), the output has the target's distribution, and a
-    seed gives the same tokens in whatever rounds they are drawn.
+    seed gives the same tokens in whatever rounds they are drawn. `draws`: whether a rule draws its
+    drafts at random, and must know from what.
     """
+
+    draws = False
 
     def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
         self.params = params
@@ -120,7 +123,7 @@ class TokenRejection(Match):
     Its random numbers belong to rounds: a seed gives the same tokens for the same widths.
     """
 
-    joint = False
+    joint, draws = False, True
 
     def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
         super().__init__(params, vocab_size, kernels)

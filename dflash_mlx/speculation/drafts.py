@@ -28,12 +28,14 @@ class Draft:
 
     Of a chain that was drawn at random, `probabilities` says from what: [γ, V]; or [γ, k], those of
     the `candidates` [γ, k], and 0 for other tokens. Without tokens the round is a plain step.
+    `judged`: whether so many of the first are accepted tells of the drafter; None is all.
     """
 
     tokens: mx.array
     probabilities: mx.array | None = None
     candidates: mx.array | None = None
     tree: Tree | None = None
+    judged: int | None = None
 
     @property
     def drafted(self) -> int:
@@ -55,13 +57,14 @@ class Draft:
         """The nodes of a tree."""
         return Draft(mx.array(tree.tokens, dtype=mx.int32), tree=tree if tree.tokens else None)
 
-    def first(self, count: int) -> "Draft":
+    def first(self, count: int, judged: int | None = None) -> "Draft":
         """At most the first `count` drafts."""
         q, ids = self.probabilities, self.candidates
         return Draft(
             self.tokens[:count],
             None if q is None else q[:count],
             None if ids is None else ids[:count],
+            judged=judged,
         )
 
 

@@ -5,7 +5,7 @@ are likeliest under it form a tree, and no other tree of that size has a longer 
 best-first heap finds them one by one. Plain numbers on the host; does not know models or MLX.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heappushpop
 from math import inf
@@ -124,17 +124,20 @@ def best_first(
     *,
     chain_seed: bool = False,
     stops: frozenset[int] = frozenset(),
+    narrow: Callable[[tuple[int, ...], Ranked], Ranked] | None = None,
 ) -> Tree:
     """The `budget` likeliest prefixes (fewer where there are no more), the likeliest first.
 
     Of equally likely ones the one with the lexicographically smaller ranks (paper, algorithm 1).
     With `chain_seed` the greedy chain comes first, and the rest is filled with the likeliest.
     Nothing follows one of `stops`: an answer ends there, and a node behind it would be lost.
+    `narrow` gives the candidates that may follow a path of drafts, the likeliest first.
     """
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
     costs, positions = [0.0], candidates.positions
+    paths: list[tuple[int, ...]] = [()]
     heap: list[Entry] = []
 
     def child(row: int, ranks: tuple[int, ...], case: int) -> Entry | None:
@@ -142,6 +145,8 @@ def best_first(
         if len(ranks) == positions or (row and tokens[row - 1] in stops):
             return None
         ranked = candidates.after(len(ranks), case)
+        if narrow is not None:
+            ranked = narrow(paths[row], ranked)
         return (costs[row] - ranked[0][0], (*ranks, 0), row, ranked) if ranked[0] else None
 
     def take(entry: Entry) -> Entry | None:
@@ -153,6 +158,7 @@ def best_first(
         parents.append(parent)
         depths.append(len(ranks))
         costs.append(cost)
+        paths.append((*paths[parent], ids[rank]))
         if rank + 1 < len(logs):
             sibling = costs[parent] - logs[rank + 1]
             heappush(heap, (sibling, (*ranks[:-1], rank + 1), parent, ranked))

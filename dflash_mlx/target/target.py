@@ -27,6 +27,7 @@ from dflash_mlx.drafter.precision import float_type
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
 from dflash_mlx.kernels.dispatch import Kernels, available
+from dflash_mlx.structure.compiler import Compiler
 
 from . import attention, linear
 from .caches.sliding import sliding_caches
@@ -111,6 +112,7 @@ class Target:
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
         self.eos_ids = frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
         self.template = Template(tokenizer, path.name)
+        self.compiler = Compiler(tokenizer, self.vocab_size, self.eos_ids)
 
     @property
     def kernels(self) -> Kernels:

@@ -1,0 +1,287 @@
+"""Answers that follow a grammar: those of plain decoding under its masks, in every mode.
+
+Plain decoding is stock mlx-lm with a logits processor (constrained.py); random targets say
+something else in every place, so a mask of another place shows.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import test_sampling as laws
+import tiny
+from constrained import Plain, asked
+
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.policy.costs import Costs
+from dflash_mlx.request import Mode
+from dflash_mlx.sequence import Sequence as TokenSequence
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+from dflash_mlx.structure.constraint import Constraint
+from dflash_mlx.structure.grammar import Grammar
+from dflash_mlx.target.target import Target
+from dflash_mlx.types import Block, SamplingParams
+
+WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
+    ("baseline", {}),
+    ("dflash", {"block_size": 7}),
+    ("ddtree", {"tree_budget": 9}),
+    ("ddtree", {"tree_budget": 9, "chain_seed": True}),
+    ("auto", {"block_size": 6}),
+)
+COSTS = Costs(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
+LENGTH = 90
+PROMPT = tiny.prompt_of(11, 4)
+TEXT = (100, 101)  # an opening whose thinking is closed
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family."""
+    return tiny.make_target(family)
+
+
+@pytest.fixture(autouse=True)
+def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mode auto has costs at which drafts pay, whatever this machine does."""
+    table = SimpleNamespace(at=lambda depth: COSTS)
+    monkeypatch.setattr("dflash_mlx.policies.cost_table", lambda *arguments: table)
+
+
+def drafter_of(number: int, target: Target, wanted: list[int]) -> Drafter:
+    """One that is wrong about every fourth token, or one that was never trained, of each kind."""
+    if number % 3 == 0:
+        near = [t if n % 4 else (t + 1) % tiny.VOCAB for n, t in enumerate([*PROMPT, *wanted])]
+        return tiny.scripted_drafter(near, strict=False)
+    settings = tiny.dflash2_settings(target) if number % 3 == 1 else {}
+    return tiny.random_drafter(target, **settings)
+
+
+def answer(
+    target: Target, drafter: Drafter, grammar: Grammar, params: SamplingParams, **options: Any
+) -> list[Block]:
+    """One answer's blocks."""
+    options = {"opening": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
+    sequence = TokenSequence(target, drafter)
+    return list(tiny.start(sequence, PROMPT, params, grammar=grammar, **options))
+
+
+def check(number: int, family: str, params: SamplingParams, ways: Any = WAYS) -> int:
+    """Hold a grammar's answers of all modes against plain decoding; how many tokens it has."""
+    target, (grammar, follows) = target_of(family), asked(number)
+    plain = Plain(target, grammar)
+    wanted = plain.answer(PROMPT, LENGTH, params)
+    if params.greedy and plain.least < 1e-3:
+        return 0  # two tokens are level: which is the likelier hangs on rounding
+    whole = len(wanted) < LENGTH
+    drafter = drafter_of(number, target, wanted)
+    for mode, options in ways:
+        blocks = answer(target, drafter, grammar, params, mode=mode, **options)
+        assert tiny.joined(blocks) == wanted, (number, mode)
+        assert blocks[-1].finish_reason == ("stop" if whole else "length")
+    if whole:
+        text = target.tokenizer.decode([t for t in wanted if t not in target.eos_ids])
+        assert follows(text), text
+    return len(wanted) * whole
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+def test_greedy_answers(family: str) -> None:
+    """The same tokens in all modes, with drafters of all kinds; and they follow the grammar."""
+    lengths = [check(number, family, SamplingParams()) for number in range(8)]
+    assert sum(length > 0 for length in lengths) >= 4
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5"])
+def test_seeded_answers(family: str) -> None:
+    """A seed gives the tokens that stock mlx-lm draws under the masks, filters and penalties on."""
+    settings = (
+        SamplingParams(1.0, seed=3),
+        SamplingParams(1.3, top_p=0.9, min_p=0.02, seed=4),
+        SamplingParams(1.0, top_k=9, repetition_penalty=1.2, presence_penalty=0.5, seed=5),
+    )
+    lengths = [check(number, family, settings[number % 3]) for number in range(6)]
+    assert sum(length > 0 for length in lengths) >= 4
+
+
+@pytest.mark.parametrize("accept", ["token", "block"])
+def test_rejection_rules_follow_the_grammar(accept: str) -> None:
+    """Their answers are not those of plain decoding with a seed, but as well-formed."""
+    target = target_of("qwen3")
+    for number in range(12):
+        grammar, follows = asked(number)
+        params = SamplingParams(1.0, seed=number)
+        drafter = drafter_of(number, target, list(b"{[]}" * 9))
+        blocks = answer(target, drafter, grammar, params, accept=accept, block_size=6)
+        if blocks[-1].finish_reason == "stop":
+            said = [t for t in tiny.joined(blocks) if t not in target.eos_ids]
+            assert follows(target.tokenizer.decode(said))
+
+
+# Every place allows other tokens than its neighbours, and some are allowed only by a few.
+LAW = Grammar("regex", "([ab]x?[bc]|c[ac]|bx)(ab|ba|c)?")
+LAW_PROMPT = [token % 90 for token in tiny.prompt_of(tiny.WINDOW + 8)]
+LIMIT = laws.LIMIT
+
+
+@cache
+def law_target() -> Target:
+    """A random target whose choices are open."""
+    return tiny.make_target("llama_sliding", scale=0.8)
+
+
+def law_drafter(kind: str) -> Drafter:
+    """One that often says what the target says, of either kind, and illegal things as well."""
+    target = law_target()
+    if kind == "dflash2":
+        return tiny.random_drafter(target, **tiny.dflash2_settings(target))
+    near = mx.zeros((tiny.VOCAB,))
+    ids = target.tokenizer.encode("abcx")
+    near[mx.array(ids)] = mx.array([5.5, 4.0, 4.0, 5.5])
+    rows = mx.stack(
+        [near + 0.3 * mx.random.normal(near.shape, key=mx.random.key(n)) for n in range(9)]
+    )
+    return tiny.stand_in(lambda: Guesses(rows), 5)
+
+
+class Guesses(tiny.ScriptedCache):
+    """A drafter's cache that says the same of every place."""
+
+    def __init__(self, rows: mx.array):
+        super().__init__([], False, tiny.VOCAB, False)
+        self.rows = rows
+
+    def block(self, anchor: int, width: int) -> DraftBlock:
+        """Logits that do not depend on the text."""
+        return Independent(self.rows[: width - 1])
+
+
+@cache
+def law_of(params: SamplingParams) -> dict[tuple[int, ...], float]:
+    """Every answer and its probability, by mlx-lm's sampler on the model's masked logits."""
+    plain, found = Plain(law_target(), LAW), dict[tuple[int, ...], float]()
+    paths: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+    while paths:
+        said, chance = paths.pop()
+        mask, whole = plain.state(list(said))
+        if whole or set(said) & law_target().eos_ids:
+            found[said] = chance
+            continue
+        logits = law_target().model(mx.array([[*LAW_PROMPT, *said]]))[:, -1]
+        masked = mx.where(mx.array(mask)[None], logits, -mx.inf)
+        steps = laws.stock_probabilities(masked, params)
+        paths += [((*said, int(t)), chance * steps[t]) for t in np.flatnonzero(steps)]
+    return found
+
+
+def law_surprise(
+    accept: str,
+    kind: str = "dflash",
+    params: SamplingParams | None = None,
+    count: int = 400,
+    **options: Any,
+) -> float:
+    """How far answers are off that law; infinite where one is refused or has no probability."""
+    params = params or SamplingParams(1.0)
+    law, counts = law_of(params), Counter[tuple[int, ...]]()
+    sequence = TokenSequence(law_target(), law_drafter(kind))
+    options = {"mode": "dflash", "block_size": 5, "opening": TEXT, **options}
+    for seed in range(count):
+        blocks = tiny.start(
+            sequence,
+            LAW_PROMPT,
+            replace(params, seed=seed),
+            accept,
+            grammar=LAW,
+            stops=law_target().eos_ids,
+            **options,
+        )
+        try:
+            counts[tuple(tiny.joined(list(blocks)))] += 1
+        except DFlashError:
+            return np.inf
+    if counts.keys() - law.keys():
+        return np.inf
+    keys = list(law)
+    return laws.surprise(np.array([counts[k] for k in keys]), np.array([law[k] for k in keys]))
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dflash2"])
+@pytest.mark.parametrize("accept", ["match", "token", "block"])
+def test_law(accept: str, kind: str) -> None:
+    """Sampled answers have the law of plain decoding under the masks, enumerated."""
+    assert len(law_of(SamplingParams(1.0))) > 20
+    assert law_surprise(accept, kind) < LIMIT
+
+
+def test_law_of_trees_and_filters() -> None:
+    """The same by trees; and masks come before filters, which then keep the best of the legal."""
+    assert law_surprise("match", mode="ddtree", block_size=None, tree_budget=8) < LIMIT
+    few = SamplingParams(1.0, top_k=2, top_p=0.9)
+    for accept in ("match", "token"):
+        assert law_surprise(accept, params=few) < LIMIT
+
+
+def neighbours_masks(patch: pytest.MonkeyPatch) -> None:
+    """A fault: each row has the mask of the row before."""
+    honest = Constraint._rows
+
+    def rows(self: Constraint, draft: Draft) -> np.ndarray:
+        found = honest(self, draft)
+        return np.concatenate([found[:1], found[:-1]])
+
+    patch.setattr(Constraint, "_rows", rows)
+
+
+def cut_before(patch: pytest.MonkeyPatch) -> None:
+    """A fault: drafts that were drawn end before the one that is not allowed."""
+    honest = Constraint.steer
+
+    def steer(self: Constraint, chain: Draft, most: int) -> Draft:
+        found = honest(self, chain, most)
+        return found.first(found.judged or 0)
+
+    patch.setattr(Constraint, "steer", steer)
+
+
+def after_filters(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the mask is put on what the filters have left, not on the target's own logits."""
+    honest = Constraint.mask
+
+    def mask(self: Constraint, logits: mx.array, draft: Draft) -> mx.array:
+        best = laws.sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
+        masked = honest(self, best, draft)
+        lost = mx.isinf(mx.max(masked, axis=-1, keepdims=True))
+        return mx.where(lost, honest(self, logits, draft), masked)
+
+    patch.setattr(Constraint, "mask", mask)
+
+
+@pytest.mark.parametrize(
+    ("fault", "accept", "params", "count"),
+    [
+        (neighbours_masks, "match", SamplingParams(1.0), 400),
+        (neighbours_masks, "block", SamplingParams(1.0), 400),
+        (cut_before, "token", SamplingParams(1.0), 1000),
+        (cut_before, "block", SamplingParams(1.0), 1000),
+        (after_filters, "match", SamplingParams(1.0, top_p=0.9), 400),
+    ],
+)
+def test_faults_are_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    accept: str,
+    params: SamplingParams,
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many answers show that a law is not kept."""
+    assert law_surprise(accept, params=params, count=count) < LIMIT
+    fault(monkeypatch)
+    assert law_surprise(accept, params=params, count=count) > LIMIT

@@ -1,0 +1,415 @@
+"""Answers in a given form: thinking before them, their end, their company, and what is refused."""
+
+import builtins
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import templates
+import test_engine
+import test_thinking
+import tiny
+from constrained import Plain, asked
+from test_session import speaking
+from typer.testing import Result
+
+from dflash_mlx import Grammar, api
+from dflash_mlx.engine import Engine
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.pair import Pair, load
+from dflash_mlx.policy.auto import Auto
+from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.policy import Outcome
+from dflash_mlx.request import Mode, Request
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.session import Session
+from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.structure import compiler
+from dflash_mlx.structure.lead import lead_after
+from dflash_mlx.structure.source import check_grammar
+from dflash_mlx.target.target import Target
+from dflash_mlx.thread import mlx_thread
+from dflash_mlx.types import Block, Plan, SamplingParams
+
+COSTS = Costs(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
+COLOURS = {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 3}
+TEXT = (100, 101)  # an opening of the golden tokenizer whose thinking is closed
+
+
+def ids_of(target: Target, text: str) -> list[int]:
+    """Tokens of a text."""
+    return target.tokenizer.encode(text, add_special_tokens=False)
+
+
+@pytest.mark.parametrize(("family", "prompt", "answer", "text", "thinking"), test_thinking.CASES)
+def test_a_grammar_begins_where_the_text_does(
+    family: str, prompt: str, answer: str, text: str, thinking: str
+) -> None:
+    """For every family: what is shown as text is what the grammar rules, but for a line break."""
+    tokenizer = templates.tokenizer_of(family)
+    tokens = tokenizer.encode(answer, add_special_tokens=False)
+    lead, place = lead_after(tokenizer, tokenizer.encode(prompt)), 0
+    while lead is not None and place < len(tokens):
+        if lead.takes is not None and tokens[place] not in lead.takes:
+            break
+        lead, place = lead.after(tokens[place]), place + 1
+    if lead is not None and not lead.begins:
+        assert not text or "to=functions" in text or "to=wx" in text or text == "no mark at all"
+    elif "wait" not in text:  # what comes first is the text, also where the splitter joins two
+        assert tokenizer.decode(tokens[place:]).lstrip("\n") == text.lstrip("\n")
+
+
+SAID = '{"sum": 19}'
+SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+OPENED = [
+    ("qwen", f"<think>\nlet me see\n</think>\n{SAID}", {}),
+    ("qwen", SAID, {"think": False}),
+    ("qwen", SAID, {}),
+    ("glm", f"hm, {{}}!</think>{SAID}", {}),
+    ("gemma", f"<|channel>thought\nhm\n<channel|>{SAID}", {"think": True}),
+    ("gpt_oss", f"{test_thinking.HARMONY}{SAID}", {}),
+    ("muse", f"{test_thinking.MUSE} to=user<|message|>{SAID}", {}),
+]
+
+
+@pytest.mark.parametrize(("family", "answer", "options"), OPENED)
+@pytest.mark.parametrize("mode", ["dflash", "baseline"])
+def test_thinking_is_free(family: str, answer: str, options: dict[str, Any], mode: Mode) -> None:
+    """A target that thinks and then keeps to the form is not disturbed, and ends with the form."""
+    tokenizer = templates.tokenizer_of(family)
+    template_options = {k: v for k, v in options.items() if k == "think"}
+    ids = Session(speaking("", tokenizer, [0]), mode=mode).tokens("q", **template_options)
+    pair = speaking(answer, tokenizer, ids)
+    result = api.generate(pair, "q", schema=SUM, mode=mode, max_tokens=200, **options)
+    assert (result.text.lstrip("\n"), result.finish_reason) == (SAID, "stop")
+    assert result.tokens == tokenizer.encode(answer, add_special_tokens=False)
+
+
+def test_what_thinking_may_not_do() -> None:
+    """End the answer; a marker that was begun is written to its end."""
+    for family, answer in (("glm", "hm<|stop|>"), ("gemma", "<|channel>other")):
+        tokenizer = templates.tokenizer_of(family)
+        options: dict[str, Any] = {"think": True} if family == "gemma" else {}
+        ids = Session(speaking("", tokenizer, [0])).tokens("q", **options)
+        pair = speaking(answer, tokenizer, ids)
+        result = api.generate(pair, "q", schema=SUM, mode="baseline", max_tokens=14, **options)
+        assert result.finish_reason == "length"
+        assert result.text == ""
+        if family == "gemma":
+            thought = tokenizer.encode("<|channel>thought", add_special_tokens=False)
+            assert result.tokens[: len(thought)] == thought
+
+
+@pytest.mark.parametrize("think", [True, None, False])
+def test_the_bundled_pair_thinks_and_answers(think: bool | None) -> None:
+    """A real answer with thinking is that of plain decoding that knows the markers."""
+    pair = load()
+    tokenizer, inside = pair.target.tokenizer, think is True
+    prompt = Session(pair).tokens("What is 12 plus 7?", think=think)
+    marks = tokenizer.encode("<think></think>", add_special_tokens=False)
+
+    def stock() -> list[int]:
+        thinks = (marks[0], marks[1])
+        plain = Plain(pair.target, Grammar.of_schema(COLOURS), thinks, inside)
+        return plain.answer(prompt, 130)
+
+    wanted = mlx_thread().call(stock)
+    for mode in ("baseline", "dflash", "ddtree"):
+        found = api.generate(
+            pair, "What is 12 plus 7?", schema=COLOURS, think=think, max_tokens=130, mode=mode
+        )
+        assert found.tokens == wanted
+        assert found.finish_reason == "stop"
+        assert {*json.loads(found.text)} <= {"red", "blue"}
+
+
+def test_ends_and_what_follows() -> None:
+    """An answer ends with the last token that can be; the session goes on behind it."""
+    target = tiny.make_target("qwen3")
+    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    for mode in ("baseline", "dflash", "ddtree"):
+        session = Session(pair, mode=mode)
+        ids, grammar = [*tiny.prompt_of(9), *TEXT], Grammar("regex", "(yes|no)!")
+        blocks = list(session.stream(ids, grammar=grammar, max_tokens=40))
+        said = tiny.joined(blocks)
+        assert blocks[-1].finish_reason == "stop"
+        assert target.tokenizer.decode(said) in ("yes!", "no!")  # and no end token
+        following = [*ids, *said, 4, *TEXT]
+        free = tiny.joined(list(session.stream(following, max_tokens=12)))
+        assert free == tiny.plain(target, following, 12, target.eos_ids)
+        assert session.stats.cached_tokens >= len(ids) + len(said) - 1
+        again = list(session.stream(following, grammar="start: /[0-9]{5}/", max_tokens=3))
+        assert again[-1].finish_reason == "length"
+        assert target.tokenizer.decode(tiny.joined(again)).isdigit()
+
+
+def test_an_open_end_is_the_targets_choice() -> None:
+    """Where the form may go on or end, the end token is chosen among what is allowed."""
+    target = tiny.make_target("qwen3")
+    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    seen = set[bool]()
+    for seed in range(12):
+        params = SamplingParams(4.0, seed=seed)
+        found = [
+            api.generate(
+                pair,
+                [*tiny.prompt_of(9), *TEXT],
+                grammar="start: /[a-z]+/",
+                sampling=params,
+                mode=mode,
+                max_tokens=12,
+            )
+            for mode in ("baseline", "dflash", "ddtree")
+        ]
+        assert found[0].tokens == found[1].tokens == found[2].tokens
+        ended = found[0].tokens[-1] in target.eos_ids
+        assert found[0].finish_reason == ("stop" if ended else "length")
+        seen.add(ended)
+    assert seen == {True, False}
+
+
+def test_no_row_is_wasted() -> None:
+    """Every draft of a verify is allowed, and what is forced is verified without a drafter."""
+    target = tiny.make_target("qwen3")
+    schema = {
+        "type": "object",
+        "properties": {"a rather long name": {"type": "boolean"}},
+        "required": ["a rather long name"],
+        "additionalProperties": False,
+    }
+    grammar = Grammar.of_schema(schema)
+    wanted = Plain(target, grammar).answer(tiny.prompt_of(9), 60)
+    wrong = tiny.scripted_drafter([*tiny.prompt_of(9), *wanted], wrong=True, strict=False)
+    engine = Engine(target, wrong)
+    ways: list[tuple[Mode, dict[str, Any]]] = [("dflash", {}), ("ddtree", {"tree_budget": 12})]
+    sequence, request = Sequence(target, wrong), None
+    for mode, options in ways:
+        sequence = Sequence(target, wrong)
+        request = Request(
+            tuple(tiny.prompt_of(9)),
+            stop_ids=target.eos_ids,
+            grammar=grammar,
+            opening=TEXT,
+            mode=mode,
+            **options,
+        )
+        engine.begin(sequence, request, -1)
+        blocks = list(tiny.rounds(engine, sequence))
+        assert tiny.joined(blocks) == wanted
+        assert len(blocks) < len(wanted) / 2  # the name is forced, whatever is drafted
+        assert sum(b.accepted for b in blocks) > len(wanted) / 2
+    chain = Draft(mx.array(ids_of(target, '"b')))
+    assert request is not None
+    engine.begin(sequence, request, -1)
+    state = sequence.now.constraint
+    assert state is not None
+    assert state.steer(chain, 8).tokens.tolist() == ids_of(target, "{")
+    assert state.steer(chain, 8).judged == 0
+    state.take(tuple(ids_of(target, '{ "a ')))
+    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9)
+    assert (kept.tokens.tolist(), kept.judged) == (ids_of(target, "rather lo"), 4)
+
+
+def test_a_draft_that_is_cut_teaches_nothing() -> None:
+    """The mode auto judges a drafter by its own drafts that were allowed, by none forced."""
+    policy = Auto(COSTS, 8)
+    belief = policy.new_belief()
+    good = Outcome(belief, Plan(8), verified=7, accepted=7, committed=8, drafted=True)
+    for _ in range(30):
+        policy.learn([good], None)
+    before = belief.by_position(7)
+    cut = Outcome(belief, Plan(8), verified=5, accepted=5, committed=6, drafted=True, judged=2)
+    none = Outcome(belief, Plan(1), verified=4, accepted=4, committed=5, drafted=False, judged=0)
+    for _ in range(30):
+        policy.learn([cut], None)
+        policy.learn([none], None)
+    assert belief.by_position(7)[6] == pytest.approx(before[6], abs=0.05)
+    kept = Outcome(belief, Plan(8), verified=5, accepted=2, committed=3, drafted=True, judged=3)
+    assert (kept.own, kept.kept) == (3, 2)
+
+
+def request_of(number: int) -> Request:
+    """Every second request of `test_engine`'s, and as many that follow grammars."""
+    free = test_engine.request_of(number // 2)
+    if number % 2:
+        return free
+    grammar, _ = asked(number // 2)
+    ends = frozenset([98])
+    return replace(free, grammar=grammar, opening=TEXT, stop_ids=ends, max_tokens=20)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss"])
+def test_answers_do_not_depend_on_company(family: str) -> None:
+    """Answers that follow grammars share passes with free ones, in all modes and samplings."""
+    engine = test_engine.engine_of(family)
+    requests = [request_of(number) for number in range(10)]
+    wanted = [test_engine.alone(engine, request) for request in requests]
+    assert test_engine.together(engine, requests, random.Random(0)) == wanted
+    assert wanted[0] != wanted[2] != wanted[4]
+
+
+def test_a_fork_goes_on_by_itself() -> None:
+    """Two copies in the middle of a text end it alike."""
+    engine = test_engine.engine_of("qwen3")
+    request = Request(
+        tuple(tiny.prompt_of(9)), stop_ids=frozenset([98]), grammar=Grammar.of_schema(COLOURS),
+        opening=TEXT,
+    )  # fmt: skip
+    wanted = test_engine.alone(engine, request)
+    sequence, said = Sequence(engine.target, engine.drafter), list[int]()
+    engine.begin(sequence, request, -1)
+    while len(said) < 4:
+        (block,) = engine.step([sequence])
+        assert isinstance(block, Block)
+        said += block.tokens
+    engine.stop(sequence)
+    for one in (sequence.fork(), sequence):
+        assert said + tiny.joined(list(tiny.rounds(engine, one))) == wanted
+
+
+def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reason is the fault of that answer; the others of the round go on."""
+    engine = test_engine.engine_of("qwen3")
+    hard = Grammar("lark", 'start: a\na: a a | a a a | "x" | "xx" | "xxx" | a "x" a')
+    requests = [test_engine.request_of(0), test_engine.request_of(1)]
+    requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
+    wanted = test_engine.alone(engine, replace(requests[0], max_tokens=60))
+    requests[0] = replace(requests[0], max_tokens=60)
+    sequences = [Sequence(engine.target, engine.drafter) for _ in requests]
+    for sequence, request in zip(sequences, requests, strict=True):
+        engine.begin(sequence, request, -1)
+    said, faults = list[int](), list[str]()
+    while not sequences[0].now.finish_reason:
+        first, second = engine.step([*sequences[:1], *(sequences[1:] if not faults else ())]) + (
+            [None] if faults else []
+        )
+        assert isinstance(first, Block)
+        said += first.tokens
+        if isinstance(second, DFlashError):
+            faults.append(second.message)
+    assert said == wanted
+    assert faults
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schema": {"type": "objct"}}, "the schema cannot be used (Invalid type: objct)."),
+        (
+            {"schema": '{"type":'},
+            "the schema is not JSON (Expecting value: line 1 column 9 (char 8)).",
+        ),
+        ({"schema": "[1]"}, "a schema cannot be '[1]'."),
+        ({"schema": {"a": {1, 2}}}, "the schema is not JSON"),
+        (
+            {"schema": {"uniqueItems": True}},
+            'cannot be used (Unimplemented keys: ["uniqueItems"]).',
+        ),
+        ({"schema": {"pattern": "(", "type": "string"}}, "error: unclosed group)."),
+        ({"schema": {"const": "\ud800"}}, "the schema cannot be used"),
+        ({"grammar": 'start: "a" b'}, 'the grammar cannot be used (at 1(8): unknown name: "b").'),
+        ({"grammar": "  "}, "the grammar is empty."),
+        ({"grammar": 'start: "\ud800"'}, "the grammar cannot be used"),
+        ({"grammar": "start: <nothing>"}, "the grammar cannot be used"),
+        ({"grammar": 'start: "a"', "schema": {}}, "follows a schema or a grammar, not both."),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    """A wrong schema or grammar, before anything is computed, with the reason in one line."""
+    with pytest.raises(UsageError) as fault:
+        Session(tiny.golden_pair("qwen3_full")).stream("hi", **options)
+    assert message.replace("error: ", "") in fault.value.message
+    assert "\n" not in fault.value.message
+    assert fault.value.hint
+
+
+def test_deep_schemas_are_refused() -> None:
+    """Deeper than anybody's stack."""
+    with pytest.raises(UsageError):
+        Grammar.of_schema('{"items":' * 100_000 + "{}" + "}" * 100_000)
+    for grammar in (Grammar("regex", "(" * 9_000), Grammar("lark", "start: " + "(" * 999)):
+        with pytest.raises(UsageError):
+            check_grammar(grammar)
+
+
+def test_kinds() -> None:
+    """Every kind is compiled once, and only the last are kept; a kind is checked by name."""
+    target = tiny.make_target("qwen3")
+    for grammar in (
+        Grammar("json_object"),
+        Grammar("regex", "[ab]+"),
+        Grammar.of_schema({"x-guidance": {"whitespace_flexible": False}}),
+    ):
+        check_grammar(grammar)
+        assert target.compiler.compile(grammar) is target.compiler.compile(grammar)
+    first = target.compiler.compile(Grammar("json_object"))
+    for number in range(compiler.KEPT):
+        target.compiler.compile(Grammar("regex", f"{number}"))
+    assert target.compiler.compile(Grammar("json_object")) is not first
+    for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):
+        with pytest.raises(UsageError):
+            Grammar(kind, text)  # type: ignore[arg-type]
+
+
+def test_the_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where many threads compile at once."""
+    from llguidance import hf
+
+    honest, calls = hf.from_tokenizer, []
+    monkeypatch.setattr(hf, "from_tokenizer", lambda *a, **k: calls.append(1) or honest(*a, **k))
+    target = tiny.make_target("qwen3")
+    threads = [
+        Thread(target=target.compiler.compile, args=(Grammar("regex", f"{n % 3}"),))
+        for n in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, dflash: Callable[..., Result]) -> None:
+    """What needs it says so, and what installs it; what does not is not disturbed."""
+    honest = builtins.__import__
+
+    def load_others(name: str, *args: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "llguidance":
+            raise ImportError(name)
+        return honest(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", load_others)
+    pair = tiny.golden_pair("qwen3_full")
+    with pytest.raises(DFlashError) as fault:
+        api.generate(pair, "hi", schema=SUM)
+    assert "uv pip install -e '.[structure]'" in fault.value.hint
+    assert api.generate(pair, "hi", max_tokens=3).tokens
+    result = dflash("--schema", "{}", "hi")
+    assert result.exit_code == 1
+    assert "'.[structure]'" in result.stderr
+
+
+def test_the_command_line(dflash: Callable[..., Result], tmp_path: Any) -> None:
+    """Texts and files; a wrong one is told before a model is loaded."""
+    schema, grammar = tmp_path / "schema.json", tmp_path / "yes.lark"
+    schema.write_text(json.dumps(COLOURS))
+    grammar.write_text('start: "yes" | "no"')
+    for value in (str(schema), json.dumps(COLOURS)):
+        result = dflash("--schema", value, "--raw", "hi<think></think>")
+        assert {*json.loads(result.stdout)} <= {"red", "blue"}, result.stderr
+    for value in (str(grammar), grammar.read_text()):
+        assert dflash("--grammar", value, "--raw", "hi<think></think>").stdout in ("yes\n", "no\n")
+    for arguments, message in (
+        (("--schema", "no.json"), "there is no file 'no.json'."),
+        (("--grammar", "yes"), "there is no file 'yes'."),
+        (("--schema", '{"type": "objct"}'), "Invalid type: objct"),
+        (("--schema", "{}", "--grammar", 'start: "a"'), "not both"),
+    ):
+        result = dflash(*arguments, "-m", "no-such-folder", "hi")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
