@@ -24,7 +24,8 @@ Progress = Callable[[int, int], None]
 class Reply:
     """One answer of a sequence that has been given a request.
 
-    `stats` grow with it. Follow its end, or whatever breaks it off, with `close`.
+    `stats` grow with it; `stop` is the stop string that ended it. Follow its end, or whatever
+    breaks it off, with `close`.
     """
 
     def __init__(self, engine: Engine, sequence: Sequence, request: Request, reader: Reader):
@@ -32,6 +33,7 @@ class Reply:
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.now.rule.keys.seed,
         )
+        self.stop: str | None = None
         self._engine, self._sequence, self._request = engine, sequence, request
         self._reader = reader
         self._answer = sequence.answer
@@ -70,12 +72,14 @@ class Reply:
         eos = self._request.stop_ids
         piece = self._reader.read([token for token in block.tokens if token not in eos])
         text, thinking, reason = piece.text, piece.thinking, block.finish_reason
-        if piece.stopped:
+        self.stop = piece.stop or None
+        if self.stop:
             reason = "stop"
         elif reason:
             last = self._reader.finish()
             text, thinking = text + last.text, thinking + last.thinking
-            reason = "stop" if last.stopped else reason
+            self.stop = last.stop or None
+            reason = "stop" if self.stop else reason
         return replace(block, text=text, thinking=thinking, finish_reason=reason)
 
     def blocks(self, on_prefill: Progress) -> Generator[Block]:

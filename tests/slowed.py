@@ -38,7 +38,8 @@ class Scripted(Reader):
 
     def read(self, tokens: Any) -> Piece:
         """The next part of the text."""
-        return Piece(self._parts.pop(0), stopped=not self._parts)
+        part = self._parts.pop(0)
+        return Piece(part, stop="" if self._parts else "the end")
 
     def finish(self) -> Piece:
         """The rest of the text."""

@@ -211,6 +211,66 @@ GOOD: tuple[tuple[str, dict[str, Any]], ...] = (
         "/v1/completions",
         {"model": "m", "prompt": "A", "max_tokens": 2, "logprobs": 1, "stop": "b", "n": 1},
     ),
+    (
+        "/v1/messages",
+        {
+            "model": "m",
+            "max_tokens": 2,
+            "system": [{"type": "text", "text": "Be brief."}],
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "hm", "signature": "s"},
+                        {"type": "text", "text": "Look."},
+                        {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "1", "content": "done"},
+                        {"type": "text", "text": "More"},
+                    ],
+                },
+            ],
+            "stop_sequences": ["x"],
+            "stream": False,
+            "temperature": 0.5,
+            "top_k": 5,
+            "thinking": {"type": "disabled"},
+            "output_config": {"effort": "low", "format": None},
+            "tool_choice": {"type": "auto"},
+            "tools": [],
+            "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+            "metadata": {"user_id": "u"},
+        },
+    ),
+    (
+        "/v1/responses",
+        {
+            "model": "m",
+            "max_output_tokens": 2,
+            "instructions": "Be brief.",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "1", "output": "done"},
+                {"role": "developer", "content": "More"},
+            ],
+            "stream": False,
+            "temperature": 0.5,
+            "tools": [{"type": "web_search"}],
+            "tool_choice": "auto",
+            "parallel_tool_calls": True,
+            "reasoning": {"effort": "low", "summary": "auto"},
+            "text": {"format": {"type": "text"}, "verbosity": "low"},
+            "store": True,
+            "metadata": {"a": "b"},
+        },
+    ),
 )
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**70), 10**400, 0.5, -1e308, 1e-320),

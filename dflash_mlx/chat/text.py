@@ -13,11 +13,16 @@ from .thinking import TagSplitter, partial_match, splitter
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """New text: `text` of the answer, `thinking` before it; `stopped`: a stop string was found."""
+    """New text: `text` of the answer, `thinking` before it; `stop`: the stop string found."""
 
     text: str = ""
     thinking: str = ""
-    stopped: bool = False
+    stop: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string ends the answer."""
+        return bool(self.stop)
 
 
 class Reader:
@@ -58,10 +63,11 @@ class Reader:
         return self._release(thinking, final=True)
 
     def _release(self, thinking: str, *, final: bool) -> Piece:
-        at = min((i for s in self._stops if (i := self._held.find(s)) >= 0), default=-1)
-        if at >= 0:
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            at, stop = min(found)
             text, self._held = self._held[:at], ""
-            return Piece(text, thinking, stopped=True)
+            return Piece(text, thinking, stop)
         cut = len(self._held) - (0 if final else partial_match(self._held, self._stops))
         text, self._held = self._held[:cut], self._held[cut:]
         return Piece(text, thinking)

@@ -7,7 +7,7 @@ has ended. Text that is no call after all stays text. Does not know who runs the
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -21,12 +21,14 @@ JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"arguments"\s*:\
 class CallPart:
     """A part of a call: its `number` among the answer's; the first part has its `name`.
 
-    `arguments` is the next piece of a JSON text.
+    `arguments` is the next piece of a JSON text. `after`: how many characters of the text that is
+    told with it come before it.
     """
 
     number: int
     name: str = ""
     arguments: str = ""
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,14 @@ class OpenCall:
 class ToolReader:
     """Splits one answer of a model that was told of `tools` (JSON schemas).
 
-    `tokenizer` must know how its model calls tools (`can_call`).
+    `tokenizer` must know how its model calls tools (`can_call`). `calls` have begun, `closed` of
+    them have ended.
     """
 
     tokenizer: TokenizerWrapper
     tools: Sequence[dict[str, Any]]
     calls: int = 0
+    closed: int = 0
     _held: str = ""
     _call: OpenCall | None = None
     _parse: Callable[..., Any] = field(init=False)
@@ -121,9 +125,11 @@ class ToolReader:
                 said.append(self._closed(self._call))
         if final and self._call is not None:
             said.append(self._closed(self._call, whole=not end))
-        return Said(
-            "".join(one.text for one in said), tuple(part for one in said for part in one.parts)
-        )
+        told, parts = "", []
+        for one in said:
+            parts += [replace(part, after=len(told)) for part in one.parts]
+            told += one.text
+        return Said(told, tuple(parts))
 
     def _going_on(self, call: OpenCall) -> Said:
         """What can be given out of a call before it has ended."""
@@ -148,6 +154,7 @@ class ToolReader:
         start, end = self._marks
         self._call = None
         if call.arguments is not None:
+            self.closed += whole
             return Said()
         try:
             found = self._parse(call.text, list(self.tools)) if whole else None
@@ -161,6 +168,7 @@ class ToolReader:
             written = arguments if isinstance(arguments, str) else as_json(arguments)
             parts.append(CallPart(self.calls + len(parts), one["name"], written))
         self.calls += len(parts)
+        self.closed += len(parts)
         return Said(parts=tuple(parts))
 
     @property

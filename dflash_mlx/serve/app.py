@@ -17,7 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dflash_mlx import __version__
 from dflash_mlx.pair import Pair
 
-from . import openai_chat, openai_completions
+from . import (
+    anthropic_messages,
+    anthropic_writer,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    responses_writer,
+)
 from .fields import check_model, read_body, read_json
 from .guard import Guard
 from .job import Job
@@ -30,6 +37,8 @@ from .settings import Settings
 from .sse import EventStream, event, unless_gone
 
 COMMENT = b": waiting\n\n"
+COUNT = "/v1/messages/count_tokens"
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,19 @@ APIS = (
         openai_completions.job_of,
         openai_completions.CompletionWriter,
     ),
+    Api(
+        "/v1/responses",
+        openai_responses.ResponsesBody,
+        openai_responses.job_of,
+        responses_writer.ResponsesWriter,
+    ),
+    Api(
+        "/v1/messages",
+        anthropic_messages.MessagesBody,
+        anthropic_messages.job_of,
+        anthropic_writer.MessagesWriter,
+        anthropic_writer.PING,
+    ),
 )
 
 
@@ -74,6 +96,7 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
+            Route(COUNT, answering(self._count_tokens, COUNT), methods=["POST"]),
             Route("/v1/models", self._models),
             Route("/v1/models/{name:path}", self._model),
         ]
@@ -94,10 +117,10 @@ class Server:
             exception_handlers={Problem: refuse, HTTPException: refuse},
         )
 
-    def _endpoint(self, api: Api) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, api: Api) -> Endpoint:
         """The endpoint of one API."""
 
-        async def found_answer(request: Request) -> Response:
+        async def answer(request: Request) -> Response:
             body = read_body(api.fields, read_json(await request.body()))
             check_model(body.model, self.settings)
             job = api.job_of(body, self.pair, self.settings)
@@ -120,13 +143,14 @@ class Server:
                 self.runner.release(choices)
             return Response(status_code=499) if found is None else JSONResponse(found)
 
-        async def answer(request: Request) -> Response:
-            try:
-                return await found_answer(request)
-            except Exception as error:
-                return problem_reply(as_problem(error), api.path)
+        return answering(answer, api.path)
 
-        return answer
+    async def _count_tokens(self, request: Request) -> Response:
+        """Anthropic's: the tokens of a prompt that is not answered."""
+        body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
+        check_model(body.model, self.settings)
+        job = anthropic_messages.count_job_of(body, self.pair, self.settings)
+        return JSONResponse({"input_tokens": await self.runner.count_tokens(job)})
 
     async def _health(self, request: Request) -> Response:
         line = self.runner.admission
@@ -190,6 +214,18 @@ class Watch:
             known = any(route.path == seen.path for route in self._server.app.routes)  # type: ignore[attr-defined]
             self._server.metrics.request(seen.path if known else "other", seen.status)
             self._server.log.ended(seen)
+
+
+def answering(answer: Endpoint, path: str) -> Endpoint:
+    """An endpoint whose problems are answers, in the shape of its API."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Exception as error:
+            return problem_reply(as_problem(error), path)
+
+    return endpoint
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -15,7 +15,8 @@ class Job:
     """One request: `choices` answers to a prompt; None is what the server's settings say.
 
     prompt: messages as chat templates read them, a text (`raw`), or token ids. calls: whether calls
-    of `tools` are looked for in the answers.
+    of `tools` are looked for in the answers; with `one_call` the first one ends an answer. clip:
+    `max_tokens` may be more than the context holds.
     """
 
     prompt: Prompt
@@ -29,7 +30,9 @@ class Job:
     effort: str | None = None
     tools: Sequence[dict[str, Any]] = ()
     calls: bool = False
+    one_call: bool = False
     progress: bool = False
+    clip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Progress:
 class Delta:
     """What a round added to choice `choice`; in the last one is why it ended: stop, length, calls.
 
-    `stats` are those of the choice so far.
+    `stop` is the stop string that ended it. `stats` are those of the choice so far.
     """
 
     choice: int
@@ -56,6 +59,7 @@ class Delta:
     parts: tuple[CallPart, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: str | None = None
+    stop: str | None = None
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ UNSUPPORTED = {
 class Function(Fields):
     """A function that the model may call."""
 
-    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,64}$")]
+    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -109,6 +109,7 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         effort=effort,
         tools=tools,
         calls=calls,
+        one_call=body.parallel_tool_calls is False,
         progress=bool(body.return_progress),
     )
 

@@ -75,19 +75,16 @@ class Runner:
                 400, f"n cannot be {job.choices}: give 1 to {self.settings.limits.choices}.", "n"
             )
         sessions = [Session(self.pair, mode=self.settings.mode) for _ in range(job.choices)]
-        try:
-            prompted = await asyncio.to_thread(self._prompted, sessions[0], job)
-        except DFlashError as error:
-            raise of_error(error, asked=True) from error
+        prompted = await self._read(sessions[0], job)
         count, asked = len(prompted.request.prompt), prompted.request.max_tokens
         if count >= self.context:
             raise Problem(
                 400,
-                f"prompt is too long: {count:,} tokens > {self.context - 1:,} maximum.",
+                f"prompt is too long: {count} tokens > {self.context - 1} maximum.",
                 param="messages",
                 code="context_length_exceeded",
             )
-        if job.max_tokens is not None and count + asked > self.context:
+        if job.max_tokens is not None and not job.clip and count + asked > self.context:
             raise Problem(
                 400,
                 f"prompt and max_tokens are too long: {count:,} + {asked:,} tokens > "
@@ -101,6 +98,18 @@ class Runner:
             Prepared(number, session, self._choice(prompted, number, most), ticket)
             for number, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
         ]
+
+    async def count_tokens(self, job: Job) -> int:
+        """How many tokens a job's prompt has. Problem 400 as `prepare`."""
+        prompted = await self._read(Session(self.pair, mode=self.settings.mode), job)
+        return len(prompted.request.prompt)
+
+    async def _read(self, session: Session, job: Job) -> Prompted:
+        """A job's prompt as tokens."""
+        try:
+            return await asyncio.to_thread(self._prompted, session, job)
+        except DFlashError as error:
+            raise of_error(error, asked=True) from error
 
     def release(self, choices: list[Prepared]) -> None:
         """Give back the places of choices that will not be answered."""
@@ -163,7 +172,7 @@ class Runner:
             except DFlashError as error:
                 raise of_error(error, asked=True) from error
             reader = ToolReader(self.pair.target.tokenizer, job.tools) if job.calls else None
-            deltas = Deltas(one.choice, reply, reader)
+            deltas = Deltas(one.choice, reply, reader, job.one_call)
             try:
                 while not deltas.finish_reason:
                     block = await asyncio.wrap_future(reply.ask())
@@ -228,8 +237,9 @@ class Runner:
 class Deltas:
     """One choice's blocks as deltas; empty lines before thinking and before text are dropped."""
 
-    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None):
+    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None, one_call: bool):
         self._choice, self._reply, self._reader = choice, reply, reader
+        self._one_call = one_call
         self._spoken = self._thought = False
         self.finish_reason: str | None = None
 
@@ -242,11 +252,17 @@ class Deltas:
             text, parts = said.text, said.parts
             if block.finish_reason == "stop" and self._reader.calls:
                 self.finish_reason = "calls"
+            if self._one_call and self._reader.closed:
+                self.finish_reason = "calls"
+                parts = tuple(part for part in parts if not part.number)
+                text = text[: parts[-1].after if parts else 0]
         thinking = block.thinking
         if not self._thought:
             thinking = thinking.lstrip("\n")
         if not self._spoken and (self._thought or thinking or self._reader is not None):
-            text = text.lstrip("\n")
+            cut = len(text) - len(text.lstrip("\n"))
+            text = text[cut:]
+            parts = tuple(replace(part, after=max(0, part.after - cut)) for part in parts)
         self._thought, self._spoken = self._thought or bool(thinking), self._spoken or bool(text)
         return Delta(
             self._choice,
@@ -256,6 +272,7 @@ class Deltas:
             parts,
             block.logprobs,
             self.finish_reason,
+            self._reply.stop,
         )
 
 

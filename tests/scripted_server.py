@@ -1,0 +1,157 @@
+"""Servers for tests: of a pair that says what a test wants, and ways to ask them in process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import tiny
+from httpx2 import ASGITransport, AsyncClient
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
+from mlx_lm.tool_parsers import json_tools
+from test_session import speaking
+
+import dflash_mlx
+from dflash_mlx.chat.template import TemplateOptions
+from dflash_mlx.pair import Pair
+from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.settings import Settings
+from dflash_mlx.target.target import Target
+
+URL = "http://localhost"
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+# In the manner of Qwen 3: tools on top, past thinking kept, thinking shut by an empty part.
+TEMPLATE = (
+    "{% if tools %}[tools]{% for t in tools %}{{ t.function | tojson }}{% endfor %}<|end|>"
+    "{% endif %}{% for m in messages %}[{{ m.role }}]"
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}"
+    "{% if m.name %}({{ m.name }}){% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{% endif %}"
+)
+ADD = {
+    "name": "add",
+    "description": "the sum of two numbers",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+
+
+@cache
+def bundled() -> Pair:
+    """The pair that comes with the project."""
+    return dflash_mlx.load()
+
+
+def server_of(pair: Pair, **settings: Any) -> Server:
+    """A server that calls its model "tiny"."""
+    return Server(pair, Settings(**{"names": ("tiny",), "mode": "dflash", **settings}))
+
+
+def tool_tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:
+    """One byte a token, thinking, and calls as JSON."""
+    detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
+    return TokenizerWrapper(
+        tiny.byte_tokenizer("<|end|>", MARKS, template)._tokenizer,
+        detokenizer,
+        tool_call_start=json_tools.tool_call_start,
+        tool_call_end=json_tools.tool_call_end,
+        tool_parser=json_tools.parse_tool_call,
+    )
+
+
+def pair_saying(said: str, messages: list[dict[str, Any]], **options: Any) -> Pair:
+    """A pair that says one text after these messages of a chat template, and nonsense elsewhere.
+
+    Its drafter fails where an answer goes on from another prompt.
+    """
+    tokenizer = tool_tokenizer()
+    target = tiny.make_target("qwen3", vocab_size=272)
+    target = Target(target.model, tokenizer, target.config, target.path)
+    prompt = target.chat_tokens(messages, TemplateOptions(**options))
+    pair = speaking(said, tokenizer, prompt)
+    drafter: Any = pair.drafter
+    drafter.config = SimpleNamespace(block_size=8, num_layers=1, num_kv_heads=1, head_dim=16)
+    return pair
+
+
+def transport(server: Server) -> AsyncClient:
+    """What the clients' packages send their requests with."""
+    return AsyncClient(transport=ASGITransport(app=server.app))
+
+
+@asynccontextmanager
+async def listening(server: Server, path: str, body: Any) -> AsyncIterator["Listener"]:
+    """A request whose answer is read as it comes; at the end the client goes."""
+    listener = Listener()
+    task = asyncio.create_task(server.app(scope_of(path), listener.receive(body), listener.send))
+    try:
+        yield listener
+    finally:
+        listener.gone.set()
+        await asyncio.wait_for(task, 60)
+
+
+class Listener:
+    """A client's end of a connection."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self._came: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def receive(self, body: Any) -> Callable[[], Any]:
+        """ASGI's: the body, then nothing until the client goes."""
+        left = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+        async def messages() -> dict[str, Any]:
+            if left:
+                return left.pop()
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+
+        return messages
+
+    async def send(self, message: Any) -> None:
+        """ASGI's."""
+        if message.get("body"):
+            await self._came.put(message["body"])
+
+    async def next(self) -> str:
+        """The next piece."""
+        return (await asyncio.wait_for(self._came.get(), 60)).decode()
+
+
+def scope_of(path: str) -> dict[str, Any]:
+    """A POST of JSON."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("localhost", 80),
+    }
+
+
+async def events_of(server: Server, path: str, body: Any) -> list[tuple[str | None, Any]]:
+    """A stream's events as they are sent: their names, and their data."""
+    async with transport(server) as client:
+        reply = await client.post(URL + path, json=body)
+    assert reply.status_code == 200, reply.text
+    found = []
+    for part in reply.text.split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in part.splitlines() if not line.startswith(":"))
+        if "data" in lines:
+            data = lines["data"]
+            found.append((lines.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return found

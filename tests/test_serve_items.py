@@ -1,0 +1,76 @@
+"""An answer's items do not hang on where its blocks begin and end."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from mlx_lm.tool_parsers import json_tools, qwen3_coder
+from scripted_server import ADD, tool_tokenizer
+
+from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.serve.items import Items
+from dflash_mlx.serve.job import Delta
+from dflash_mlx.stats import Stats
+
+TOLD = [{"type": "function", "function": ADD}]
+JSON = '<tool_call>\n{"name": "add", "arguments": {"a":1, "b": "</x>"}}\n</tool_call>'
+XML = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+Told = list[tuple[str, str, str]]
+
+
+def items_of(pieces: Sequence[str], parse: object) -> Told:
+    """The items of an answer that comes in pieces."""
+    tokenizer = tool_tokenizer()
+    tokenizer._tool_parser = parse
+    reader, items = ToolReader(tokenizer, TOLD), Items()
+    for number, piece in enumerate(pieces):
+        final = number == len(pieces) - 1
+        said = reader.read(piece, final=final)
+        steps = list(
+            items.add(Delta(0, Stats(), said.text, "", said.parts, (), "stop" if final else None))
+        )
+        assert not final or steps[-1].change == "closed"
+    return [(item.kind, item.name, item.text) for item in items.all]
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    """A text in up to eight pieces."""
+    places = sorted(rng.randrange(len(text)) for _ in range(rng.randrange(8)))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+CASES = [
+    (json_tools.parse_tool_call, JSON, '{"a":1, "b": "</x>"}'),
+    (qwen3_coder.parse_tool_call, XML, '{"a": 1}'),
+]
+
+
+@pytest.mark.parametrize(("parse", "call", "arguments"), CASES, ids=["json", "xml"])
+def test_pieces_change_nothing(parse: object, call: str, arguments: str) -> None:
+    """Text keeps its place among calls; white space between them is none."""
+    rng = random.Random(1)
+    made = ("call", "add", arguments)
+    for text, found in (
+        (
+            f"A \n{call}\nB{call}\n{call}\n",
+            [("text", "", "A \n"), made, ("text", "", "\nB"), made, made],
+        ),
+        (f"\n{call}C", [made, ("text", "", "C")]),
+        ("only < text", [("text", "", "only < text")]),
+        (" \n", [("text", "", " \n")]),
+    ):
+        for _ in range(150):
+            assert items_of(cut(text, rng), parse) == found
+
+
+def test_a_text_in_another_place_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: all text before all calls, as the pieces alone would have it."""
+    add = Items.add
+
+    def early(self: Items, delta: Delta) -> object:
+        parts = tuple(type(p)(p.number, p.name, p.arguments, len(delta.text)) for p in delta.parts)
+        return add(self, Delta(0, delta.stats, delta.text, "", parts, (), delta.finish_reason))
+
+    monkeypatch.setattr(Items, "add", early)
+    with pytest.raises(AssertionError):
+        test_pieces_change_nothing(*CASES[1])

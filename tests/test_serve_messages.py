@@ -1,0 +1,432 @@
+"""Anthropic's API by its own client: what is asked reaches the model, what it says comes back."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import AsyncAnthropic
+from scripted_server import (
+    ADD,
+    URL,
+    bundled,
+    events_of,
+    listening,
+    pair_saying,
+    server_of,
+    transport,
+)
+
+from dflash_mlx import api
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.items import Items, Step
+from dflash_mlx.serve.runner import Runner
+from dflash_mlx.serve.settings import Limits
+from dflash_mlx.types import SamplingParams
+
+PATH = "/v1/messages"
+QUESTION = "Write a story about a lighthouse."
+ASKED = [{"role": "user", "content": QUESTION}]
+HI: Any = [{"role": "user", "content": "hi"}]
+SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
+TOOL: Any = {
+    "name": "add",
+    "description": ADD["description"],
+    "input_schema": ADD["parameters"],
+}
+TOLD = [{"type": "function", "function": ADD}]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
+
+
+def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
+    """Anthropic's client, in process."""
+    return AsyncAnthropic(
+        api_key=key,
+        base_url=URL,
+        http_client=transport(server),
+        max_retries=0,
+    )
+
+
+def ask(server: Server, **body: Any) -> Any:
+    """A whole message."""
+    body = {"model": "tiny", "max_tokens": 200, "messages": HI, **body}
+    return asyncio.run(client_of(server).messages.create(**body))
+
+
+def ask_streamed(server: Server, **body: Any) -> Any:
+    """A message that the client has put together from a stream."""
+    body = {"model": "tiny", "max_tokens": 200, "messages": HI, **body}
+
+    async def read() -> Any:
+        async with client_of(server).messages.stream(**body) as stream:
+            return await stream.get_final_message()
+
+    return asyncio.run(read())
+
+
+both = pytest.mark.parametrize("asked", [ask, ask_streamed])
+
+
+def check_bundled(asked: Callable[..., Any]) -> None:
+    """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
+    server = server_of(bundled())
+    for sampling in (SamplingParams(), SEEDED):
+        found = asked(
+            server,
+            messages=ASKED,
+            max_tokens=60,
+            extra_body={
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": sampling.seed,
+            },
+        )
+        result = api.generate(bundled(), ASKED, sampling=sampling, max_tokens=60)
+        assert [block.text for block in found.content] == [result.text]
+        assert found.usage.output_tokens == len(result.tokens)
+        assert found.usage.input_tokens == result.stats.prompt_tokens
+        assert (
+            found.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[result.finish_reason]
+        )
+
+
+@both
+def test_answers_are_those_of_generate(asked: Callable[..., Any]) -> None:
+    """The server changes no token, whole or streamed."""
+    check_bundled(asked)
+
+
+@both
+@pytest.mark.parametrize("fault", ["seed", "text"])
+def test_another_answer_would_be_seen(
+    asked: Callable[..., Any], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check above fails for another seed, and for a piece of text that is lost."""
+    if fault == "seed":
+        choice = Runner._choice
+        monkeypatch.setattr(
+            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
+        )
+    else:
+        write = Items._write
+
+        def losing(self: Items, text: str) -> Iterator[Step]:
+            return write(self, text[:-1])
+
+        monkeypatch.setattr(Items, "_write", losing)
+    with pytest.raises(AssertionError):
+        check_bundled(asked)
+
+
+@both
+def test_thinking_text_and_calls(asked: Callable[..., Any]) -> None:
+    """Each is a block of its own, in order; white space beside calls is no block."""
+    said = f"<think>\nhm, ü</think>\n\nLook.\n{CALL}\n{CALL}"
+    found = asked(server_of(pair_saying(said, HI, tools=TOLD)), tools=[TOOL])
+    thinking, text, *calls = found.content
+    assert (thinking.type, thinking.thinking) == ("thinking", "hm, ü")
+    assert thinking.signature
+    assert (text.type, text.text) == ("text", "Look.\n")
+    assert [(call.type, call.name, call.input) for call in calls] == [
+        ("tool_use", "add", {"a": 1, "b": [2, "}"]})
+    ] * 2
+    assert len({call.id for call in calls}) == 2
+    assert found.stop_reason == "tool_use"
+
+
+@both
+def test_one_call_at_most(asked: Callable[..., Any]) -> None:
+    """The first call ends the answer of a client that takes no second one."""
+    server = server_of(pair_saying(f"Look.{CALL} {CALL}, and", HI, tools=TOLD))
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    found = asked(server, tools=[TOOL], tool_choice=choice)
+    assert [block.type for block in found.content] == ["text", "tool_use"]
+    assert (found.content[0].text, found.content[1].input["a"]) == ("Look.", 1)
+    assert found.stop_reason == "tool_use"
+    assert server.runner.admission.running == 0
+
+
+def test_events_are_as_published() -> None:
+    """Names, order and fields of a stream's events, and what stands beside them."""
+    said = f"<think>hm</think>Look.{CALL}"
+    server = server_of(pair_saying(said, HI, tools=TOLD), keepalive=1e-6)
+    body = {"model": "tiny", "max_tokens": 200, "messages": HI, "stream": True, "tools": [TOOL]}
+    found = asyncio.run(events_of(server, PATH, {**body, "return_progress": True}))
+    assert all(name == data["type"] for name, data in found)
+    pings = [data for name, data in found if name == "ping"]
+    assert {"type": "ping"} in pings
+    events = [data for name, data in found if name != "ping"]
+    kinds = [data["type"].removeprefix("content_") for data in events]
+    assert [kind for n, kind in enumerate(kinds) if kinds[n - 1] != kind] == [
+        "message_start",
+        *["block_start", "block_delta", "block_stop"] * 3,
+        "message_delta",
+        "message_stop",
+    ]
+    start = events[0]["message"]
+    assert start["content"] == []
+    assert start["usage"]["output_tokens"] == 0
+    opened = [data["content_block"] for data in events if "content_block" in data]
+    number = opened[2].pop("id")
+    assert number.startswith("toolu_")
+    assert opened == [
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "text", "text": ""},
+        {"type": "tool_use", "name": "add", "input": {}},
+    ]
+    deltas = [data["delta"] for data in events if data["type"] == "content_block_delta"]
+    order = [delta["type"] for delta in deltas]
+    assert [kind for n, kind in enumerate(order) if order[n - 1] != kind] == [
+        "thinking_delta",
+        "signature_delta",
+        "text_delta",
+        "input_json_delta",
+    ]
+    assert order.count("input_json_delta") > 1  # as it is written
+    ending = events[-2]
+    assert ending["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert ending["usage"]["input_tokens"] == start["usage"]["input_tokens"]
+    assert ending["dflash"]["mode"] == "dflash"
+    assert ending["timings"]["draft_n_accepted"] > 0
+
+
+def test_progress_of_a_prompt() -> None:
+    """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
+    pair = pair_saying("yes", ASKED)
+    pair.engine.chunk = 16
+    body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
+    found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": ASKED}))
+    told = [data["prompt_progress"] for name, data in found if name == "ping"]
+    assert [one["processed"] for one in told] == [*range(16, told[0]["total"], 16)]
+
+
+@both
+def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
+    """Blocks of all kinds reach the chat template; the drafter knows no other prompt."""
+    use = {"type": "tool_use", "id": "c1", "name": "add", "input": {"a": 1}}
+    messages: Any = [
+        {"role": "user", "content": "add"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "well", "signature": "s"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "Look."},
+                use,
+                {**use, "id": "c2"},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": "1"},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "c2",
+                    "content": [{"type": "text", "text": "2"}],
+                    "cache_control": {"type": "ephemeral"},
+                },
+                {"type": "text", "text": "and"},
+            ],
+        },
+        {"role": "user", "content": "now?"},
+    ]
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    told = [
+        {"role": "system", "content": "be\nshort"},
+        {"role": "user", "content": "add"},
+        {
+            "role": "assistant",
+            "content": "Look.",
+            "reasoning_content": "well",
+            "tool_calls": [call, call],
+        },
+        {"role": "tool", "name": "add", "content": "1"},
+        {"role": "tool", "name": "add", "content": "2"},
+        {"role": "user", "content": "and\nnow?"},
+    ]
+    server = server_of(pair_saying("3", told, tools=TOLD, think=False))
+    system = [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=1a2b3;"},
+        {"type": "text", "text": "be", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "short"},
+    ]
+    found = asked(
+        server,
+        messages=messages,
+        system=system,
+        tools=[{**TOOL, "type": "custom", "cache_control": {"type": "ephemeral"}}],
+        tool_choice={"type": "auto"},
+        thinking={"type": "disabled"},
+        metadata={"user_id": "u"},
+        service_tier="auto",
+    )
+    assert [block.text for block in found.content] == ["3"]
+    assert found.stop_reason == "end_turn"
+
+
+@both
+def test_stop_sequences(asked: Callable[..., Any]) -> None:
+    """The one that was found is named; an answer that ends by itself has none."""
+    server = server_of(pair_saying("one two three", HI))
+    found = asked(server, stop_sequences=["three", "two"])
+    assert (found.content[0].text, found.stop_reason) == ("one ", "stop_sequence")
+    assert found.stop_sequence == "two"
+    found = asked(server, stop_sequences=["four"])
+    assert (found.stop_reason, found.stop_sequence) == ("end_turn", None)
+
+
+@both
+def test_answers_that_are_cut(asked: Callable[..., Any]) -> None:
+    """By max_tokens, in a call too; by the context, whatever max_tokens says."""
+    server = server_of(pair_saying(CALL, HI, tools=TOLD))
+    found = asked(server, tools=[TOOL], max_tokens=50)
+    assert (found.stop_reason, found.content[0].name) == ("max_tokens", "add")
+    pair = pair_saying("one two three", HI)
+    found = asked(server_of(pair), max_tokens=7)
+    assert (found.stop_reason, found.content[0].text) == ("max_tokens", "one two")
+    server = server_of(pair, context=found.usage.input_tokens + 7)
+    found = asked(server, max_tokens=8000)
+    assert found.stop_reason == "model_context_window_exceeded"
+    assert found.content[0].text == "one two"
+
+
+def test_a_call_that_is_cut_is_told() -> None:
+    """What was written of it stays readable."""
+    server = server_of(pair_saying(CALL, HI, tools=TOLD))
+    found = ask(server, tools=[TOOL], max_tokens=50)
+    assert found.content[0].input == {}
+    assert found.content[0].partial_json.startswith('{"a": 1')
+
+
+@both
+def test_thinking_can_be_switched_and_left_out(asked: Callable[..., Any]) -> None:
+    """`disabled` shuts it in the template; `omitted` sends none of its text."""
+    pair = pair_saying("<think>hm</think>yes", HI, think=True)
+    shown = {"type": "enabled", "budget_tokens": 1024}
+    found = asked(server_of(pair), thinking=shown)
+    assert [block.type for block in found.content] == ["thinking", "text"]
+    found = asked(server_of(pair), thinking={"type": "adaptive", "display": "omitted"})
+    assert (found.content[0].thinking, found.content[1].text) == ("", "yes")
+    assert found.content[0].signature
+    pair = pair_saying("yes", HI, think=False)
+    found = asked(server_of(pair), thinking={"type": "disabled"})
+    assert [block.type for block in found.content] == ["text"]
+
+
+def test_count_tokens() -> None:
+    """The count is that of the tokens that an answer reads."""
+    told = [{"role": "system", "content": "be short"}, *HI]
+    server = server_of(pair_saying("yes", told, tools=TOLD))
+    parts: Any = {"model": "tiny", "messages": HI, "system": "be short", "tools": [TOOL]}
+    counted = asyncio.run(client_of(server).messages.count_tokens(**parts)).input_tokens
+    usage = ask(server, **parts).usage
+    assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    without = asyncio.run(client_of(server).messages.count_tokens(model="tiny", messages=HI))
+    assert without.input_tokens < counted
+
+
+def test_beta_and_its_query() -> None:
+    """Claude Code asks at /v1/messages?beta=true."""
+    server = server_of(pair_saying("yes", HI))
+    client = client_of(server)
+    asked: Any = {"model": "tiny", "messages": HI}
+    found = asyncio.run(
+        client.beta.messages.create(
+            **asked,
+            max_tokens=20,
+            context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        )
+    )
+    assert found.content[0].text == "yes"  # type: ignore[union-attr]
+    counted = asyncio.run(client.beta.messages.count_tokens(**asked))
+    assert counted.input_tokens == found.usage.input_tokens
+
+
+IMAGE = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"messages": []}, "messages is empty"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": IMAGE}]}]},
+     r"messages\.0\.content\.0 is of the type 'image'"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id"),
+    ({"messages": [{"role": "robot", "content": "hi"}]}, r"messages\.0\.role"),
+    ({"messages": [*HI, {"role": "assistant", "content": "Well"}]}, "the last message"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+    ({"tools": [{"name": "add"}]}, r"tools\.0\.input_schema"),
+    ({"tools": [TOOL], "tool_choice": {"type": "sometimes"}}, "tool_choice"),
+    ({"thinking": {"type": "deeply"}}, r"thinking\.type"),
+    ({"extra_body": {"temperature": 7.0}}, "temperature"),
+    ({"stop_sequences": [""]}, "stop_sequences must be"),
+    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+     r"output_config\.format"),
+    ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers"),
+    ({"extra_body": {"context_management": {"edits": [{"type": "compact"}]}}}, "compact"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "what"), REFUSED, ids=[what for _, what in REFUSED])
+def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
+    """Guards silent changes of an answer: a 400 of Anthropic's shape says what it is about."""
+    server = server_of(pair_saying("yes", HI))
+    with pytest.raises(anthropic.BadRequestError, match=what) as caught:
+        ask(server, **body)
+    assert caught.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
+    assert server.runner.admission.running == 0
+
+
+def test_errors_are_the_clients_classes() -> None:
+    """Other models, keys, sizes and crowds; a long prompt in the words that clients look for."""
+    pair = pair_saying("yes", HI)
+    with pytest.raises(anthropic.NotFoundError, match="'other' is not served"):
+        ask(server_of(pair), model="other")
+    with pytest.raises(anthropic.AuthenticationError):
+        ask(server_of(pair, api_key="secret"))
+    with pytest.raises(anthropic.RequestTooLargeError):
+        ask(server_of(pair, limits=Limits(body_bytes=10)))
+    with pytest.raises(anthropic.RateLimitError):
+        ask(server_of(pair, max_sequences=0, limits=Limits(queue=0)))
+    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 9 max"):
+        ask(server_of(pair, context=10))
+    found = asyncio.run(
+        client_of(server_of(pair, api_key="secret"), "secret").messages.create(
+            model="tiny",
+            max_tokens=9,
+            messages=HI,
+        )
+    )
+    assert found.content
+
+
+def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head is sent by then; the client raises what the event says."""
+    server = server_of(pair_saying("yes", HI))
+
+    async def failing(*given: Any) -> Any:
+        raise DFlashError("the cable is out", hint="plug it in")
+        yield
+
+    monkeypatch.setattr(server.runner, "answer", failing)
+    with pytest.raises(anthropic.APIStatusError, match=r"the cable is out. \(plug it in\)"):
+        ask_streamed(server)
+    with pytest.raises(anthropic.InternalServerError):
+        ask(server)
+
+
+def test_a_client_that_goes_stops_its_answer() -> None:
+    """Nothing runs on for nobody, and the place in the line is free."""
+    server = server_of(pair_saying("long " * 400, HI))
+    body = {"model": "tiny", "max_tokens": 2000, "messages": HI, "stream": True}
+
+    async def go() -> int:
+        async with listening(server, PATH, body) as listener:
+            while "text_delta" not in await listener.next():
+                pass
+            assert server.runner.admission.running == 1
+        return server.runner.admission.running
+
+    assert asyncio.run(go()) == 0
+    assert ask(server, max_tokens=5).usage.output_tokens == 5

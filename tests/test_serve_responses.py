@@ -1,0 +1,410 @@
+"""OpenAI's responses API by its own client: stateless, whole and streamed."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.responses import Response
+from scripted_server import (
+    ADD,
+    URL,
+    bundled,
+    events_of,
+    listening,
+    pair_saying,
+    server_of,
+    transport,
+)
+
+from dflash_mlx import api
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.items import Items, Step
+from dflash_mlx.serve.runner import Runner
+from dflash_mlx.types import SamplingParams
+
+PATH = "/v1/responses"
+QUESTION = "Write a story about a lighthouse."
+HI: Any = [{"role": "user", "content": "hi"}]
+SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
+TOOL: Any = {"type": "function", **ADD}
+TOLD = [{"type": "function", "function": ADD}]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
+PATCH: Any = {
+    "type": "custom",
+    "name": "patch",
+    "description": "Changes a file.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/s"},
+}
+PATCH_TOLD = {
+    "name": "patch",
+    "description": "Changes a file.\nThe input follows this grammar:\nstart: /.+/s",
+    "parameters": {
+        "type": "object",
+        "properties": {"input": {"type": "string", "description": "the text of the call"}},
+        "required": ["input"],
+    },
+}
+
+
+def client_of(server: Server, key: str = "none") -> AsyncOpenAI:
+    """OpenAI's client, in process."""
+    return AsyncOpenAI(
+        api_key=key, base_url=f"{URL}/v1", http_client=transport(server), max_retries=0
+    )
+
+
+def ask(server: Server, **body: Any) -> Any:
+    """A whole response."""
+    body = {"model": "tiny", "input": "hi", **body}
+    return asyncio.run(client_of(server).responses.create(**body))
+
+
+def ask_streamed(server: Server, **body: Any) -> Any:
+    """The response of a stream's last event, held against what its other events add up to."""
+    body = {"model": "tiny", "input": "hi", **body}
+
+    async def read() -> tuple[list[Any], Any]:
+        async with client_of(server).responses.stream(**body) as stream:
+            events: list[Any] = [event async for event in stream]
+        return events, events[-1].response
+
+    events, last = asyncio.run(read())
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    done = [event.item for event in events if event.type == "response.output_item.done"]
+    assert [bare(item) for item in done] == [bare(item) for item in last.output]
+    for number, item in enumerate(last.output):
+        deltas = [
+            event.delta
+            for event in events
+            if event.type.endswith(".delta") and event.output_index == number
+        ]
+        assert "".join(deltas) == text_of(item)
+    return last
+
+
+def bare(item: Any) -> tuple[str, ...]:
+    """An item without what the client adds to it."""
+    return item.id, item.type, item.status, getattr(item, "call_id", ""), text_of(item)
+
+
+def text_of(item: Any) -> str:
+    """What an item of the output says."""
+    if item.type == "function_call":
+        return item.arguments
+    if item.type == "custom_tool_call":
+        return item.input
+    return "".join(part.text for part in item.content or item.summary)
+
+
+both = pytest.mark.parametrize("asked", [ask, ask_streamed])
+
+
+def check_bundled(asked: Callable[..., Any]) -> None:
+    """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
+    server = server_of(bundled())
+    for sampling in (SamplingParams(), SEEDED):
+        found = asked(
+            server,
+            input=QUESTION,
+            max_output_tokens=60,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            extra_body={"seed": sampling.seed},
+        )
+        result = api.generate(bundled(), QUESTION, sampling=sampling, max_tokens=60)
+        assert found.output_text == result.text
+        assert found.usage.output_tokens == len(result.tokens)
+        assert found.usage.input_tokens == result.stats.prompt_tokens
+        assert found.status == {"stop": "completed", "length": "incomplete"}[result.finish_reason]
+
+
+@both
+def test_answers_are_those_of_generate(asked: Callable[..., Any]) -> None:
+    """The server changes no token, whole or streamed."""
+    check_bundled(asked)
+
+
+@both
+@pytest.mark.parametrize("fault", ["seed", "text"])
+def test_another_answer_would_be_seen(
+    asked: Callable[..., Any], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check above fails for another seed, and for a piece of text that is lost."""
+    if fault == "seed":
+        choice = Runner._choice
+        monkeypatch.setattr(
+            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
+        )
+    else:
+        write = Items._write
+
+        def losing(self: Items, text: str) -> Iterator[Step]:
+            return write(self, text[:-1])
+
+        monkeypatch.setattr(Items, "_write", losing)
+    with pytest.raises(AssertionError):
+        check_bundled(asked)
+
+
+@both
+def test_reasoning_text_and_calls(asked: Callable[..., Any]) -> None:
+    """Each is an item of its own, in order; the response is what the client's types say."""
+    said = f"<think>\nhm, ü</think>\n\nLook.\n{CALL}\n{CALL}"
+    found = asked(server_of(pair_saying(said, HI, tools=TOLD)), tools=[TOOL])
+    reasoning, message, *calls = found.output
+    assert reasoning.type == "reasoning"
+    assert [(part.type, part.text) for part in reasoning.content] == [("reasoning_text", "hm, ü")]
+    assert reasoning.summary == []
+    assert (message.type, message.role, message.status) == ("message", "assistant", "completed")
+    assert found.output_text == "Look.\n"
+    assert [(c.type, c.name, c.arguments) for c in calls] == [
+        ("function_call", "add", '{"a": 1, "b": [2, "}"]}')
+    ] * 2
+    assert len({call.call_id for call in calls}) == len({call.id for call in calls}) == 2
+    assert (found.status, found.error, found.incomplete_details) == ("completed", None, None)
+    assert found.store is False
+    assert found.tools[0].name == "add"
+    assert 0 < found.usage.output_tokens_details.reasoning_tokens < found.usage.output_tokens
+    assert found.dflash["mode"] == "dflash"
+    assert found.dflash["ignored"] == []
+    assert found.timings["draft_n_accepted"] > 0
+    Response.model_validate(found.to_dict())
+
+
+@both
+def test_one_call_at_most(asked: Callable[..., Any]) -> None:
+    """The first call ends the answer of a client that takes no second one."""
+    server = server_of(pair_saying(f"{CALL}{CALL}, and", HI, tools=TOLD))
+    found = asked(server, tools=[TOOL], parallel_tool_calls=False)
+    assert [(item.type, item.status) for item in found.output] == [("function_call", "completed")]
+    assert found.parallel_tool_calls is False
+
+
+def test_a_summary_is_all_of_the_thinking() -> None:
+    """Clients that ask for a summary show nothing else; nothing is left out of it."""
+    pair = pair_saying("<think>hm</think>yes", HI)
+    for asked in (ask, ask_streamed):
+        found = asked(server_of(pair), reasoning={"summary": "auto"})
+        assert [part.text for part in found.output[0].summary] == ["hm"]
+        assert found.output_text == "yes"
+
+
+def test_events_are_as_published() -> None:
+    """Names, order and places of a stream's events."""
+    pair = pair_saying(f"<think>hm</think>Look.{CALL}", HI, tools=TOLD)
+    pair.engine.chunk = 64
+    body = {"input": "hi", "stream": True, "tools": [TOOL], "return_progress": True}
+    found = asyncio.run(events_of(server_of(pair), PATH, body))
+    assert all(name == data["type"] for name, data in found)
+    assert [data["sequence_number"] for _, data in found] == list(range(len(found)))
+    read = [data["prompt_progress"]["processed"] for _, data in found if "prompt_progress" in data]
+    assert read == list(range(64, 64 * len(read) + 1, 64))
+    kinds = [name.removeprefix("response.") for name, _ in found if name]
+    assert [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind] == [
+        "created",
+        "in_progress",
+        *["output_item.added", "content_part.added"],
+        *["reasoning_text.delta", "reasoning_text.done", "content_part.done", "output_item.done"],
+        *["output_item.added", "content_part.added"],
+        *["output_text.delta", "output_text.done", "content_part.done", "output_item.done"],
+        "output_item.added",
+        *["function_call_arguments.delta", "function_call_arguments.done", "output_item.done"],
+        "completed",
+    ]
+    assert kinds.count("function_call_arguments.delta") > 1  # as they are written
+    places = [data["output_index"] for _, data in found if "output_index" in data]
+    assert places == sorted(places)
+    ids = {data["output_index"]: data["item_id"] for _, data in found if "item_id" in data}
+    assert [item["id"] for item in found[-1][1]["response"]["output"]] == list(ids.values())
+
+
+@both
+def test_a_turn_with_results_goes_back(asked: Callable[..., Any]) -> None:
+    """Items of all kinds reach the chat template; the drafter knows no other prompt."""
+    told_tools = [{**ADD, "name": "mcp__add"}, PATCH_TOLD]
+    call = {"function": {"name": "mcp__add", "arguments": {"a": 1}}}
+    patch = {"function": {"name": "patch", "arguments": {"input": "*** Begin"}}}
+    told = [
+        {"role": "system", "content": "be short\n\nand kind"},
+        {"role": "user", "content": "add"},
+        {
+            "role": "assistant",
+            "content": "Look.",
+            "reasoning_content": "well",
+            "tool_calls": [call, patch],
+        },
+        {"role": "tool", "name": "mcp__add", "content": "1"},
+        {"role": "tool", "name": "patch", "content": "done"},
+        {"role": "assistant", "content": "", "reasoning_content": "so"},
+        {"role": "user", "content": "now?"},
+    ]
+    tools = [{"type": "function", "function": one} for one in told_tools]
+    server = server_of(pair_saying("3", told, tools=tools))
+    found = asked(
+        server,
+        instructions="be short",
+        input=[
+            {"type": "message", "role": "developer", "content": "and kind"},
+            {"role": "user", "content": [{"type": "input_text", "text": "add"}]},
+            {
+                "type": "reasoning",
+                "id": "rs_1",
+                "summary": [{"type": "summary_text", "text": "well"}],
+                "encrypted_content": None,
+            },
+            {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": [{"type": "output_text", "text": "Look.", "annotations": []}],
+            },
+            {
+                "type": "function_call",
+                "call_id": "c1",
+                "name": "add",
+                "namespace": "mcp",
+                "arguments": '{"a": 1}',
+            },
+            {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "*** Begin"},
+            {"type": "function_call_output", "call_id": "c1", "output": "1"},
+            {
+                "type": "custom_tool_call_output",
+                "call_id": "c2",
+                "output": [{"type": "input_text", "text": "done"}],
+            },
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "so"}]},
+            {"role": "user", "content": "now?"},
+        ],
+        tools=[
+            {"type": "namespace", "name": "mcp", "description": "", "tools": [TOOL]},
+            PATCH,
+            {"type": "web_search"},
+        ],
+        tool_choice="auto",
+        parallel_tool_calls=True,
+        store=True,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="k",
+        extra_body={"client_metadata": {"a": "b"}},
+    )
+    assert found.output_text == "3"
+    assert [tool.name for tool in found.tools] == ["mcp__add", "patch"]
+    assert found.dflash["ignored"] == [
+        "tools.1.format (the model is told of it, and not forced)",
+        "tools.2 (web_search)",
+    ]
+
+
+@both
+def test_custom_tools_and_namespaces(asked: Callable[..., Any]) -> None:
+    """A custom tool gets its text bare, a tool of a namespace its own name, as Codex asks."""
+    said = (
+        '<tool_call>{"name": "patch", "arguments": {"input": "*** \\"a\\"\\n+b"}}</tool_call>'
+        '<tool_call>{"name": "mcp__add", "arguments": {}}</tool_call>'
+    )
+    tools = [
+        {"type": "function", "function": one} for one in (PATCH_TOLD, {**ADD, "name": "mcp__add"})
+    ]
+    space = {"type": "namespace", "name": "mcp__", "description": "", "tools": [TOOL]}
+    found = asked(server_of(pair_saying(said, HI, tools=tools)), tools=[PATCH, space])
+    patch, call = found.output
+    assert (patch.type, patch.name, patch.input) == ("custom_tool_call", "patch", '*** "a"\n+b')
+    assert (call.type, call.namespace, call.name) == ("function_call", "mcp__", "add")
+
+
+@both
+def test_answers_that_are_cut(asked: Callable[..., Any]) -> None:
+    """An incomplete response says why, and which item is not whole."""
+    found = asked(server_of(pair_saying("one two", HI)), max_output_tokens=5)
+    assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (found.output_text, found.output[0].status) == ("one t", "incomplete")
+    server = server_of(pair_saying(CALL, HI, tools=TOLD))
+    found = asked(server, tools=[TOOL], max_output_tokens=50)
+    assert found.output[0].status == "incomplete"
+    assert found.output[0].arguments.startswith('{"a": 1')
+    found = asked(server_of(pair_saying("one two", HI)), extra_body={"stop": "two"})
+    assert (found.status, found.output_text) == ("completed", "one ")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id is not supported"),
+    ({"background": True}, "background is not supported"),
+    ({"conversation": "conv_1"}, "conversation is not supported"),
+    ({"prompt": {"id": "p"}}, "prompt is not supported"),
+    ({"input": []}, "input is empty"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+     r"input\.0\.content\.0 is of the type 'input_image'"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+    ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{"}]},
+     r"input\.0\.arguments is not JSON"),
+    ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "file_search"),
+    ({"tools": [{"type": "local_shell"}]}, "local_shell"),
+    ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice cannot be"),
+    ({"text": {"format": {"type": "json_object"}}}, r"text\.format"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"temperature": 9.0}, "temperature"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "what"), REFUSED, ids=[what for _, what in REFUSED])
+def test_what_cannot_be_had_is_named(body: dict[str, Any], what: str) -> None:
+    """Guards silent changes of an answer: a 400 of OpenAI's shape says what it is about."""
+    server = server_of(pair_saying("yes", HI))
+    with pytest.raises(openai.BadRequestError, match=what) as caught:
+        ask(server, **body)
+    assert caught.value.type == "invalid_request_error"
+    assert server.runner.admission.running == 0
+
+
+def test_errors_are_the_clients_classes() -> None:
+    """Other models and keys; a prompt that is too long."""
+    pair = pair_saying("yes", HI)
+    with pytest.raises(openai.NotFoundError) as caught:
+        ask(server_of(pair), model="other")
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.AuthenticationError):
+        ask(server_of(pair, api_key="secret"))
+    with pytest.raises(openai.BadRequestError, match="prompt is too long") as long:
+        ask(server_of(pair, context=10))
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head is sent by then: the response has failed, and says why."""
+    server = server_of(pair_saying("yes", HI))
+
+    async def failing(*given: Any) -> Any:
+        raise DFlashError("the cable is out", hint="plug it in")
+        yield
+
+    monkeypatch.setattr(server.runner, "answer", failing)
+    body = {"input": "hi", "stream": True}
+    name, last = asyncio.run(events_of(server, PATH, body))[-1]
+    assert (name, last["response"]["status"]) == ("response.failed", "failed")
+    assert last["response"]["error"] == {
+        "code": "server_error",
+        "message": "the cable is out. (plug it in)",
+    }
+    with pytest.raises(openai.InternalServerError):
+        ask(server)
+
+
+def test_a_client_that_goes_stops_its_answer() -> None:
+    """Nothing runs on for nobody, and the place in the line is free."""
+    server = server_of(pair_saying("long " * 400, HI))
+    body = {"max_output_tokens": 2000, "input": "hi", "stream": True}
+
+    async def go() -> int:
+        async with listening(server, PATH, body) as listener:
+            while "output_text.delta" not in await listener.next():
+                pass
+            assert server.runner.admission.running == 1
+        return server.runner.admission.running
+
+    assert asyncio.run(go()) == 0
+    assert ask(server, max_output_tokens=5).usage.output_tokens == 5
