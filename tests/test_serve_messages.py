@@ -361,8 +361,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "deeply"}}, r"thinking\.type"),
     ({"extra_body": {"temperature": 7.0}}, "temperature"),
     ({"stop_sequences": [""]}, "stop_sequences must be"),
-    ({"output_config": {"format": {"type": "json_schema", "schema": {}}}},
-     r"output_config\.format"),
     ({"extra_body": {"mcp_servers": [{"type": "url"}]}}, "mcp_servers"),
     ({"extra_body": {"context_management": {"edits": [{"type": "compact"}]}}}, "compact"),
 ]  # fmt: skip

@@ -345,7 +345,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": [{"type": "file_search", "vector_store_ids": []}]}, "file_search"),
     ({"tools": [{"type": "local_shell"}]}, "local_shell"),
     ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice cannot be"),
-    ({"text": {"format": {"type": "json_object"}}}, r"text\.format"),
+    ({"text": {"format": {"type": "xml"}}}, r"text\.format"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"temperature": 9.0}, "temperature"),
 ]  # fmt: skip

@@ -17,10 +17,6 @@ def chat_job(values: dict[str, Any], names: dict[str, str], pair: Pair, settings
 
     Problem 400 for what cannot be had; `names` are the other API's names of chat fields.
     """
-    form = values.get("response_format") or {}
-    if form.get("type", "text") != "text":  # the chat API forces no form yet
-        own = names["response_format"]
-        raise Problem(400, f"{own} is not supported: answers are text.", own)
     told = {name: value for name, value in values.items() if value is not None}
     try:
         return job_of(read_body(ChatBody, told), pair, settings)

@@ -7,6 +7,7 @@ from typing import Any
 from dflash_mlx.chat.tool_calls import CallPart
 from dflash_mlx.session import Prompt
 from dflash_mlx.stats import Stats
+from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import SamplingParams, TokenLogprob
 
 
@@ -29,6 +30,7 @@ class Job:
     think: bool | None = None
     effort: str | None = None
     tools: Sequence[dict[str, Any]] = ()
+    grammar: Grammar | None = None
     calls: bool = False
     one_call: bool = False
     progress: bool = False

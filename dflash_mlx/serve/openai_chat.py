@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
+from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import Effort
 
 from .chat_messages import template_messages
@@ -107,11 +109,33 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         think=think,
         effort=effort,
+        grammar=grammar_of(body.response_format),
         tools=tools,
         calls=calls,
         one_call=body.parallel_tool_calls is False,
         progress=bool(body.return_progress),
     )
+
+
+def grammar_of(form: dict[str, Any] | None) -> Grammar | None:
+    """The form that a response_format asks for; None is free text."""
+    kind = (form or {}).get("type", "text")
+    if form is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return Grammar("json_object")
+    schema = form.get("json_schema")
+    schema = schema.get("schema") if isinstance(schema, dict) else None
+    if kind != "json_schema" or not isinstance(schema, dict):
+        raise Problem(
+            400,
+            "response_format must be text, json_object, or json_schema with a schema.",
+            "response_format",
+        )
+    try:
+        return Grammar.of_schema(schema)
+    except DFlashError as error:
+        raise Problem(400, f"response_format: {error.message}", "response_format") from error
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ class Runner:
             stop=job.stop or self.settings.stop,
             logprobs=job.logprobs,
             tools=list(job.tools) or None,
+            grammar=job.grammar,
             raw=job.raw,
             **options,
         )
