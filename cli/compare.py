@@ -68,7 +68,7 @@ def warm_up(
     }
     short_options |= dict.fromkeys(thinking)
     out.status("warming up")
-    baseline = Session(session.pair, mode="baseline")
+    baseline = Session(session.pair, mode="baseline", shares=False)
     for warm_session, arguments in (
         (session, short_options),
         (baseline, baseline_options(short_options)),
@@ -84,7 +84,7 @@ def baseline_answer(
     """Answer by plain decoding; shows only progress."""
     from dflash_mlx import Session
 
-    session = Session(pair, mode="baseline")
+    session = Session(pair, mode="baseline", shares=False)
     return answer_prompt(
         session,
         prompt,

@@ -13,6 +13,7 @@ from dflash_mlx.errors import UsageError
 
 from .answer import INTERRUPTED, Answer, answer_prompt
 from .answer_view import JsonView, LiveView, PlainView, stats_line
+from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
@@ -51,6 +52,7 @@ def generate(
         Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
     ] = None,
     model_options: ModelOptions,
+    cache_options: CacheOptions,
     sampling_options: SamplingOptions,
     prompt_options: PromptOptions,
     raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
@@ -95,7 +97,9 @@ def generate(
             out.info(note, "dim")
         elif not json:
             out.note(note)
-    pair, load_seconds = load_pair(model_options, out)
+    # One answer goes on from nothing that is in memory.
+    kept = cache_options if cache_options.cache_disk else NO_CACHE
+    pair, load_seconds = load_pair(model_options, out, kept)
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
@@ -122,7 +126,8 @@ def generate(
     baseline = None
     with Interrupt() as interrupt:
         if compare:
-            warm_up(Session(pair, mode=model_options.mode), request, options, out, interrupt)
+            warm = Session(pair, mode=model_options.mode, shares=False)
+            warm_up(warm, request, options, out, interrupt)
         session = Session(pair, mode=model_options.mode)
         answer = answer_prompt(session, request, view, interrupt, **options)
         if interrupt.requested_twice:
@@ -143,6 +148,7 @@ def generate(
         out.info(stats_line(answer.stats, answer.finish_reason, max_tokens), "dim")
     if not json and model_options.mode != "auto":  # auto drafts less by itself
         warn_low_acceptance(answer, out)
+    finish_writing(pair, out)
     if INTERRUPTED in (answer.finish_reason, baseline and baseline.finish_reason):
         raise typer.Exit(130)
 

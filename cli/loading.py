@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .cache_options import NO_CACHE, CacheOptions
 from .options import ModelOptions
 from .terminal.output import Output
 from .terminal.spinner import Spinner
@@ -17,14 +18,18 @@ if TYPE_CHECKING:
     from dflash_mlx import Pair
 
 
-def load_pair(model_options: ModelOptions, out: Output) -> tuple["Pair", float]:
+def load_pair(
+    model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
+) -> tuple["Pair", float]:
     """The pair and the seconds it took; DFlashError when it does not fit the memory."""
     started_at = time.perf_counter()
     fetch_pair(model_options, out)
-    return load_downloaded(model_options, out), time.perf_counter() - started_at
+    return load_downloaded(model_options, out, cache_options), time.perf_counter() - started_at
 
 
-def load_downloaded(model_options: ModelOptions, out: Output) -> "Pair":
+def load_downloaded(
+    model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
+) -> "Pair":
     """Load a pair that `fetch_pair` found."""
     with Spinner(out, f"loading {model_options.model or 'the bundled pair'}"):
         import dflash_mlx
@@ -36,6 +41,8 @@ def load_downloaded(model_options: ModelOptions, out: Output) -> "Pair":
             no_draft=model_options.no_draft,
             trust_remote_code=model_options.trust_remote_code,
             exact=model_options.exact,
+            cache_ram=cache_options.cache_ram,
+            cache_disk=cache_options.cache_disk,
         )
 
 

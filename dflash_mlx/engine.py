@@ -20,6 +20,7 @@ from .errors import DFlashError, UsageError
 from .kernels.dispatch import EXACT_ROWS
 from .policies import Policies
 from .policy.policy import Outcome, Policy
+from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .rounds import (
     Committed,
@@ -56,6 +57,7 @@ class Engine:
     def __init__(self, target: Target, drafter: Drafter | None):
         self.target, self.drafter = target, drafter
         self.policies = Policies(target, drafter)
+        self.prefixes = PrefixCache()
         self.chunk = CHUNK
         self.passes = self.rows = 0  # of the target so far
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
@@ -152,16 +154,20 @@ class Engine:
                 found[s] = commit(s, draft, passes[s], outcomes.get(s))
             except DFlashError as error:
                 found[s] = error
-                s.rewind(len(s.tokens))
-            if isinstance(found[s], DFlashError) or s.now.finish_reason:
+                self._passes_ahead.pop(s, None)
+                s.clear()  # what it has read may be the cause
+                continue
+            if s.now.finish_reason:
                 self.stop(s)
+            elif isinstance(draft, Piece):
+                self.prefixes.keep(s)
         return found
 
-    def begin(self, sequence: Sequence, request: Request, snapshot_at: int) -> tuple[int, int]:
-        """Put a request to a sequence: how many prompt tokens are kept, how many are lost.
+    def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> tuple[int, int]:
+        """Put a request to a sequence: how many prompt tokens are not read, how many are lost.
 
-        After `snapshot_at` of its tokens the next prompt may go on otherwise. UsageError for what
-        the target or the drafter cannot do.
+        After each of `snapshots_at` tokens of it other prompts may go on otherwise. UsageError for
+        what the target or the drafter cannot do.
         """
         target, prompt = self.target, request.prompt
         room = target.context_length - len(prompt)
@@ -184,6 +190,7 @@ class Engine:
         policy = self.policies.of(request, depth=max(len(prompt), len(sequence.tokens)))
         self.stop(sequence)
         kept, lost = sequence.reuse(prompt, drafting=width > 1)
+        reuse = self.prefixes.extend(sequence, prompt, drafting=width > 1)
         sequence.answer = Answer(
             request,
             rule,
@@ -191,23 +198,24 @@ class Engine:
             policy.new_belief(),
             block_size=width,
             left=min(request.max_tokens, room),
-            snapshot_at=snapshot_at,
+            snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             last_alone=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,
         )
-        return kept, lost
+        return kept + reuse.taken, max(0, lost - reuse.taken)
 
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
         """Drop what was run ahead for a sequence, and tokens behind `length`; it may go on later.
 
-        Where the caches cannot go back to `length`, its tokens stay until the next prompt.
+        Where the caches cannot go back to `length`, its tokens stay until the next prompt. What
+        stays may serve other prompts.
         """
         if self._passes_ahead.pop(sequence, None) is not None:
             sequence.rewind(len(sequence.tokens))
-        if length is None or length >= len(sequence.tokens):
-            return
-        if sequence.target_cache.can_rewind(length):
-            sequence.rewind(length)
+        shown = len(sequence.tokens) if length is None else length
+        if shown < len(sequence.tokens) and sequence.target_cache.can_rewind(shown):
+            sequence.rewind(shown)
+        self.prefixes.keep(sequence, ended=True)
 
     def _drafting(self, sequences: Many[Sequence]) -> list[Sequence]:
         """The sequences that draft a block in this round."""

@@ -21,9 +21,13 @@ from .drafter.mask_embedding import read_mask_embedding
 from .drafter.model import OWN, DraftModel
 from .drafter.quantise import is_quantised, quantise
 from .engine import Engine
-from .errors import DFlashError, first_line
+from .errors import DFlashError, UsageError, first_line
 from .files.checkpoint import check_weights, header
 from .hub import resolve
+from .prefix_cache.disk import Disk
+from .prefix_cache.folder import Labels, cache_root
+from .prefix_cache.limits import default_limit
+from .prefix_cache.pair_key import pair_key
 from .proof.exact import check_exact
 from .proof.results import proven
 from .proof.shapes import Shapes
@@ -63,6 +67,8 @@ def load(
     no_draft: bool = False,
     trust_remote_code: bool = False,
     exact: bool = False,
+    cache_ram: int | None = None,
+    cache_disk: int = 0,
     on_download: resolve.Progress | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
@@ -71,10 +77,17 @@ def load(
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
-    the bits of plain decoding in every mode, also at 16 bits or quantised. Raises DFlashError when
-    something is missing, damaged, not supported, not exact, or does not fit together.
+    the bits of plain decoding in every mode, also at 16 bits or quantised. `cache_ram` are bytes
+    for the prefix cache: None is a quarter of the memory that the models leave, 0 is off; with
+    `cache_disk` bytes it is on disk too and survives a restart. Raises DFlashError when something
+    is missing, damaged, not supported, not exact, or does not fit together.
     """
     check_bits(draft_bits)
+    if cache_disk and cache_ram == 0:
+        raise UsageError(
+            "a prefix cache on disk needs some memory too, and cache_ram is 0.",
+            hint="leave one of them out",
+        )
     if target is not None and not resolve.is_hub_id(target):
         target_config(resolve.fetch(target))  # a wrong folder is said before a missing drafter
     names = resolve.pair_names(target, draft, no_draft=no_draft)
@@ -89,9 +102,20 @@ def load(
         if draft_path is not None and draft_config is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
             drafter = load_drafter(draft_path, draft_config, loaded, bits)
-        return with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+        pair = with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+        prefixes = pair.engine.prefixes
+        prefixes.limit = default_limit() if cache_ram is None else cache_ram
+        if cache_disk:
+            prefixes.disk = disk_of(pair, draft_path, cache_disk)
+        return pair
 
     return mlx_thread().call(load_models)
+
+
+def disk_of(pair: Pair, draft: Path | None, limit: int) -> Disk:
+    """The prefix cache on disk of a pair whose drafter lies in a folder; DFlashError as Disk."""
+    key = pair_key(pair.target, draft, pair.drafter and pair.drafter.model)
+    return Disk(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
 
 
 def evaluate(model: nn.Module) -> None:
@@ -132,10 +156,16 @@ def with_drafter(
         bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
         drafter = load_drafter(path, config, pair.target, bits)
         try:
-            return with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+            other = with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
         except BaseException:
             pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
             raise
+        before, prefixes = pair.engine.prefixes, other.engine.prefixes
+        before.clear()
+        prefixes.limit = before.limit
+        if before.disk is not None:
+            prefixes.disk = disk_of(other, path, before.disk.limit)
+        return other
 
     return mlx_thread().call(load_other)
 

@@ -114,7 +114,7 @@ def commit_piece(sequence: Sequence, piece: Piece, read: SequencePass) -> None:
     if not piece.last:
         mx.eval(sequence.state)
         mx.clear_cache()
-    if len(sequence.tokens) == sequence.now.snapshot_at:
+    if len(sequence.tokens) in sequence.now.snapshots_at:
         sequence.target_cache.snapshot()
 
 

@@ -20,10 +20,13 @@ from .speculation.acceptance import Match
 from .speculation.sampling import HISTORY
 from .speculation.tree import Tree
 from .structure.constraint import Constraint
+from .target.caches.rows import Rows
+from .target.caches.target_cache import Snapshot
 from .target.packed import SequencePass, SequenceRows
 from .target.target import Target
 
 CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
+EXACT_CHUNK = 256  # the same in exact mode, where each pass but the last ends at a multiple of it
 CLEAR_EVERY = 256  # tokens between returns of unused memory to the system, as in mlx-lm
 
 
@@ -40,9 +43,10 @@ class Answer:
     """The answer that is being found: what it was asked for, by which rule, and how far it is.
 
     `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
-    `left` tokens may still be committed, `place` are. `snapshot_at`: the prompt's tokens after
-    which the caches get a place to go back to. `last_alone`: the prompt's last token is read by
-    itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there is one.
+    `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
+    tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
+    is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
+    is one.
     """
 
     request: Request
@@ -51,7 +55,7 @@ class Answer:
     belief: Belief
     block_size: int
     left: int
-    snapshot_at: int
+    snapshots_at: tuple[int, ...]
     last_alone: bool
     constraint: Constraint | None = None
     anchor: int | None = None
@@ -63,11 +67,13 @@ class Sequence:
     """The tokens that the caches hold, and the answer that goes on from them, if there is one.
 
     Kept between answers it reads nothing twice. It may be left alone and gone on with at any round.
+    With `shares` what it reads may serve others, and what they have read may serve it.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None):
+    def __init__(self, target: Target, drafter: Drafter | None, *, shares: bool = True):
         self.target = target
         self.drafter = drafter
+        self.shares = shares
         self.answer: Answer | None = None
         self.clear()
 
@@ -108,13 +114,30 @@ class Sequence:
     def next_piece(self, chunk: int) -> Piece:
         """The next of the prompt's tokens to read, at most `chunk`."""
         prompt, start = self.now.request.prompt, len(self.tokens)
+        if self.target.kernels.exact:
+            chunk = EXACT_CHUNK - start % EXACT_CHUNK
         ends = [start + chunk, len(prompt)]
         if self.now.last_alone and start < len(prompt) - 1:
             ends.append(len(prompt) - 1)
-        if self.target_cache.needs_snapshots and start < self.now.snapshot_at:
-            ends.append(self.now.snapshot_at)
+        if self.target_cache.needs_snapshots:
+            ends += [place for place in self.now.snapshots_at if start < place]
         end = min(ends)
         return Piece(prompt[start:end], last=end == len(prompt))
+
+    def align(self, length: int) -> int:
+        """How many of so many tokens that were read of a prompt another prompt may go on from.
+
+        In exact mode whole passes only: the bits of a row depend on what a long pass reads with it.
+        """
+        return length // EXACT_CHUNK * EXACT_CHUNK if self.target.kernels.exact else length
+
+    @property
+    def reusable(self) -> int:
+        """How many of the tokens a prompt may go on from; in exact mode an answer's are none."""
+        if not self.target.kernels.exact:
+            return len(self.tokens)
+        prompt = 0 if self.answer is None else len(self.answer.request.prompt) - 1
+        return self.align(min(prompt, len(self.tokens)))
 
     def reuse(self, prompt: Iterable[int], *, drafting: bool) -> tuple[int, int]:
         """Keep what a prompt shares with the tokens read: how many are kept, how many are lost.
@@ -129,6 +152,7 @@ class Sequence:
                 break
             common += 1
         goes_on = common == len(self.tokens)
+        common = self.align(min(common, self.reusable))
         wanted = common
         if drafting and self.draft_cache is not None:
             wanted = min(common, self.draft_cache.offset)
@@ -146,6 +170,26 @@ class Sequence:
         if self.draft_cache is not None and self.draft_cache.offset > length:
             self.draft_cache.rewind(length)
         del self.tokens[length:]
+
+    def extend(
+        self,
+        tokens: list[int],
+        target: list[tuple[Rows, ...]],
+        draft: list[tuple[Rows, ...]] | None,
+        snapshot: Snapshot | None,
+    ) -> None:
+        """Go on as if tokens had been read, by the rows that both models' caches had of them.
+
+        The drafter's may be left out, and the drafter is caught up later. `snapshot`: what other
+        layers of the target need, where there are some.
+        """
+        before = len(self.tokens)
+        self.target_cache.extend(target, snapshot)
+        self.tokens += tokens
+        assert self.target_cache.offset == len(self.tokens)
+        if draft is not None and self.draft_cache is not None and self.draft_cache.offset == before:
+            self.draft_cache.extend(draft)
+            assert self.draft_cache.offset == len(self.tokens)
 
     @property
     def anchor(self) -> int:

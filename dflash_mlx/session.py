@@ -5,17 +5,20 @@ messages.
 """
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Unpack
 
 from .arguments import check_names
 from .chat.messages import Messages, checked_messages
 from .chat.template import TemplateOptions
 from .chat.text import Reader
-from .errors import UsageError
+from .errors import DFlashError, UsageError
 from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
+from .prefix_cache.prefix_cache import read_ahead
 from .reply import Progress, Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
@@ -25,18 +28,19 @@ from .thread import mlx_thread
 from .types import Block, SamplingParams
 
 Prompt = str | list[dict[str, Any]] | list[int]
+SYSTEM = ("system", "developer")  # roles
 
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
     """A request, and what the text around it tells.
 
-    snapshot_at: after how many prompt tokens the next prompt may go on otherwise. split: thinking
-    comes apart from text.
+    snapshots_at: numbers of prompt tokens that other prompts will surely begin with. split:
+    thinking comes apart from text.
     """
 
     request: Request
-    snapshot_at: int
+    snapshots_at: tuple[int, ...]
     split: bool = True
 
 
@@ -47,10 +51,12 @@ def silent(done: int, total: int) -> None:
 class Session:
     """Answers prompts one after another; a prompt that goes on from the last is not read again.
 
-    `mode` may be set between answers. May be used from any thread, by one at a time.
+    Nor is what any other session of the pair has read, as far as the pair's prefix cache holds it;
+    with `shares` False this session neither takes from it nor adds to it. `mode` may be set between
+    answers. May be used from any thread, by one at a time.
     """
 
-    def __init__(self, pair: Pair, *, mode: Mode = "dflash"):
+    def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
         check_mode(mode)
         if mode != "baseline" and pair.drafter is None:
             raise UsageError(
@@ -58,7 +64,7 @@ class Session:
             )
         self.pair = pair
         self.mode: Mode = mode
-        self.sequence = TokenSequence(pair.target, pair.drafter)
+        self.sequence = TokenSequence(pair.target, pair.drafter, shares=shares)
         self.stats = Stats()
 
     @property
@@ -135,7 +141,7 @@ class Session:
         if asked is not None:  # here, where nobody waits for it but the caller
             target.compiler.compile(asked)
         ids = self._ids(prompt, options, raw)
-        snapshot_at, opening = self._turn(prompt, ids, options, raw)
+        snapshots_at, opening = self._turn(prompt, ids, options, raw)
         request = Request(
             prompt=tuple(ids),
             sampling=sampling or SamplingParams(),
@@ -151,12 +157,14 @@ class Session:
             grammar=asked,
             opening=tuple(opening),
         )
-        return Prompted(request, snapshot_at)
+        return Prompted(request, tuple(snapshots_at))
 
     def begin(self, prompted: Prompted) -> Reply:
         """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
-        engine, request = self.pair.engine, prompted.request
-        cached, lost = mlx_thread().call(engine.begin, self.sequence, request, prompted.snapshot_at)
+        engine, request, call = self.pair.engine, prompted.request, mlx_thread().call
+        drafting = self.mode != "baseline"
+        read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
+        cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
         opening = request.prompt if request.opening is None else request.opening
         tokenizer = self.pair.target.tokenizer
         reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
@@ -167,22 +175,26 @@ class Session:
 
     def _turn(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
-    ) -> tuple[int, list[int]]:
-        """How many of a prompt's tokens the next one will surely begin with, and the opening.
+    ) -> tuple[list[int], list[int]]:
+        """How many of a prompt's tokens others will surely begin with, and the opening.
 
+        Those are the next prompt of this chat, and prompts with the same system message and tools.
         The opening is what the answer goes on from, after the messages; it is not among the tokens
         counted: a template may write past answers otherwise. Of a prompt that is no chat it is all.
         """
         last, target = len(ids) - 1, self.pair.target
         messages = as_messages(prompt, raw)
         if messages is None:
-            return last, ids
+            return [last], ids
         closed, text = (target.template.write(messages, options, opening=o) for o in (False, True))
         opening = target.encode(text[len(closed) :]) if text.startswith(closed) else ids
         if not self.sequence.target_cache.needs_snapshots:
-            return last, opening
-        before = target.encode(closed)
-        return next((n for n in range(last) if before[n : n + 1] != ids[n : n + 1]), last), opening
+            return [last], opening
+        begun = [closed]
+        if options.tools or messages[0]["role"] in SYSTEM:
+            with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
+                begun.append(target.template.write(another_chat(messages), options))
+        return [count_common(target.encode(text), ids[:last]) for text in begun], opening
 
     def tokens(
         self,
@@ -220,6 +232,19 @@ class Session:
                 f"a prompt cannot be {prompt!r:.60}.",
                 hint="give a text, a list of messages, or a list of token ids",
             ) from None
+
+
+def another_chat(messages: Messages) -> Messages:
+    """A chat that begins with the same system messages, and with another question."""
+    system = [*takewhile(lambda message: message["role"] in SYSTEM, messages)]
+    asked = next((m["content"] for m in messages[len(system) :] if m.get("content")), "")
+    return [*system, {"role": "user", "content": "B" if str(asked).startswith("A") else "A"}]
+
+
+def count_common(a: list[int], b: list[int]) -> int:
+    """How many tokens two texts begin with that are the same."""
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(a), len(b)))
 
 
 def as_messages(prompt: Prompt, raw: bool) -> Messages | None:

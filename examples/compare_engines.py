@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent / "bundled_pair"))
 OURS = """
 import json, sys
 import dflash_mlx
-pair = dflash_mlx.load({target!r}, {draft!r})
+pair = dflash_mlx.load({target!r}, {draft!r}, cache_ram=0)
 for line in sys.stdin:
     job = json.loads(line)
     sampling = dflash_mlx.SamplingParams(temperature=job["temperature"], seed=job["seed"])

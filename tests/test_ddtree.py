@@ -277,7 +277,7 @@ def test_a_short_chain_is_the_start_of_the_long_one() -> None:
 def test_wrong_usage(options: dict[str, Any], part: str) -> None:
     """What a mode does not know is refused in one sentence, and nothing is ignored."""
     with pytest.raises(UsageError) as caught:
-        api.generate(laws.golden("dflash"), [1, 2], **({"mode": "ddtree"} | options))
+        api.generate(laws.golden("dflash"), [1, 2], **dict[str, Any](mode="ddtree") | options)
     assert part in caught.value.message
     assert caught.value.hint
 

@@ -30,7 +30,7 @@ SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no
 ASK = """
 import json, sys
 import dflash_mlx
-pair = dflash_mlx.load()
+pair = dflash_mlx.load(cache_ram=0)
 for line in sys.stdin:
     job = json.loads(line)
     result = dflash_mlx.generate(pair, job["messages"], max_tokens=job["most"], think=job["think"])
@@ -130,7 +130,7 @@ class Watched:
             assert said.tokens == tokens[: len(said.tokens)]
         else:
             assert (said.tokens, said.finish_reason) == (tokens, reason)
-        assert said.stats.cached_tokens == shared
+        assert said.stats.cached_tokens >= shared  # another conversation may give more
         self.cached += said.stats.cached_tokens
 
 

@@ -32,8 +32,8 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """The bundled pair."""
-    return load()
+    """The bundled pair; it keeps nothing, so that its memory can be watched."""
+    return load(cache_ram=0)
 
 
 @pytest.fixture(scope="module")

@@ -443,7 +443,7 @@ def golden_pair(case: str) -> Pair:
     """A golden case, loaded as a user would."""
     from dflash_mlx.pair import load
 
-    return load(GOLDEN / case / "target", GOLDEN / case / "draft")
+    return load(GOLDEN / case / "target", GOLDEN / case / "draft", cache_ram=0)
 
 
 def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:

@@ -58,10 +58,10 @@ def change_model(state: ChatState, model_id: str) -> None:
     started_at = time.perf_counter()
     state.dialogue.release_pair()
     try:
-        pair = load_downloaded(model_options, state.out)
+        pair = load_downloaded(model_options, state.out, state.cache_options)
     except BaseException:
         try:
-            pair = load_downloaded(state.model_options, state.out)
+            pair = load_downloaded(state.model_options, state.out, state.cache_options)
         except KeyboardInterrupt:
             raise LeaveChat(130) from None  # no pair is loaded any more
         state.dialogue.set_pair(pair)
@@ -186,7 +186,7 @@ def compare(state: ChatState, _: str) -> None:
     prompt = chat_messages(earlier, turn.prompt)
     options = dialogue.options()
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
-        warm_session = Session(dialogue.pair, mode=dialogue.mode)
+        warm_session = Session(dialogue.pair, mode=dialogue.mode, shares=False)
         warm_up(warm_session, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{dialogue.mode} · ")
         dflash = answer_prompt(dialogue.session, prompt, view, interrupt, **options)

@@ -13,6 +13,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..cache_options import CacheOptions, finish_writing
 from ..chat_settings import ChatSettings
 from ..first_run import choose_pair
 from ..kernel_notes import kernel_warnings
@@ -57,6 +58,7 @@ def chat(
         bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
     ] = False,
     model_options: ModelOptions,
+    cache_options: CacheOptions,
     sampling_options: SamplingOptions,
     prompt_options: PromptOptions,
     markdown: Annotated[
@@ -88,7 +90,10 @@ def chat(
         saved = transcript.load(name)
     params = sampling_options.params()
     model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
-    pair, load_seconds = load_pair(model_options, out)
+    if no_history and cache_options.cache_disk:
+        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
+        cache_options = replace(cache_options, cache_disk=0)
+    pair, load_seconds = load_pair(model_options, out, cache_options)
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)
     settings = ChatSettings(
@@ -106,7 +111,7 @@ def chat(
     autosaves = not no_history and (interactive or resume)
     dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
     dialogue.chat = Chat(system=prompt_options.system)
-    state = ChatState(dialogue, out, model_options)
+    state = ChatState(dialogue, out, model_options, cache_options)
     if interactive:
         show_header(dialogue, load_seconds)
     else:
@@ -118,11 +123,14 @@ def chat(
         if interactive:
             show_loaded(state, name, saved)
             state.print_line("")
-    if interactive:
-        with echo_off(), suspendable(out.erase_live):
-            chat_loop(state, no_history=no_history)
-    else:
-        answer_piped_prompt(state, piped_prompt)
+    try:
+        if interactive:
+            with echo_off(), suspendable(out.erase_live):
+                chat_loop(state, no_history=no_history)
+        else:
+            answer_piped_prompt(state, piped_prompt)
+    finally:
+        finish_writing(getattr(state.dialogue, "pair", None), out)
 
 
 def chat_loop(state: ChatState, *, no_history: bool) -> None:

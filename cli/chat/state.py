@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..cache_options import NO_CACHE, CacheOptions
 from ..options import ModelOptions
 from ..terminal.line_editor import KEYS, edit_externally
 from ..terminal.output import Output, stderr_columns
@@ -17,6 +18,7 @@ class ChatState:
     dialogue: Dialogue
     out: Output
     model_options: ModelOptions
+    cache_options: CacheOptions = NO_CACHE
     edit: Callable[[str], str] = edit_externally
 
     def print_line(self, text: str, style: str = "") -> None:

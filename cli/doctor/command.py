@@ -119,7 +119,7 @@ def self_test(out: Output) -> CheckResult:
     with Spinner(out, "answering with the bundled pair"):
         import dflash_mlx
 
-        pair = dflash_mlx.load()
+        pair = dflash_mlx.load(cache_ram=0)
         for mode in ("dflash", "baseline"):
             dflash_mlx.generate(pair, SELF_TEST_PROMPT, max_tokens=WARM_UP_TOKENS, mode=mode)
         dflash = dflash_mlx.generate(pair, SELF_TEST_PROMPT, max_tokens=MAX_TOKENS)

@@ -11,6 +11,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.types import Effort
 
+from ..cache_options import CacheOptions, finish_writing
 from ..first_run import choose_pair
 from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair
@@ -72,6 +73,7 @@ def serve(
         int | None,
         option("--context", min=2, metavar="N", help="Most tokens a request. [the model's]"),
     ] = None,
+    cache_options: CacheOptions,
     sampling_options: SamplingOptions,
     think: Annotated[
         bool | None, option("--think/--no-think", help="Thinking, where a request does not say.")
@@ -102,7 +104,7 @@ def serve(
     if note := bundled_note(model_options):
         out.note(note)
     listening = listen(host, port)
-    pair, seconds = load_pair(model_options, out)
+    pair, seconds = load_pair(model_options, out, cache_options)
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = PromptOptions(think=think, effort=effort)
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
@@ -143,6 +145,7 @@ def serve(
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     finally:
+        finish_writing(pair, out)
         out.note("stopped")
 
 

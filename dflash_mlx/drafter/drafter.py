@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
+from dflash_mlx.target.caches.rows import Rows, append_rows, copy_rows
 
 from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask
@@ -200,6 +201,17 @@ class DraftCache:
                 theirs.keys, theirs.values = ours.keys[...], ours.values[...]
                 theirs.offset = ours.offset
         return twin
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
+        self.drafter.commit_waiting([self])
+        return tuple(copy_rows(rows, start, end) for rows in self.rows)
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        self.drafter.commit_waiting([self])
+        for rows, *more in zip(self.rows, *parts, strict=True):
+            append_rows(rows, more)
 
     def fill(self, depth: int) -> None:
         """Look as if `depth` tokens had been committed, for timing; a few must have been."""

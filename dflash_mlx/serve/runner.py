@@ -53,7 +53,8 @@ class Runner:
         self.pair, self.settings, self.metrics = pair, settings, metrics
         most = pair.target.context_length
         self.context = min(most, settings.context or most)
-        room = max(0, int(MARGIN * (working_set() - mx.get_active_memory())))
+        free = int(MARGIN * (working_set() - mx.get_active_memory()))
+        room = max(0, free - (pair.engine.prefixes.limit or 0))
         self.admission = Admission(settings.max_sequences, room, settings.limits.queue)
         metrics.watch(pair, self.admission)
 

@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, help="how many held-out prompts")
     args = parser.parse_args()
     job, count = jobs[args.what]
-    job(dflash_mlx.load(args.target, args.draft), args.prompts or count)
+    job(dflash_mlx.load(args.target, args.draft, cache_ram=0), args.prompts or count)
 
 
 if __name__ == "__main__":

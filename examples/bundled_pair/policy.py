@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--fixed", nargs="+", choices=FIXED, default=FIXED)
     parser.add_argument("--draft", nargs="+", default=[], help="drafters for the bundled target")
     args = parser.parse_args()
-    pair, samples = dflash_mlx.load(), held_out(args.prompts)
+    pair, samples = dflash_mlx.load(cache_ram=0), held_out(args.prompts)
     if args.what == "worst":
         worst(pair, samples, args.repeats, args.draft)
     elif args.what == "modes":

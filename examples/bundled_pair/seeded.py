@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
-    pair = dflash_mlx.load()
+    pair = dflash_mlx.load(cache_ram=0)
     model = mlx_thread().call(stock_model)
     equal, total = Counter[str](), 0
     for number, sample in enumerate(held_out(options.prompts)):

@@ -146,7 +146,7 @@ def main() -> None:
     parser.add_argument("--modes", default="dflash,auto")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    pair = dflash_mlx.load()
+    pair = dflash_mlx.load(cache_ram=0)
     prompts = [
         tuple(pair.target.chat_tokens([{"role": "user", "content": sample.prompt}]))
         for sample in held_out(options.prompts)

@@ -158,7 +158,7 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.folder / "draft" / "model.safetensors").exists():
         train_drafter(args.folder, args.steps)
-    pair = dflash_mlx.load(args.folder / "target", args.folder / "draft")
+    pair = dflash_mlx.load(args.folder / "target", args.folder / "draft", cache_ram=0)
     stock, _ = load_model(args.folder / "target")
     mx.eval(stock.parameters())
     check(pair, stock, args.prompts)

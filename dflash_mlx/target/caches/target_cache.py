@@ -5,7 +5,7 @@ further back only to a snapshot, which the caller asks for where a turn ends. Of
 one path is kept. Each of these succeeds exactly or raises. Knows layers, not models.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from dflash_mlx.target.tree_pass import TreePass
 from .adapter import Adapter
 from .kinds import adapter_of, members
 from .recurrent import RecurrentCache
+from .rows import Rows, append_rows, copy_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class TargetCache:
         self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
         self._pairs = [(adapter_of(cache), cache) for cache in self.members]
         self._stateful = [(one, cache) for one, cache in self._pairs if not one.goes_anywhere]
+        self._rows = [cache for one, cache in self._pairs if one.goes_anywhere]
 
     @property
     def offset(self) -> int:
@@ -130,11 +132,35 @@ class TargetCache:
             return
         taken = Snapshot(length, tuple(one.save(cache) for one, cache in self._stateful))
         mx.eval(taken.parts)
+        self._add(taken)
+
+    def _add(self, taken: Snapshot) -> None:
         self._snapshots.append(taken)
         while len(self._snapshots) > 1 and (
             len(self._snapshots) > SNAPSHOTS or self.snapshot_bytes > SNAPSHOT_BYTES
         ):
             del self._snapshots[0]
+
+    @property
+    def snapshots_held(self) -> dict[int, Snapshot]:
+        """The places to go back to, by their numbers of tokens."""
+        return {snapshot.length: snapshot for snapshot in self._snapshots}
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """What the layers that keep all rows have of the tokens from `start` to before `end`."""
+        return tuple(copy_rows(cache, start, end) for cache in self._rows)
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]], snapshot: Snapshot | None) -> None:
+        """Go on as if the tokens of these rows had been read, which `copy_rows` gave.
+
+        `snapshot` is that after the last of them, needed where `needs_snapshots`.
+        """
+        for cache, *rows in zip(self._rows, *parts, strict=True):
+            append_rows(cache, rows)
+        if snapshot is not None:
+            for (adapter, cache), part in zip(self._stateful, snapshot.parts, strict=True):
+                adapter.load(cache, part, snapshot.length)
+            self._add(snapshot)
 
     @contextmanager
     def reading(self, tree: Tree) -> Iterator[TreePass]:

@@ -1,0 +1,139 @@
+"""`dflash cache`: lists and removes what was read of prompts and lies on disk.
+
+Knows counts and sizes; what the texts say is never shown.
+"""
+
+import json as jsonlib
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dflash_mlx.errors import DFlashError, UsageError
+
+from ..models.command import check_asking
+from ..options import DisplayOptions, option_groups
+from ..terminal.output import Output, format_bytes, format_count
+
+if TYPE_CHECKING:
+    from dflash_mlx.prefix_cache.listing import Text
+
+NAME_LENGTH = 8  # characters of a name that are shown
+UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"))
+
+cache = typer.Typer(
+    help="List and remove what --cache-disk keeps of prompts.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@cache.command("list")
+@option_groups
+def show(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    display: DisplayOptions,
+) -> None:
+    """List the texts on disk, the one used last first: tokens, size, age, models.
+
+    The size is what would be freed: what other texts begin with too stays.
+    """
+    from dflash_mlx.prefix_cache.folder import cache_root, files_of
+    from dflash_mlx.prefix_cache.listing import texts
+
+    out = Output(quiet=display.quiet, plain=display.plain)
+    found = texts(cache_root())
+    if json:
+        document = [describe(text) for text in found]
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        return
+    rows = [("ID", "tokens", "size", "used", "target", "drafter"), *map(cells, found)]
+    if not out.stdout_is_tty:
+        out.write("".join("\t".join(row) + "\n" for row in rows))
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        out.write(out.ascii_fallback(line.rstrip()) + "\n")
+    total = sum(file.nbytes for file in files_of(cache_root()))
+    out.note(f"{format_bytes(total)} in {cache_root()}")
+
+
+@cache.command("rm")
+@option_groups
+def rm(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="The beginning of a text's ID.")
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all of it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    display: DisplayOptions,
+) -> None:
+    """Remove texts from disk; what another text begins with too stays."""
+    from dflash_mlx.prefix_cache.folder import cache_root, files_of
+    from dflash_mlx.prefix_cache.listing import clear, texts
+
+    out = Output(quiet=display.quiet, plain=display.plain)
+    if bool(names) == everything:
+        raise UsageError(
+            "say which texts to remove, or --all.", hint="`dflash cache list` shows their IDs"
+        )
+    found = texts(cache_root())
+    chosen = found if everything else [named(name, found) for name in names or ()]
+    size = sum(text.nbytes for text in chosen)
+    if everything:
+        size = sum(file.nbytes for file in files_of(cache_root()))
+    check_asking(yes)
+    what = f"{format_count(len(chosen), 'text', 'texts')}, {format_bytes(size)}"
+    if not yes and not typer.confirm(f"Remove {what}?", err=True):
+        out.info("nothing was removed")
+        raise typer.Exit(1)
+    freed = clear(cache_root()) if everything else sum(text.remove() for text in chosen)
+    out.note(f"{format_bytes(freed)} freed")
+
+
+def named(name: str, found: "list[Text]") -> "Text":
+    """The text whose ID begins so; DFlashError for none, UsageError for several."""
+    matches = [text for text in found if text.name.startswith(name.lower())]
+    if not matches:
+        raise DFlashError(f"no text has the ID '{name}'.", hint="`dflash cache list` shows them")
+    if len(matches) > 1:
+        raise UsageError(
+            f"{len(matches)} texts have an ID that begins with '{name}'.",
+            hint="give more of it; `dflash cache list --json` has the whole",
+        )
+    return matches[0]
+
+
+def describe(text: "Text") -> dict[str, Any]:
+    """A text for --json; `used` is in seconds since 1970."""
+    return {
+        "id": text.name,
+        "tokens": text.tokens,
+        "bytes": text.nbytes,
+        "used": round(text.used),
+        **asdict(text.labels),
+    }
+
+
+def cells(text: "Text") -> tuple[str, ...]:
+    """A text as a row of the table."""
+    return (
+        text.name[:NAME_LENGTH],
+        f"{text.tokens:,}",
+        format_bytes(text.nbytes),
+        age(time.time() - text.used),
+        text.labels.target,
+        text.labels.draft or "–",
+    )
+
+
+def age(seconds: float) -> str:
+    """How long ago, in one unit."""
+    for size, one, many in UNITS:
+        if seconds >= size:
+            return f"{format_count(int(seconds // size), one, many)} ago"
+    return "just now"

@@ -1,0 +1,253 @@
+"""The prefix cache of one engine: what was read of all prompts, as far as memory and disk go.
+
+A sequence that begins a prompt takes the longest beginning that is held; one that has read
+something gives it. Both copy, so nobody writes to what is held. Runs in the thread that owns MLX;
+does not know text, or what is computed.
+"""
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.target.caches.target_cache import Snapshot
+
+from .arrays import rows_of, rows_tensors, states_of, states_tensors
+from .disk import Disk
+from .entry import Entry
+from .segment import Layers, Stretch, count_common
+from .tensor_file import Tensor
+from .tree import Tree
+
+BRANCH = 32  # tokens that a snapshot has to save to be taken where two prompts part
+LONGEST = 2048  # tokens of a segment, which is dropped, written and read as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a sequence was given of its prompt: `taken` tokens more than it had read itself.
+
+    `branch`: how many of the prompt's tokens another one has too, where that is more and no layer
+    state is kept there; a snapshot after so many will serve the next such prompt. Else 0.
+    """
+
+    taken: int = 0
+    branch: int = 0
+
+
+class PrefixCache:
+    """Holds at most `limit` bytes in memory, and on `disk` what that has room for; 0 is off."""
+
+    def __init__(self, limit: int = 0, disk: Disk | None = None):
+        self.limit, self.disk = limit, disk
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything from memory."""
+        self.tree = Tree()
+        if self.disk is not None:
+            self.disk.folder.look_again()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.tree.nbytes
+
+    def extend(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> Reuse:
+        """Let a sequence go on with what is held of its prompt, behind what it has of it itself.
+
+        At least the prompt's last token is left to read. With `drafting` nothing is taken that the
+        drafter has not read. What lies on disk is read now, unless `put` has been given it.
+        """
+        if not self.limit or not sequence.shares:
+            return Reuse()
+        start, tokens = len(sequence.tokens), np.array(prompt, np.int32)
+        path, end = self._find(sequence, tokens, start, drafting)
+        while missing := self._missing(path, start, end):
+            for entry in missing:
+                assert self.disk is not None
+                self.put(entry, self.disk.read(entry))
+            path, end = self._find(sequence, tokens, start, drafting)
+        if end > start:
+            self._take(sequence, path, start, end)
+            self._touch(path, end)
+        self.tree.evict(self.limit)
+        shared, reached = path[-1].end if path else 0, len(sequence.tokens)
+        return Reuse(reached - start, shared if shared - reached >= BRANCH else 0)
+
+    def unread(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> list[Entry]:
+        """What `extend` would read from disk; another thread may read it, for `put`."""
+        if self.disk is None or not sequence.shares:
+            return []
+        tokens = np.array(prompt, np.int32)
+        start = count_common(np.array(sequence.tokens, np.int32), tokens)
+        path, end = self._find(sequence, tokens, start, drafting)
+        return self._missing(path, start, end)
+
+    def put(self, entry: Entry, arrays: Mapping[str, Tensor] | None) -> None:
+        """Take what was read of an entry's file; None where it is not there any more."""
+        name = entry.name if entry.kind == "rows" else entry.parent
+        segment = self.tree.segments.get(name)
+        if segment is None:
+            return
+        try:
+            if arrays is None:
+                raise ValueError
+            if entry.kind == "rows":
+                self.tree.set_rows(segment, *rows_of(entry, arrays))
+            else:
+                self.tree.set_states(segment, entry.start, states_of(entry, arrays))
+        except ValueError:
+            if arrays is not None and self.disk is not None:
+                self.disk.drop(entry)  # its arrays are not those of its tokens
+            if entry.kind == "rows":
+                self.tree.forget(segment)
+            else:
+                segment.states.pop(entry.start, None)
+
+    def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
+        """Hold what a sequence has read; where it `ended`, the state after its last token too."""
+        if not self.limit or not sequence.shares or not sequence.tokens:
+            return
+        cache, length = sequence.target_cache, sequence.reusable
+        snapshots = dict[int, Snapshot]()
+        if cache.needs_snapshots:
+            if ended and length == cache.offset:
+                cache.snapshot()
+            snapshots = {n: one for n, one in cache.snapshots_held.items() if n <= length}
+            length = max(snapshots, default=0)
+        if not length:
+            return
+        path = self._cover(sequence, np.array(sequence.tokens[:length], np.int32))
+        for stretch in path:
+            for n, snapshot in snapshots.items():
+                if stretch.segment.start < n <= stretch.end:
+                    self.tree.set_states(stretch.segment, n, snapshot)
+        self._save(path)
+        self.tree.evict(self.limit)
+
+    def _cover(self, sequence: Sequence, tokens: np.ndarray) -> list[Stretch]:
+        """The path of these tokens of a sequence, with segments for what was not held of them."""
+        path = self.tree.walk(tokens)
+        while (start := path[-1].end if path else 0) < len(tokens):
+            end = min(len(tokens), start + LONGEST)
+            rows = sequence.target_cache.copy_rows(start, end)
+            mx.eval(rows)
+            parent = path[-1].segment if path else self.tree.root
+            path.append(Stretch(self.tree.add(parent, start, tokens[start:end], rows), end))
+        drafted = 0 if sequence.draft_cache is None else sequence.draft_cache.offset
+        for segment in (one.segment for one in path if one.end == one.segment.end):
+            if sequence.draft_cache is None or segment.drafted or drafted < segment.end:
+                continue
+            between = segment.start, segment.end
+            target = segment.target or sequence.target_cache.copy_rows(*between)
+            draft = sequence.draft_cache.copy_rows(*between)
+            mx.eval(target, draft)
+            self.tree.set_rows(segment, target, draft)
+        return path
+
+    def _find(
+        self, sequence: Sequence, prompt: np.ndarray, start: int, drafting: bool
+    ) -> tuple[list[Stretch], int]:
+        """The path of a prompt, and how many of its tokens a sequence may go on from.
+
+        The sequence has `start` of them; what has no room in memory is left out.
+        """
+        if self.disk is not None:
+            entries = self.disk.new_entries()
+            for entry in sorted(entries, key=lambda one: (one.kind, one.start)):
+                self.tree.insert(entry)
+        path = self.tree.walk(prompt)
+        size, most = 0, 0
+        for stretch in path:
+            segment = stretch.segment
+            size += segment.size if stretch.end > start else 0
+            if size > self.limit or (drafting and sequence.drafter and not segment.drafted):
+                break
+            most = stretch.end
+        end = sequence.align(min(most, len(prompt) - 1))
+        if sequence.target_cache.needs_snapshots:
+            each = [(n, s.end) for s in path for n in s.segment.states]
+            end = max((n for n, last in each if n <= min(last, end)), default=0)
+        return path, end
+
+    def _missing(self, path: list[Stretch], start: int, end: int) -> list[Entry]:
+        """What of the prompt's tokens from `start` to before `end` is on disk only."""
+        found: list[Entry] = []
+        if end <= start:
+            return found
+        for segment in (s.segment for s in path if s.segment.start < end and s.end > start):
+            if segment.target is None:
+                found.append(segment.entry())
+            states = segment.states.get(end)
+            if states is not None and states.snapshot is None:
+                found.append(segment.states_entry(end))
+        return found
+
+    def _take(self, sequence: Sequence, path: list[Stretch], start: int, end: int) -> None:
+        """Give a sequence that has read `start` tokens those from there to before `end`."""
+        used = [s for s in path if s.segment.start < end and s.end > start]
+        target, draft, tokens = list[Layers](), list[Layers](), list[int]()
+        for segment, last in ((one.segment, one.end) for one in used):
+            between = max(start, segment.start), min(end, last)
+            assert segment.target is not None
+            target.append(segment.cut(segment.target, *between))
+            if segment.draft is not None:
+                draft.append(segment.cut(segment.draft, *between))
+            first, last = (place - segment.start for place in between)
+            tokens += segment.tokens[first:last].tolist()
+        snapshot = None
+        if sequence.target_cache.needs_snapshots:
+            states = used[-1].segment.states[end]
+            states.used, snapshot = used[-1].segment.used, states.snapshot
+        sequence.extend(tokens, target, draft if len(draft) == len(used) else None, snapshot)
+
+    def _save(self, path: list[Stretch]) -> None:
+        """Have what is not on disk written, the beginning first."""
+        if self.disk is None:
+            return
+        for segment in (stretch.segment for stretch in path):
+            if segment.target is not None and not (
+                segment.saved and (segment.saved_draft or segment.draft is None)
+            ):
+                tensors = rows_tensors(segment)
+                if not self.disk.save(segment.entry(), tensors, most_waiting=self.limit):
+                    break
+                segment.saved, segment.saved_draft = True, segment.draft is not None
+            for length, states in segment.states.items():
+                if states.snapshot is not None and not states.saved:
+                    tensors, entry = states_tensors(states.snapshot), segment.states_entry(length)
+                    states.saved = self.disk.save(entry, tensors, most_waiting=self.limit)
+        self._touch(path, path[-1].end)
+
+    def _touch(self, path: list[Stretch], end: int) -> None:
+        """A path is used, on disk too; its beginning last, so that it is removed last."""
+        if self.disk is None:
+            return
+        names = []
+        for segment in (s.segment for s in reversed(path) if s.segment.start < end):
+            if end in segment.states:
+                names.append(segment.states_entry(end).file_name)
+            names.append(segment.entry().file_name)
+        self.disk.touch(names)
+
+
+def read_ahead(
+    prefixes: PrefixCache,
+    call: Callable[..., Any],
+    sequence: Sequence,
+    prompt: Many[int],
+    *,
+    drafting: bool,
+) -> None:
+    """Read in this thread what `extend` would read from disk in the one that `call` runs in.
+
+    So others' answers go on meanwhile.
+    """
+    if prefixes.disk is not None:
+        for entry in call(prefixes.unread, sequence, prompt, drafting=drafting):
+            call(prefixes.put, entry, prefixes.disk.read(entry))
