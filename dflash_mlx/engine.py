@@ -18,6 +18,7 @@ from .drafted import Drafted
 from .drafter.drafter import Drafter
 from .errors import DFlashError, UsageError
 from .kernels.dispatch import EXACT_ROWS
+from .pace import Pace
 from .policies import Policies
 from .policy.policy import Outcome, Policy
 from .prefix_cache.prefix_cache import PrefixCache
@@ -41,7 +42,6 @@ from .types import Block, Plan
 
 PLAIN_STEP = Plan(1)
 CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
-SHARED_CHUNK = 256  # where others wait for it
 
 Plans = dict[Sequence, Piece | Plan]
 Drafts = dict[Sequence, Piece | Draft]
@@ -59,6 +59,7 @@ class Engine:
         self.policies = Policies(target, drafter)
         self.prefixes = PrefixCache()
         self.chunk = CHUNK
+        self._pace = Pace()
         self.passes = self.rows = 0  # of the target so far
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
 
@@ -86,7 +87,9 @@ class Engine:
 
     def _plan(self, sequences: Many[Sequence]) -> Plans:
         """Each sequence reads a piece of its prompt, drafts a block, or takes a plain step."""
-        chunk = self.chunk if len(sequences) == 1 else min(self.chunk, SHARED_CHUNK)
+        reading = sum(1 for s in sequences if s.unread)
+        shared = self.chunk if reading == len(sequences) else min(self.chunk, self._pace.tokens)
+        chunk = -(-shared // max(reading, 1))
         plans: Plans = {
             sequence: sequence.next_piece(chunk) if sequence.unread else PLAIN_STEP
             for sequence in sequences
@@ -265,6 +268,9 @@ class Engine:
 
     def _learn(self, found: Results, drafts: Drafts, chosen: Chosen, seconds: float) -> None:
         """Tell the policies what came of the round; its time, where it was theirs alone."""
+        read = sum(len(draft.tokens) for draft in drafts.values() if isinstance(draft, Piece))
+        if any(isinstance(draft, Draft) for draft in drafts.values()):
+            self._pace.learn(read, seconds)
         for policy, group in by_policy([s for s in found if isinstance(drafts[s], Draft)]):
             done = [
                 Outcome(

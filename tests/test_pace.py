@@ -1,0 +1,48 @@
+"""Whoever waits for a token does not wait long while another's prompt is read."""
+
+import tiny
+
+from dflash_mlx.engine import Engine
+from dflash_mlx.pace import LEAST, MOST, STALL, Pace
+from dflash_mlx.request import Request
+from dflash_mlx.sequence import Sequence
+
+
+def test_pieces_are_as_long_as_the_stall_allows() -> None:
+    """On a machine that reads so many tokens a second, rounds read those of STALL seconds."""
+    for rate in (500, 2_000, 10_000):
+        pace = Pace()
+        for _ in range(12):
+            pace.learn(pace.tokens, 0.004 + pace.tokens / rate)
+        wanted = min(MOST, max(LEAST, STALL * rate))
+        assert 0.85 * wanted <= pace.tokens <= wanted + 1
+        assert pace.tokens / rate <= STALL or pace.tokens == LEAST
+
+
+def test_rounds_that_read_nothing_teach_nothing() -> None:
+    pace = Pace()
+    before = pace.tokens
+    pace.learn(0, 9.0)
+    assert pace.tokens == before
+
+
+def test_prompts_share_what_a_round_may_read() -> None:
+    """Three prompts beside an answer read a third each; alone they share the whole chunk."""
+    target = tiny.make_target("qwen3")
+    engine = Engine(target, None)
+    engine.chunk = 90
+    prompts = [tiny.prompt_of(200, seed) for seed in range(3)]
+    for beside in (False, True):
+        group = [Sequence(target, None) for _ in prompts]
+        for sequence, prompt in zip(group, prompts, strict=True):
+            engine.begin(sequence, Request(tuple(prompt), max_tokens=4, mode="baseline"), -1)
+        answering = Sequence(target, None)
+        if beside:
+            request = Request(tuple(tiny.prompt_of(5)), max_tokens=20, mode="baseline")
+            engine.begin(answering, request, -1)
+            while answering.unread:
+                engine.step([answering])
+            group.append(answering)
+            engine._pace.tokens = 60
+        engine.step(group)
+        assert [len(s.tokens) for s in group[:3]] == [20 if beside else 30] * 3
