@@ -188,7 +188,9 @@ class Engine:
                 hint="shorten the prompt",
             )
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
-        constraint = target.compiler.constrain(request)
+        constraint = target.compiler.constrain(
+            request.grammar, request.going_on_from, request.stop_ids
+        )
         width = self.policies.block_size(request)
         policy = self.policies.of(request, depth=max(len(prompt), len(sequence.tokens)))
         self.stop(sequence)

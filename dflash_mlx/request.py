@@ -74,6 +74,11 @@ class Request:
             )
 
     @property
+    def going_on_from(self) -> tuple[int, ...]:
+        """The tokens behind the messages, by which it is known whether the answer is thinking."""
+        return self.prompt if self.opening is None else self.opening
+
+    @property
     def nodes(self) -> int:
         """The drafts of a tree in the mode ddtree."""
         return TREE_BUDGET if self.tree_budget is None else self.tree_budget

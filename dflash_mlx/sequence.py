@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 
 from .drafter.drafter import Drafter
+from .kv_rows import Rows
 from .policy.belief import Belief
 from .policy.policy import Policy
 from .request import Request
@@ -20,7 +21,6 @@ from .speculation.acceptance import Match
 from .speculation.sampling import HISTORY
 from .speculation.tree import Tree
 from .structure.constraint import Constraint
-from .target.caches.rows import Rows
 from .target.caches.target_cache import Snapshot
 from .target.packed import SequencePass, SequenceRows
 from .target.target import Target

@@ -165,8 +165,7 @@ class Session:
         drafting = self.mode != "baseline"
         read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
-        opening = request.prompt if request.opening is None else request.opening
-        tokenizer = self.pair.target.tokenizer
+        tokenizer, opening = self.pair.target.tokenizer, request.going_on_from
         reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
         reply = Reply(engine, self.sequence, request, reader)
         reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost

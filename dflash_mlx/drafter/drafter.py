@@ -12,8 +12,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.kv_rows import Rows, append_rows, copy_rows
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
-from dflash_mlx.target.caches.rows import Rows, append_rows, copy_rows
 
 from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from dflash_mlx.target.caches.rows import count_rows
+from dflash_mlx.kv_rows import count_rows
 from dflash_mlx.target.caches.target_cache import Snapshot
 
 from .entry import Entry

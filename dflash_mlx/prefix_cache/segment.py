@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from dflash_mlx.target.caches.rows import Rows
+from dflash_mlx.kv_rows import Rows
 from dflash_mlx.target.caches.target_cache import Snapshot
 
 from .entry import ROOT, Entry, name_of

@@ -6,7 +6,7 @@ before the one that owns MLX has to wait for it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from .source import load_llguidance, refused, source_of
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-    from dflash_mlx.request import Request
 
 KEPT = 32  # compiled grammars
 
@@ -57,17 +56,18 @@ class Compiler:
                 self._kept.popitem(last=False)
         return found
 
-    def constrain(self, request: "Request") -> Constraint | None:
-        """What rules a request's answer, at its beginning; None where nothing does. As `compile`.
+    def constrain(
+        self, grammar: Grammar | None, opening: Sequence[int], stop_ids: frozenset[int]
+    ) -> Constraint | None:
+        """What rules an answer at its beginning; None where nothing does. As `compile`.
 
-        Ends of the answer that the target does not know are no ends to the grammar.
+        opening: the tokens that it goes on from. stop_ids: further tokens that end it; ends that
+        the target does not know are no ends to the grammar.
         """
-        if request.grammar is None:
+        if grammar is None:
             return None
-        compiled = self.compile(request.grammar)
-        opening = request.prompt if request.opening is None else request.opening
         lead = lead_after(self._tokenizer, opening)
-        return Constraint(compiled, lead, self._read()[1], self._ends | request.stop_ids)
+        return Constraint(self.compile(grammar), lead, self._read()[1], self._ends | stop_ids)
 
     def _read(self) -> "tuple[LLTokenizer, Masks]":
         """The vocabulary, read once."""

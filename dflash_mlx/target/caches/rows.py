@@ -1,10 +1,10 @@
 """Caches that keep the keys and values of all tokens, plain or quantised."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map
 
 from dflash_mlx.target.tree_pass import TreePass, tree_mask
 
@@ -69,47 +69,6 @@ class AllRows:
     def end_tree(self, cache: Any) -> None:
         """The class makes the masks again."""
         vars(cache).pop("make_mask", None)
-
-
-Rows = tuple[Any, Any]  # keys and values of some tokens of a layer, as its cache holds them
-STEP = 256  # rows by which a cache grows, as mlx-lm's do
-
-
-def copy_rows(cache: Any, start: int, end: int) -> Rows:
-    """Keys and values of the tokens from `start` to before `end`, in arrays of their own."""
-    places = mx.arange(start, end)
-    return tree_map(lambda part: mx.take(part, places, axis=-2), (cache.keys, cache.values))
-
-
-def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
-    """Add such rows, whose tokens follow one another, to a cache; they stay as they are."""
-    held = [] if cache.keys is None else [tree_map(first(cache.offset), arrays_of(cache))]
-    length = cache.offset + sum(count_rows(part) for part in parts)
-    free = STEP - length % STEP
-
-    def join(*arrays: mx.array) -> mx.array:
-        shape = arrays[0].shape
-        room = mx.zeros((*shape[:-2], free, shape[-1]), arrays[0].dtype)
-        return mx.concatenate([*arrays, room], axis=-2)
-
-    cache.keys, cache.values = tree_map(join, *held, *parts)
-    cache.offset = length
-
-
-def first(count: int) -> Callable[[mx.array], mx.array]:
-    """What takes the first `count` rows of an array."""
-    return lambda part: part[..., :count, :]
-
-
-def arrays_of(cache: Any) -> Rows:
-    """Its keys and values, with the free rows behind them."""
-    return cache.keys, cache.values
-
-
-def count_rows(rows: Rows) -> int:
-    """The number of tokens that they are of."""
-    flat: Any = tree_flatten(rows)
-    return flat[0][1].shape[-2]
 
 
 def zero_rows(cache: Any, count: int) -> tuple[Any, Any]:

@@ -16,13 +16,13 @@ from mlx.utils import tree_map
 
 from dflash_mlx.errors import RewindError
 from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
+from dflash_mlx.kv_rows import Rows, append_rows, copy_rows
 from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.target.tree_pass import TreePass
 
 from .adapter import Adapter
 from .kinds import adapter_of, members
 from .recurrent import RecurrentCache
-from .rows import Rows, append_rows, copy_rows
 
 
 @dataclass(frozen=True, slots=True)
