@@ -101,8 +101,11 @@ def start(name: str | None = None) -> Any:
 def test_a_resumed_chat_reads_nothing_again() -> None:
     """Six turns, then another start: the seventh reads its own prompt only."""
     talk = start()
-    for number in range(6):
-        said = talk.ask(f"Tom has {number} apples and buys 7 more. How many apples?")
+    turns = [
+        talk.ask(f"Tom has {number} apples and buys 7 more. How many apples?")
+        for number in range(6)
+    ]
+    said = turns[-1]
     held = said.stats.prompt_tokens + said.stats.generated
     talk.pair.engine.prefixes.disk.wait()
     other = start(talk.file.name)
