@@ -43,8 +43,8 @@ def look_up() -> float:
         start = number * TOKENS // TEXTS
         path = tree.walk(prompt[:start])
         parent = path[-1].segment if path else tree.root
-        tree.add(parent, start, prompt[start : start + TOKENS // TEXTS], ())
-        tree.add(parent, start, dice.integers(50_000, size=50).astype(np.int32) + 50_000, ())
+        tree.add(parent, start, prompt[start : start + TOKENS // TEXTS])
+        tree.add(parent, start, dice.integers(50_000, size=50).astype(np.int32) + 50_000)
     times = []
     for _ in range(20):
         began = time.perf_counter()

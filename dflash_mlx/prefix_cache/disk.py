@@ -88,7 +88,8 @@ class Disk:
                     error.strerror,
                 )
             finally:
-                self._waiting -= nbytes
+                with self._changed:
+                    self._waiting -= nbytes
 
         with self._changed:
             self._waiting += nbytes

@@ -19,7 +19,7 @@ from dflash_mlx.target.caches.target_cache import Snapshot
 from .arrays import rows_of, rows_tensors, states_of, states_tensors
 from .disk import Disk
 from .entry import Entry
-from .segment import Layers, Stretch, count_common
+from .segment import Layers, Segment, Stretch, count_common
 from .tensor_file import Tensor
 from .tree import Tree
 
@@ -104,10 +104,7 @@ class PrefixCache:
         except ValueError:
             if arrays is not None and self.disk is not None:
                 self.disk.drop(entry)  # its arrays are not those of its tokens
-            if entry.kind == "rows":
-                self.tree.forget(segment)
-            else:
-                segment.states.pop(entry.start, None)
+            self.tree.lose(segment, entry)
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
         """Hold what a sequence has read; where it `ended`, the state after its last token too."""
@@ -122,33 +119,44 @@ class PrefixCache:
             length = max(snapshots, default=0)
         if not length:
             return
-        path = self._cover(sequence, np.array(sequence.tokens[:length], np.int32))
+        tokens = np.array(sequence.tokens[:length], np.int32)
+        path = self.tree.walk(tokens)
         for stretch in path:
-            for n, snapshot in snapshots.items():
-                if stretch.segment.start < n <= stretch.end:
-                    self.tree.set_states(stretch.segment, n, snapshot)
-        self._save(path)
+            self._hold(sequence, stretch, snapshots)
+        while (start := path[-1].end if path else 0) < length:
+            end = min(length, start + LONGEST)
+            parent = path[-1].segment if path else self.tree.root
+            segment = self.tree.add(parent, start, tokens[start:end])
+            path.append(Stretch(segment, end))
+            try:
+                self._hold(sequence, path[-1], snapshots)
+            except BaseException:
+                self.tree.forget(segment)  # it has no rows
+                raise
+            self._save([segment])
+            self.tree.evict(self.limit)
+            if segment.name not in self.tree.segments:  # there is no room for more of this text
+                return
+        self._save([stretch.segment for stretch in path])
+        self._touch(path, length)
         self.tree.evict(self.limit)
 
-    def _cover(self, sequence: Sequence, tokens: np.ndarray) -> list[Stretch]:
-        """The path of these tokens of a sequence, with segments for what was not held of them."""
-        path = self.tree.walk(tokens)
-        while (start := path[-1].end if path else 0) < len(tokens):
-            end = min(len(tokens), start + LONGEST)
-            rows = sequence.target_cache.copy_rows(start, end)
-            mx.eval(rows)
-            parent = path[-1].segment if path else self.tree.root
-            path.append(Stretch(self.tree.add(parent, start, tokens[start:end], rows), end))
-        drafted = 0 if sequence.draft_cache is None else sequence.draft_cache.offset
-        for segment in (one.segment for one in path if one.end == one.segment.end):
-            if sequence.draft_cache is None or segment.drafted or drafted < segment.end:
-                continue
-            between = segment.start, segment.end
+    def _hold(
+        self, sequence: Sequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
+    ) -> None:
+        """Have in a segment all that a sequence with tokens of it can give."""
+        segment, cache = stretch.segment, sequence.draft_cache
+        between = segment.start, segment.end
+        drafts = cache is not None and cache.offset >= segment.end and not segment.drafted
+        missing = segment.target is None and not segment.saved
+        if stretch.end == segment.end and (drafts or missing):
             target = segment.target or sequence.target_cache.copy_rows(*between)
-            draft = sequence.draft_cache.copy_rows(*between)
+            draft = cache.copy_rows(*between) if drafts and cache is not None else None
             mx.eval(target, draft)
             self.tree.set_rows(segment, target, draft)
-        return path
+        for length, snapshot in snapshots.items():
+            if segment.start < length <= stretch.end:
+                self.tree.set_states(segment, length, snapshot)
 
     def _find(
         self, sequence: Sequence, prompt: np.ndarray, start: int, drafting: bool
@@ -206,23 +214,25 @@ class PrefixCache:
             states.used, snapshot = used[-1].segment.used, states.snapshot
         sequence.extend(tokens, target, draft if len(draft) == len(used) else None, snapshot)
 
-    def _save(self, path: list[Stretch]) -> None:
+    def _save(self, segments: Many[Segment]) -> None:
         """Have what is not on disk written, the beginning first."""
         if self.disk is None:
             return
-        for segment in (stretch.segment for stretch in path):
-            if segment.target is not None and not (
-                segment.saved and (segment.saved_draft or segment.draft is None)
-            ):
+        room = self.limit // 2  # what waits is held by the writer, in memory or not
+        for segment in segments:
+            assert segment.parent is not None
+            if not (segment.parent.saved or segment.parent is self.tree.root):
+                return
+            whole = segment.saved and (segment.saved_draft or segment.draft is None)
+            if segment.target is not None and not whole:
                 tensors = rows_tensors(segment)
-                if not self.disk.save(segment.entry(), tensors, most_waiting=self.limit):
-                    break
+                if not self.disk.save(segment.entry(), tensors, most_waiting=room):
+                    return
                 segment.saved, segment.saved_draft = True, segment.draft is not None
             for length, states in segment.states.items():
                 if states.snapshot is not None and not states.saved:
                     tensors, entry = states_tensors(states.snapshot), segment.states_entry(length)
-                    states.saved = self.disk.save(entry, tensors, most_waiting=self.limit)
-        self._touch(path, path[-1].end)
+                    states.saved = self.disk.save(entry, tensors, most_waiting=room)
 
     def _touch(self, path: list[Stretch], end: int) -> None:
         """A path is used, on disk too; its beginning last, so that it is removed last."""

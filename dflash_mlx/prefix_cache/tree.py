@@ -31,11 +31,10 @@ class Tree:
             stretch.segment.used = self._time
         return path
 
-    def add(self, parent: Segment, start: int, tokens: np.ndarray, target: Layers) -> Segment:
-        """A new segment that goes on from a token of another."""
+    def add(self, parent: Segment, start: int, tokens: np.ndarray) -> Segment:
+        """A new segment that goes on from a token of another; it has nothing yet."""
         found = Segment(start, tokens, parent, name_of(parent.name, start, tokens))
         self._put(found)
-        self.set_rows(found, target, None)
         return found
 
     def set_rows(self, segment: Segment, target: Layers, draft: Layers | None) -> None:
@@ -84,6 +83,18 @@ class Tree:
             self._unload(one)
             for length in list(one.states):
                 self.forget_states(one, length)
+
+    def lose(self, segment: Segment, entry: Entry) -> None:
+        """The file of an entry is not there any more: what was only there is dropped."""
+        states = segment.states.get(entry.start)
+        if entry.kind == "rows":
+            segment.saved = segment.saved_draft = False
+            if segment.target is None:
+                self.forget(segment)
+        elif states is not None:
+            states.saved = False
+            if states.snapshot is None:
+                self.forget_states(segment, entry.start)
 
     def forget_states(self, segment: Segment, length: int) -> None:
         """Drop states."""
