@@ -31,8 +31,8 @@ record, read, stream = Stats.record, Target.read, Session.stream
 class Scripted(Reader):
     """Reads the tokens, and gives out another text."""
 
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **options)
         text, size = wanted["says"], wanted.get("piece", 20)
         self._parts = [text[at : at + size] for at in range(0, len(text), size)]
 
