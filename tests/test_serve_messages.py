@@ -87,7 +87,8 @@ def check_bundled(asked: Callable[..., Any]) -> None:
         result = api.generate(bundled(), ASKED, sampling=sampling, max_tokens=60)
         assert [block.text for block in found.content] == [result.text]
         assert found.usage.output_tokens == len(result.tokens)
-        assert found.usage.input_tokens == result.stats.prompt_tokens
+        read = found.usage.input_tokens + found.usage.cache_read_input_tokens
+        assert read == result.stats.prompt_tokens
         assert (
             found.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[result.finish_reason]
         )
