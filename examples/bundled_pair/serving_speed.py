@@ -25,13 +25,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import dflash_mlx  # before MLX, whose matrix products on the CPU it makes fast
+
+# isort: split
 import httpx
 import mlx.core as mx
 from text import held_out
 
 from dflash_mlx.hub.resolve import bundled
 
-LEVELS = (1, 2, 4, 8, 16)
 OTHER = (
     "import dflash_mlx, runpy, sys; sys.argv[0] = 'mlx_lm.server'; "
     "runpy.run_module('mlx_lm.server', run_name='__main__')"
@@ -86,6 +88,7 @@ async def ask(http: httpx.AsyncClient, model: str, prompt: str, max_tokens: int)
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
         "temperature": 0,
+        "chat_template_kwargs": {"enable_thinking": False},  # mlx-lm's server thinks unless told
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -128,16 +131,17 @@ async def level(
 def show(rates: dict[str, Any], firsts: dict[str, Any]) -> None:
     """The tables."""
     names = list(rates)
-    print(f"{'clients at once':22}" + "".join(f"{n:>14}" for n in LEVELS))
+    levels = list(rates[names[0]])
+    print(f"{'clients at once':22}" + "".join(f"{n:>14}" for n in levels))
     for name in names:
-        cells = [f"{median(rates[name][n]):.0f} tok/s" for n in LEVELS]
+        cells = [f"{median(rates[name][n]):.0f} tok/s" for n in levels]
         print(f"{name:22}" + "".join(f"{cell:>14}" for cell in cells))
     ours, other = names
-    ratios = [median(rates[ours][n]) / median(rates[other][n]) for n in LEVELS]
+    ratios = [median(rates[ours][n]) / median(rates[other][n]) for n in levels]
     print(f"{'ratio':22}" + "".join(f"{ratio:14.2f}" for ratio in ratios))
     for name in names:
         cells = []
-        for n in LEVELS:
+        for n in levels:
             ordered = sorted(firsts[name][n])
             late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
             cells.append(f"{1e3 * median(ordered):.0f} / {1e3 * late:.0f}")
@@ -150,10 +154,11 @@ def plot(rates: dict[str, Any], file: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
+    levels = list(next(iter(rates.values())))
     for name, found in rates.items():
-        axes.plot(LEVELS, [median(found[n]) for n in LEVELS], marker="o", label=name)
+        axes.plot(levels, [median(found[n]) for n in levels], marker="o", label=name)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(LEVELS, [str(n) for n in LEVELS])
+    axes.set_xticks(levels, [str(n) for n in levels])
     axes.set_xlabel("clients at once")
     axes.set_ylabel("tokens a second, all together")
     axes.set_ylim(bottom=0)
@@ -169,11 +174,13 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--mode", default="auto")
+    parser.add_argument("--levels", default="1,2,4,8,16", help="clients at once")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    needed = options.prompts * len(LEVELS) * (options.repeats + 1)
+    levels = [int(one) for one in options.levels.split(",")]
+    needed = options.prompts * len(levels) * (options.repeats + 1)
     texts = [sample.prompt for sample in held_out(needed)]
-    print(f"{len(set(texts))} prompts", flush=True)
+    print(f"dflash {dflash_mlx.__version__}, {len(set(texts))} prompts", flush=True)
     rates: dict[str, Any] = defaultdict(lambda: defaultdict(list))
     firsts: dict[str, Any] = defaultdict(lambda: defaultdict(list))
     mine, theirs = free_port(), free_port()
@@ -185,13 +192,16 @@ def main() -> None:
         with running([program, *flags], mine) as our_url, running(other, theirs) as their_url:
             ways = {"dflash serve": (our_url, "bundled"), "mlx_lm.server": (their_url, str(copy))}
             for turn in range(options.repeats + 1):
-                for clients in LEVELS:
+                for clients in levels:
                     prompts = [texts.pop() for _ in range(options.prompts)]
                     said = {}
                     for name, (url, model) in ways.items():
-                        seconds, answers = asyncio.run(
-                            level(url, model, prompts, clients, options.max_tokens)
-                        )
+                        try:
+                            seconds, answers = asyncio.run(
+                                level(url, model, prompts, clients, options.max_tokens)
+                            )
+                        except httpx.TransportError:
+                            sys.exit(f"{name} ended at {clients} clients: leave --levels below it")
                         said[name] = [answer.text for answer in answers]
                         if turn:  # the first turn warms up
                             rates[name][clients].append(sum(a.tokens for a in answers) / seconds)
