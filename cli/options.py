@@ -137,7 +137,7 @@ class SamplingOptions:
             "--max-tokens",
             metavar="N",
             min=1,
-            help="Longest answer. [512; in a chat what the context holds]",
+            help="Longest answer. [512; served 4,096; in a chat what the context holds]",
         ),
     ] = None
     stop: Annotated[

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import uvicorn
 
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.http import Connection, listen
+from dflash_mlx.serve.items import Items
 from dflash_mlx.serve.log import RequestLog
+from dflash_mlx.serve.runner import Runner
 from dflash_mlx.serve.settings import Settings
 
 
@@ -60,3 +63,15 @@ def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     finally:
         running.should_exit = True
         thread.join()
+
+
+def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server draw with another "seed", or lose a character of every piece of "text"."""
+    if fault == "seed":
+        choice = Runner._choice
+        monkeypatch.setattr(
+            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
+        )
+    else:
+        write = Items._write
+        monkeypatch.setattr(Items, "_write", lambda self, text: write(self, text[:-1]))

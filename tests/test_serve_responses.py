@@ -1,7 +1,7 @@
 """OpenAI's responses API by its own client: stateless, whole and streamed."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -18,12 +18,11 @@ from scripted_server import (
     server_of,
     transport,
 )
+from serving import plant
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.items import Items, Step
-from dflash_mlx.serve.runner import Runner
 from dflash_mlx.types import SamplingParams
 
 PATH = "/v1/responses"
@@ -134,18 +133,7 @@ def test_another_answer_would_be_seen(
     asked: Callable[..., Any], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check above fails for another seed, and for a piece of text that is lost."""
-    if fault == "seed":
-        choice = Runner._choice
-        monkeypatch.setattr(
-            Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
-        )
-    else:
-        write = Items._write
-
-        def losing(self: Items, text: str) -> Iterator[Step]:
-            return write(self, text[:-1])
-
-        monkeypatch.setattr(Items, "_write", losing)
+    plant(fault, monkeypatch)
     with pytest.raises(AssertionError):
         check_bundled(asked)
 

@@ -40,13 +40,7 @@ class MessagesWriter:
 
     async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
         """The answer as one object."""
-        last: Delta | None = None
-        async with aclosing(self._runner.answer(self._job, choices)) as events:
-            async for found in events:
-                if isinstance(found, Delta):
-                    last = found
-                    list(self._items.add(found))
-        assert last is not None
+        last = await self._items.add_all(self._runner.answer(self._job, choices))
         return {
             **self._head,
             "content": [self._block(item) for item in self._items.all],

@@ -3,11 +3,12 @@
 White space beside a call is no text of its own. Knows no API's words.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
-from .job import Delta
+from .job import Delta, Progress
 
 Kind = Literal["thinking", "text", "call"]
 
@@ -56,6 +57,17 @@ class Items:
             if self._blank and all(item.kind != "call" for item in self.all):
                 yield from self._more("text", self._blank)
             yield from self._close()
+
+    async def add_all(self, events: AsyncGenerator[Delta | Progress]) -> Delta:
+        """Take a whole answer's deltas; the last of them."""
+        last: Delta | None = None
+        async with aclosing(events):
+            async for found in events:
+                if isinstance(found, Delta):
+                    last = found
+                    list(self.add(found))
+        assert last is not None
+        return last
 
     def _text(self, text: str) -> Iterator[Step]:
         if self._open is None or self._open.kind != "text":

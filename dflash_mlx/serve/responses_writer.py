@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from .items import Items, Step
-from .job import Delta, Job, Progress
+from .job import Job, Progress
 from .numbers import progress
 from .openai_responses import ResponsesBody
 from .problem import as_problem
@@ -28,13 +28,7 @@ class ResponsesWriter:
 
     async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
         """The answer as one object."""
-        last: Delta | None = None
-        async with aclosing(self._runner.answer(self._job, choices)) as events:
-            async for found in events:
-                if isinstance(found, Delta):
-                    last = found
-                    list(self._items.add(found))
-        assert last is not None
+        last = await self._items.add_all(self._runner.answer(self._job, choices))
         return self._response.ended(self._items.all, last)
 
     async def stream(self, choices: list[Prepared]) -> AsyncGenerator[bytes]:
