@@ -14,7 +14,7 @@ from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from serving import serving
 from test_session import speaking
 
-from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.chat.tool_calls import reader_of
 
 TEMPLATE = (
     "{% if tools %}[tools]{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}"
@@ -205,7 +205,8 @@ def test_pieces_do_not_matter(step: int, parser: ModuleType) -> None:
     """Text and calls are the same however the answer is cut."""
     call = CALL if parser is json_tools else XML
     said = f"a<b <tool_call>{call}</tool_call> c </tool <tool_call>x</tool_call> d <tool_"
-    reader = ToolReader(tokenizer(parser), [WEATHER])
+    reader = reader_of(tokenizer(parser), [WEATHER])
+    assert reader is not None
     found = [reader.read(said[n : n + step]) for n in range(0, len(said), step)]
     found.append(reader.read("", final=True))
     text = "".join(one.text for one in found)
