@@ -10,6 +10,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .tagged_arguments import TAGGED, Tagged
 from .thinking import HARMONY
 
 NAME = r"([\w.\-]+)"
@@ -33,9 +34,9 @@ class CallFormat:
 
     name: mlx-lm's of the parser, or harmony. starts: what begins calls. end: what ends them; empty
     where nothing does, and calls are as long as the answer or their JSON. head: found behind a
-    start, or with it where `heads_start`; arguments behind it are JSON and come as they are
-    written. parse: text between start and end to a call {"name", "arguments"} or several; None
-    where `head` finds all calls.
+    start, or with it where `heads_start`; arguments behind it come as they are written: JSON, or
+    one by one where `tagged`. parse: text between start and end to a call {"name", "arguments"} or
+    several; None where `head` finds all calls.
     """
 
     name: str
@@ -43,6 +44,7 @@ class CallFormat:
     end: str = ""
     head: re.Pattern[str] | None = None
     heads_start: bool = False
+    tagged: Tagged | None = None
     parse: Callable[..., Any] | None = None
 
 
@@ -56,6 +58,8 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     start, parse = tokenizer.tool_call_start, tokenizer.tool_parser
     if start and parse:
         name = parse.__module__.rpartition(".")[2]
-        head = re.compile(HEADS[name]) if name in HEADS else None
-        return CallFormat(name, (start,), tokenizer.tool_call_end or "", head, parse=parse)
+        tagged = TAGGED.get(name)
+        head = tagged.head if tagged else re.compile(HEADS[name]) if name in HEADS else None
+        end = tokenizer.tool_call_end or ""
+        return CallFormat(name, (start,), end, head, tagged=tagged, parse=parse)
     return HARMONY_CALLS if HARMONY.ids(tokenizer) else None

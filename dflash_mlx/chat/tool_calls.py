@@ -1,18 +1,20 @@
 """Streaming split of an answer into text and calls of tools, in the form of the model.
 
-A call's arguments come as they are written where the model writes them as JSON; else when the call
-has ended, read by mlx-lm's parser. Text that is no call after all stays text. Does not know who
-runs the tools.
+A call's arguments come as they are written, where its format is JSON or one of `tagged_arguments`;
+else when the call has ended, read by mlx-lm's parser. Text that is no call after all stays text.
+Does not know who runs the tools.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from .call_formats import CallFormat, call_format
+from .json_arguments import JsonArguments
+from .tagged_arguments import TaggedArguments
 from .thinking import partial_match
 
 
@@ -38,30 +40,15 @@ class Said:
     parts: tuple[CallPart, ...] = ()
 
 
-@dataclass(slots=True)
-class JsonArguments:
-    """A JSON value that is read as it is written: how deep it is in, and whether in a string."""
+class Arguments(Protocol):
+    """One call's arguments; `rest` is the text behind them when they have `ended`."""
 
-    depth: int = 0
-    quoted: bool = False
-    escaped: bool = False
-    ended: bool = False
+    ended: bool
+    rest: str
 
     def feed(self, text: str) -> str:
-        """The part of a text that belongs to the value."""
-        for place, mark in enumerate(text):
-            if self.escaped:
-                self.escaped = False
-            elif self.quoted:
-                self.escaped, self.quoted = mark == "\\", mark != '"'
-            elif mark == '"':
-                self.quoted = True
-            else:
-                self.depth += (mark in "{[") - (mark in "}]")
-                if not self.depth:
-                    self.ended = True
-                    return text[: place + 1]
-        return text
+        """More text; the JSON that it makes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -73,7 +60,7 @@ class OpenCall:
 
     start: str
     text: str
-    arguments: JsonArguments | None = None
+    arguments: Arguments | None = None
     begun: int = 0
     searched: int = 0
 
@@ -135,22 +122,27 @@ class ToolReader:
         if not found:
             return None
         call.text, self._held = found.string[: found.end()], found.string[found.end() :]
-        call.arguments, call.searched = JsonArguments(), found.end()
+        call.arguments, call.searched = self._arguments(found[1]), found.end()
         call.begun += 1
         self.calls += 1
         return Said(parts=(CallPart(self.calls - 1, found[1]),))
 
-    def _in_arguments(self, call: OpenCall, arguments: JsonArguments) -> Said:
-        """More of the arguments: marks in them are nothing but text."""
+    def _arguments(self, name: str) -> Arguments:
+        form = self.form
+        if form.tagged is None or form.parse is None:
+            return JsonArguments()
+        return TaggedArguments(form.tagged, name, form.parse, self.tools, form.end)
+
+    def _in_arguments(self, call: OpenCall, arguments: Arguments) -> Said:
+        """More of the arguments."""
         more = arguments.feed(self._held)
-        self._held = self._held[len(more) :]
+        self._held = arguments.rest
         if arguments.ended:
             self.closed += 1
-            call.arguments = None
-            call.text, call.searched = "", 0
+            call.text, call.searched, call.arguments = "", 0, None
             if not self.form.end:
                 self._call = None
-        return Said(parts=(CallPart(self.calls - 1, arguments=more),))
+        return Said(parts=(CallPart(self.calls - 1, arguments=more),) if more else ())
 
     def _inside(self, call: OpenCall, final: bool) -> Said | None:
         """Up to the end of the calls; None where more has to come."""
@@ -165,8 +157,8 @@ class ToolReader:
     def _closed(self, call: OpenCall, *, whole: bool = True) -> Said:
         """What is left when calls have ended; `whole` is False where the answer was cut in one."""
         self._call = None
-        if call.begun:  # the rest of a text that was cut may be the beginning of another one
-            return Said("" if whole or call.arguments else call.text)
+        if call.begun:
+            return Said()
         text = call.text.removeprefix(call.start) if self.form.heads_start else call.text
         try:
             found = self.form.parse(text, list(self.tools)) if self.form.parse and whole else None

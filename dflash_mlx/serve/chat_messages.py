@@ -49,6 +49,8 @@ def read_message(message: Any, place: str) -> dict[str, Any]:
             found["reasoning_content"] = thought
         if calls:
             found["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
+            if isinstance(thought, str) and not content:
+                found["thinking"] = thought  # gpt-oss's name; it refuses a text beside it
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
             found[name] = message[name]

@@ -103,7 +103,9 @@ SHAPES = {
         '<function name="NAME">',
         "</function>",
         between=BREAK,
-        tags=Tags('<param name="KEY">', "</param>", ("</param>", "</function>", "<![CDATA[")),
+        tags=Tags(
+            '<param name="KEY">', "</param>", ("</param>", "</function>", "<![CDATA["), nested=""
+        ),
     ),
     "pythonic": Shape(
         "NAME(",

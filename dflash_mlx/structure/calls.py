@@ -2,8 +2,7 @@
 
 Arguments fit their JSON schema, without any that it does not name. Where a family writes them one
 by one they come in the schema's order, a text may be anything that its parser reads as that text,
-and a schema that allows several types is narrowed to one of them. JSON in such an argument could
-have a closing tag in one of its strings, which its parser would misread. Thinking may come first.
+and a schema that allows several types is narrowed to one of them. Thinking may come first.
 """
 
 import json
@@ -135,9 +134,9 @@ class Writer:
                 raise cannot(inner, "its name")
             one = argument_of(value, root, inner)
             read[key] = one.read_as if tags.reads_null is False else {"type": one.type}
-            written = self._value(one, root, tags, inner)
             opens, closes = tags.opens.replace("KEY", key), tags.closes.replace("KEY", key)
-            found.append((f"{self._text(opens)} {written} {self._text(closes)}", key in needed))
+            written = self._value(one, root, tags, inner, closes)
+            found.append((f"{self._text(opens)} {written}", key in needed))
         told = {"type": "object", "properties": read}
         if not tags.between:
             return self._rule(" ".join(a if must else f"({a})?" for a, must in found)), told
@@ -152,20 +151,22 @@ class Writer:
             options.append('""')
         return self._rule(" | ".join(options)), told
 
-    def _value(self, one: Argument, root: dict[str, Any], tags: Tags, place: str) -> str:
-        """One value as its parser reads it."""
-        null = ' | "null"' if one.nullable and one.type != "null" else ""
-        if one.type == "string" and tags.quote is not None:
-            if one.nullable and not tags.reads_null:  # then only JSON is told from text
-                return f"({self._json(one.schema)}{null})"
-            return f"({self._plain(one, tags, place)}{null})"
+    def _value(
+        self, one: Argument, root: dict[str, Any], tags: Tags, place: str, closes: str = ""
+    ) -> str:
+        """One value as its parser reads it, and what closes it."""
+        null = f" | {self._text(f'null{closes}')}" if one.nullable and one.type != "null" else ""
+        # Null beside a text that may be any: then only JSON tells them apart.
+        if one.type == "string" and tags.quote is not None and (tags.reads_null or not null):
+            return f"({self._plain(one, tags, place, closes)}{null})"
         if one.type in ("object", "array") and tags.nested != "json":
             if not tags.nested or one.choices is not None:
                 raise cannot(place, f"it is an {one.type}")
-            return f"({self._own(one, root, tags, place)}{null})"
-        names = ("$defs", "definitions")
-        schema = {**{name: root[name] for name in names if name in root}, **one.schema}
-        return f"({self._json(schema)}{null})"
+            value = self._own(one, root, tags, place)
+        else:
+            names = ("$defs", "definitions")
+            value = self._json({**{n: root[n] for n in names if n in root}, **one.schema})
+        return f"({value} {self._text(closes)}{null})"
 
     def _own(self, one: Argument, root: dict[str, Any], tags: Tags, place: str) -> str:
         """An object or a list in the form of the arguments themselves."""
@@ -178,8 +179,8 @@ class Writer:
         value = self._rule(self._value(item, root, tags, place))
         return f'"[" ({value} ({self._text(tags.between)} {value})*)? "]"'
 
-    def _plain(self, one: Argument, tags: Tags, place: str) -> str:
-        """A string as plain text that its parser gives back as it is."""
+    def _plain(self, one: Argument, tags: Tags, place: str, closes: str) -> str:
+        """A string as plain text that its parser gives back as it is, and what closes it."""
         quote, bare = tags.quote or "", not tags.quote
         if one.choices is not None:
             for value in one.choices:
@@ -187,7 +188,7 @@ class Writer:
                 if any(mark in value for mark in tags.never) or (bare and lost):
                     raise cannot(place, f"the value {value!r:.60}")
             texts = " | ".join(literal(value) for value in one.choices)
-            return f"{self._text(quote)} ({texts}) {self._text(quote)}"
+            return f"{self._text(quote)} ({texts}) {self._text(quote + closes)}"
         parts = ["/(?s:.*)/"]
         marks = "|".join(escaped(mark) for mark in tags.never)
         parts.append(f"~/(?s:.*)({marks})(?s:.*)/")
@@ -205,8 +206,13 @@ class Writer:
             parts.append(f"/{lead}({inner}){ends}/")
         if bare and len(parts) > 2 + tags.reads_null:  # spaces at the ends may be lost
             parts.append(r"~/[ \t\r\n](?s:.*)/ & ~/(?s:.*)[ \t\r\n]/")
-        name = self._rule(" & ".join(parts), terminal=True)
-        return f"{self._text(quote)} {name} {self._text(quote)}"
+        # A text is as long as it can be: one token of the lexer with what ends it, if that is text.
+        first, _, rest = self._text(quote + closes).partition(" ")
+        if first.startswith("<["):
+            first, rest = "", f"{first} {rest}"
+        body = self._rule(" & ".join(parts), terminal=True)
+        name = self._rule(f"{body} {first}", terminal=True) if first else body
+        return f"{self._text(quote)} {name} {rest}"
 
     def _json(self, schema: dict[str, Any]) -> str:
         """A JSON value."""
