@@ -35,9 +35,9 @@ class Tags:
 class Shape:
     """A family's calls: `opens`, calls with `between` among them, `closes`.
 
-    before, after: what stands around one call's arguments. `between` is None where an answer has
-    one call at most. tags: None where arguments are one JSON object. names: an expression for the
-    names of tools.
+    before, after: what stands around one call's arguments; `instead` may stand for `before`.
+    `between` is None where an answer has one call at most. tags: None where arguments are one JSON
+    object. names: an expression for the names of tools.
     """
 
     before: str
@@ -47,6 +47,7 @@ class Shape:
     between: str | None = ""
     tags: Tags | None = None
     names: str = ".+"
+    instead: str = ""
 
 
 JSON_CALL = '{"name": "NAME", "arguments": '
@@ -74,7 +75,10 @@ SHAPES = {
         "<|close|>tools<|sep|>",
     ),
     "harmony": Shape(
-        "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", between=None
+        "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
+        "",
+        between=None,
+        instead=" to=functions.NAME<|channel|>commentary json<|message|>",  # as in its template
     ),
     "qwen3_coder": Shape(
         "<tool_call>\n<function=NAME>\n",

@@ -117,8 +117,10 @@ class Writer:
             arguments = self._json(schema)
         else:
             arguments, read = self._members(schema, schema, shape.tags, f"'{name}'")
-        before, after = (part.replace("NAME", name) for part in (shape.before, shape.after))
-        self._rules.append(f"call_{number}: {self._text(before)} {arguments} {self._text(after)}")
+        befores = [text.replace("NAME", name) for text in (shape.before, shape.instead) if text]
+        before = " | ".join(self._text(text) for text in befores)
+        after = self._text(shape.after.replace("NAME", name))
+        self._rules.append(f"call_{number}: ({before}) {arguments} {after}")
         return {"type": "function", "function": {**function, "parameters": read}}
 
     def _members(
