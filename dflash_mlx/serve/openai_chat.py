@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.structure.grammar import Grammar
@@ -29,7 +30,14 @@ from .sse import event
 from .tool_choice import Tool, chosen_tools
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+FINGERPRINT = f"dflash-{__version__}"
+OTHER_WORD = "use response_format"
 UNSUPPORTED = {
+    "grammar": OTHER_WORD,
+    "json_schema": OTHER_WORD,
+    "guided_json": OTHER_WORD,
+    "structured_outputs": OTHER_WORD,
+    "continue_final_message": "an answer is a message of its own",
     "functions": "use tools",
     "function_call": "use tool_choice",
     "web_search_options": "nothing is searched here",
@@ -71,6 +79,11 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: TemplateFields | None = None
     modalities: list[str] | None = None
     return_progress: bool | None = None
+    grammar: Any = None
+    json_schema: Any = None
+    guided_json: Any = None
+    structured_outputs: Any = None
+    continue_final_message: Any = None
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
@@ -109,11 +122,11 @@ def grammar_of(form: dict[str, Any] | None) -> Grammar | None:
     kind = (form or {}).get("type", "text")
     if form is None or kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and form.get("schema") is None:
         return Grammar("json_object")
-    schema = form.get("json_schema")
-    schema = schema.get("schema") if isinstance(schema, dict) else None
-    if kind != "json_schema" or not isinstance(schema, dict):
+    named = form if kind == "json_object" else form.get("json_schema")  # llama-server's, OpenAI's
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         raise Problem(
             400,
             "response_format must be text, json_object, or json_schema with a schema.",
@@ -164,6 +177,7 @@ class ChatWriter:
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": runner.settings.names[0],
+            "system_fingerprint": FINGERPRINT,
         }
         self._ids: dict[tuple[int, int], str] = {}
 
@@ -209,6 +223,8 @@ class ChatWriter:
         for one in choices:
             yield self._chunk(one.choice, {"role": "assistant", "content": ""})
         last: dict[int, Any] = {}
+        usage_asked = (self._body.stream_options or StreamOptions()).include_usage
+        ended = 0
         async with aclosing(self._runner.answer(self._job, choices)) as events:
             async for found in events:
                 if isinstance(found, Progress):
@@ -218,18 +234,21 @@ class ChatWriter:
                 if line := self._delta(found):
                     yield line
                 if found.finish_reason:
-                    yield self._chunk(found.choice, {}, finish=FINISH[found.finish_reason])
-        stats = [last[number] for number in sorted(last)]
-        options = self._body.stream_options or StreamOptions()
-        ending = {
-            **self._head,
-            "object": "chat.completion.chunk",
-            "choices": [],
-            "timings": timings(stats[0]),
-            "dflash": self._runner.describe(stats),
-        }
-        yield event(ending | ({"usage": usage(stats)} if options.include_usage else {}))
+                    ended += 1
+                    # Only who asks for usage expects a chunk without choices.
+                    told = ended == len(choices) and not usage_asked
+                    more = self._told(last) if told else {}
+                    yield self._chunk(found.choice, {}, FINISH[found.finish_reason], **more)
+        if usage_asked:
+            counts = usage([last[number] for number in sorted(last)])
+            head = {**self._head, "object": "chat.completion.chunk", "choices": []}
+            yield event({**head, "usage": counts, **self._told(last)})
         yield event("[DONE]")
+
+    def _told(self, last: dict[int, Any]) -> dict[str, Any]:
+        """How fast the answers were found, and how."""
+        stats = [last[number] for number in sorted(last)]
+        return {"timings": timings(stats[0]), "dflash": self._runner.describe(stats)}
 
     def _delta(self, delta: Delta) -> bytes | None:
         """One delta as a chunk; None where it adds nothing."""
@@ -258,10 +277,16 @@ class ChatWriter:
         return self._chunk(delta.choice, change, logprobs=self._logprobs(delta.logprobs))
 
     def _chunk(
-        self, choice: int, change: dict[str, Any], *, logprobs: Any = None, finish: Any = None
+        self,
+        choice: int,
+        change: dict[str, Any],
+        finish: str | None = None,
+        *,
+        logprobs: Any = None,
+        **more: Any,
     ) -> bytes:
         one = {"index": choice, "delta": change, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head, "object": "chat.completion.chunk", "choices": [one]})
+        return event({**self._head, "object": "chat.completion.chunk", "choices": [one], **more})
 
     def _progress(self, found: Progress) -> bytes:
         head = {**self._head, "object": "chat.completion.chunk", "choices": []}

@@ -174,18 +174,17 @@ class Runner:
             tokenizer, calls = self.pair.target.tokenizer, job.calls
             reader = None if calls is None else reader_of(tokenizer, calls)
             deltas = Deltas(one.choice, reply, reader, job.one_call)
+            reading = job.progress and not one.choice
             try:
+                if reading:
+                    yield progress_of(reply, began)
                 while not deltas.finish_reason:
-                    block = await asyncio.wrap_future(reply.ask())
-                    read = reply.take(block)
+                    read = reply.take(await asyncio.wrap_future(reply.ask()))
+                    if reading:
+                        yield progress_of(reply, began)
+                        reading = read is None
                     if read is not None:
                         yield deltas.of(read)
-                    elif job.progress and not one.choice:
-                        stats = reply.stats
-                        spent = 1e3 * (time.perf_counter() - began)
-                        yield Progress(
-                            reply.prompt_read, stats.prompt_tokens, stats.cached_tokens, spent
-                        )
             except DFlashError as error:
                 raise of_error(error, asked=False) from error
             finally:
@@ -276,6 +275,12 @@ class Deltas:
             self.finish_reason,
             self._reply.stop,
         )
+
+
+def progress_of(reply: Reply, began: float) -> Progress:
+    """How far a reply's prompt is read, of what was begun at `began`."""
+    spent = 1e3 * (time.perf_counter() - began)
+    return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, spent)
 
 
 async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
