@@ -116,7 +116,8 @@ class Engine:
         passes = {s: self._passes_ahead.pop(s) for s in drafts if s in self._passes_ahead}
         parts = {s: rows_of(s, draft) for s, draft in drafts.items() if s not in passes}
         for group in self._passes_for(parts):
-            passes.update(zip(group, self.target.read([parts[s] for s in group]), strict=True))
+            found = self.target.read([parts[s] for s in group], at_once=True)
+            passes.update(zip(group, found, strict=True))
             self.passes += 1
             self.rows += sum(parts[s].tokens.size for s in group)
         return passes

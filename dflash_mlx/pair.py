@@ -28,6 +28,8 @@ from .prefix_cache.disk import Disk
 from .prefix_cache.folder import Labels, cache_root
 from .prefix_cache.limits import default_limit
 from .prefix_cache.pair_key import pair_key
+from .progress import Progress, silent
+from .proof.build import build
 from .proof.exact import check_exact
 from .proof.results import proven
 from .proof.shapes import Shapes
@@ -69,7 +71,8 @@ def load(
     exact: bool = False,
     cache_ram: int | None = None,
     cache_disk: int = 0,
-    on_download: resolve.Progress | None = None,
+    on_download: Progress | None = None,
+    on_kernels: Progress = silent,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
@@ -79,8 +82,9 @@ def load(
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
     the bits of plain decoding in every mode, also at 16 bits or quantised. `cache_ram` are bytes
     for the prefix cache: None is a quarter of the memory that the models leave, 0 is off; with
-    `cache_disk` bytes it is on disk too and survives a restart. Raises DFlashError when something
-    is missing, damaged, not supported, not exact, or does not fit together.
+    `cache_disk` bytes it is on disk too and survives a restart. `on_download` is called with counts
+    of bytes, `on_kernels` with counts of operations whose kernels are ready. Raises DFlashError
+    when something is missing, damaged, not supported, not exact, or does not fit together.
     """
     check_bits(draft_bits)
     if cache_disk and cache_ram == 0:
@@ -102,7 +106,8 @@ def load(
         if draft_path is not None and draft_config is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
             drafter = load_drafter(draft_path, draft_config, loaded, bits)
-        pair = with_proof(Pair(loaded, drafter, names.target_label, names.draft_label))
+        pair = Pair(loaded, drafter, names.target_label, names.draft_label)
+        prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
         prefixes.limit = default_limit() if cache_ram is None else cache_ram
         if cache_disk:
@@ -123,15 +128,18 @@ def evaluate(model: nn.Module) -> None:
     mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
 
 
-def with_proof(pair: Pair) -> Pair:
-    """The pair, whose kernels are those that are right and fast at its shapes on this machine.
+def prepare_kernels(pair: Pair, on_kernels: Progress) -> None:
+    """Leave a pair those kernels that are right and fast at its shapes here, and build them.
 
     DFlashError where it is to be exact and is not.
     """
-    pair.target.kernels = proven(pair.target.kernels, lambda: Shapes.of(pair.target, pair.drafter))
-    if pair.target.kernels.exact:
-        check_exact(pair.target, pair.target_name)
-    return pair
+    target = pair.target
+    if target.kernels.launcher is not None:
+        shapes = Shapes.of(target, pair.drafter)
+        target.kernels = proven(target.kernels, shapes, on_kernels=on_kernels)
+        build(target.kernels, shapes, on_kernels=on_kernels)
+    if target.kernels.exact:
+        check_exact(target, pair.target_name)
 
 
 def with_drafter(
@@ -139,7 +147,8 @@ def with_drafter(
     draft: str | Path | None = None,
     *,
     draft_bits: int | None = None,
-    on_download: resolve.Progress | None = None,
+    on_download: Progress | None = None,
+    on_kernels: Progress = silent,
 ) -> Pair:
     """The same loaded target with another drafter, or with its known one; raises as `load`.
 
@@ -156,7 +165,8 @@ def with_drafter(
         bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
         drafter = load_drafter(path, config, pair.target, bits)
         try:
-            other = with_proof(Pair(pair.target, drafter, pair.target_name, names.draft_label))
+            other = Pair(pair.target, drafter, pair.target_name, names.draft_label)
+            prepare_kernels(other, on_kernels)
         except BaseException:
             pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())
             raise

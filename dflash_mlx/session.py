@@ -19,7 +19,8 @@ from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
 from .prefix_cache.prefix_cache import read_ahead
-from .reply import Progress, Reply
+from .progress import Progress, silent
+from .reply import Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
@@ -42,10 +43,6 @@ class Prompted:
     request: Request
     snapshots_at: tuple[int, ...]
     split: bool = True
-
-
-def silent(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
 
 
 class Session:

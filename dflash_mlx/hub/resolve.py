@@ -8,10 +8,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.progress import Progress
 
 from . import registry
 from .cache import cached_folder
-from .download import Progress, download
+from .download import download
 
 BUNDLED = "bundled"
 

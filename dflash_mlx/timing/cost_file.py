@@ -22,7 +22,7 @@ from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.target.target import Target
 
-FORMAT = 4
+FORMAT = 5
 KEPT = 64  # entries of the file
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 

@@ -22,9 +22,10 @@ WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
 
 
 class Job(NamedTuple):
-    """What to time: "plain", "draft" or "chain", rows of all its sequences.
+    """What to time: "plain", "draft", "chain" or "look", rows of all its sequences.
 
-    A plain step is one of many; a chain is a whole round, its draft included.
+    A plain step is one of many. A chain is a whole round, its draft included, and a look is one
+    that reads the drafter's confidence before the verify.
     """
 
     kind: str
@@ -46,11 +47,12 @@ def survey(
     run in turn, and the shortest time of each counts: other work on the machine only adds. Passes
     wider than a block, which only batches use, come last. When the `budget` (seconds on `clock`, or
     plain steps if those take longer) is spent on runs that count, or `BUILDING` on first ones, jobs
-    that were not begun are left out; a plain step, a draft and the widest chain never are. Amid
-    other work it takes at most `LATE` budgets.
+    that were not begun are left out; a plain step, a draft and the widest chain never are.
+    Amid other work it takes at most `LATE` budgets.
     """
     times, quickest = dict[Job, float](), dict[Job, float]()  # what `run` said, and the clock
     plain, draft, widest = Job("plain", 1), Job("draft", block_size), Job("chain", block_size)
+    look = Job("look", block_size)
     second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)] * batch
     narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
     wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size] * batch
@@ -73,7 +75,7 @@ def survey(
         return not late and spent + quickest.get(job, quickest[widest]) < seconds_of(budget)
 
     needed = [plain, draft, widest]
-    for job in [*needed, *[*narrow, *second, *needed] * RUNS, *wide * RUNS]:
+    for job in [*needed, *[*narrow, look, *second, *needed] * RUNS, *wide * RUNS]:
         if job not in needed[len(times) :] and not fits(job):
             continue
         if job not in quickest:
@@ -94,7 +96,9 @@ def survey(
     # No verify is quicker than a plain step: where it seems so, other work was in the way.
     knots = {rows: max(times[plain], s - times[draft]) for rows, s in sorted(chains.items())}
     found = ((1, times[plain]), *knots.items())
-    return Costs(times[plain], times[draft], found, sequence=sequence, block=block)
+    # Nothing hides less than all of a draft.
+    read = min(times[draft], max(0.0, times.get(look, math.inf) - times[widest]))
+    return Costs(times[plain], times[draft], found, read=read, sequence=sequence, block=block)
 
 
 def warm_up(run: Callable[[Job], float], job: Job) -> None:

@@ -14,7 +14,7 @@ from dflash_mlx.hub.memory import cache_bytes, working_set
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.acceptance import Match
-from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.speculation.drafts import Draft, DraftBlock
 from dflash_mlx.target.packed import SequencePass
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
@@ -48,7 +48,8 @@ class Scratch:
     def run(self, job: Job) -> float:
         """Seconds of one job, its rows shared evenly; afterwards the sequences are as before.
 
-        "plain" is a step among others, "draft" a block by itself, "chain" a whole round.
+        "plain" is a step among others, "draft" a block by itself, "chain" a whole round, "look" one
+        that reads the drafter's confidence before the verify is built.
         """
         some = self._sequences[: job.sequences]
         for sequence in some:  # what the round before committed waits for the drafter
@@ -58,11 +59,15 @@ class Scratch:
         if job.kind == "plain":
             return self._plain_steps(some[0])
         began = time.perf_counter()
-        drafts = self._draft(some)
+        blocks = self._draft(some)
+        drafts = [self._rule.draft(block, []).tokens for block in blocks]
         if job.kind == "draft":
             mx.eval(drafts)
             return time.perf_counter() - began
+        said = [block.confidence() for block in blocks] if job.kind == "look" else []
         mx.async_eval(drafts)
+        for read in said:
+            read()
         self._verify_and_commit(some, job.rows // len(some))
         seconds = time.perf_counter() - began
         for sequence in some:
@@ -87,11 +92,10 @@ class Scratch:
         sequence.rewind(self._depth)
         return seconds
 
-    def _draft(self, some: list[Sequence]) -> list[mx.array]:
-        """The drafts of a block each; evaluates nothing."""
+    def _draft(self, some: list[Sequence]) -> list[DraftBlock]:
+        """A block each; evaluates nothing."""
         caches = [s.draft_cache for s in some if s.draft_cache is not None]
-        blocks = self._drafter.draft(caches, self._ids(len(some)), self._block_size)
-        return [self._rule.draft(block, []).tokens for block in blocks]
+        return self._drafter.draft(caches, self._ids(len(some)), self._block_size)
 
     def _verify_and_commit(self, some: list[Sequence], rows: int) -> None:
         """The rest of a round; half of each chain is kept, whatever the target says."""
@@ -105,18 +109,11 @@ class Scratch:
             if sequence.target_cache.needs_snapshots:  # states are replayed, which takes time
                 mx.eval(sequence.target_cache.state)
 
-    def building(self, rows: int) -> float:
-        """Seconds in which the host builds the graph of a verify, without computing it."""
-        began = time.perf_counter()
-        self._verify(self._sequences[:1], rows)
-        took = time.perf_counter() - began
-        self._sequences[0].target_cache.rewind(self._depth)
-        return took
-
     def _verify(self, some: list[Sequence], rows: int) -> list[SequencePass]:
         anchor, *drafts = self._ids(rows)
         tokens = mx.array(drafts, dtype=mx.int32)
-        return self._target.read([s.rows(mx.array([anchor]), tokens) for s in some])
+        parts = [s.rows(mx.array([anchor]), tokens) for s in some]
+        return self._target.read(parts, at_once=True)
 
     def _ids(self, count: int) -> list[int]:
         """Different tokens: rows of a mixture of experts must not all go to the same."""
@@ -152,7 +149,5 @@ def measure(
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)
     costs = survey(scratch.run, block_size, batch=True, budget=budget)
-    # A verify is built while the drafter runs, and after it where the host waits for the drafts.
-    graph = min(scratch.building(block_size) for _ in range(5))
     mx.clear_cache()
-    return replace(costs, read=min(costs.draft, graph), depth=depth)
+    return replace(costs, depth=depth)
