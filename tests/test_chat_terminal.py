@@ -627,7 +627,7 @@ def test_pipes(tmp_path: Path) -> None:
         (b"caf\xe9\n", (), 2, "standard input is not UTF-8 text."),
         (b"hi\n", ("--resume",), 1, "there is no saved chat yet."),
         (b"hi\n", ("--resume", "nowhere"), 1, "there is no saved chat 'nowhere'."),
-        (b"hi\n", ("nowhere",), 2, "'nowhere' is not expected here."),
+        (b"hi\n", ("no", "quotes"), 2, "'quotes' is not expected here."),
     ],
 )
 def test_wrong_use(

@@ -12,8 +12,6 @@ from typing import Annotated
 
 import typer
 
-from dflash_mlx.errors import UsageError
-
 from ..cache_options import CacheOptions, finish_writing
 from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
@@ -31,15 +29,16 @@ from ..terminal.key_reader import KeyReader
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
 from ..terminal.suspend import suspendable
-from ..terminal.tty_modes import unseen_keys
+from ..terminal.tty_modes import terminal_as_stdin, unseen_keys
 from ..terminal.type_ahead import TypeAhead
 from ..thinking import check_thinking, resolve_thinking
 from . import transcript
+from .commands import escape
 from .dialogue import Dialogue, DisplaySettings
 from .file_actions import show_loaded
 from .header import show_header
 from .loop import chat_loop
-from .start import can_keep_history, latest_chat_name, read_piped_prompt, resolve_pair
+from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
 from .transcript import Chat
 
@@ -47,13 +46,18 @@ from .transcript import Chat
 @option_groups
 def chat(
     ctx: typer.Context,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[NAME]", help="The saved chat that --resume goes on with."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] [PROMPT]", help="The chat that --resume goes on with; a first prompt."
+        ),
     ] = None,
     *,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
+    ] = False,
+    latest: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
     ] = False,
     demo: Annotated[
         bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
@@ -72,30 +76,25 @@ def chat(
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
 
-    /help lists the commands. With standard input redirected it is one prompt: the answer goes to
+    /help lists the commands. Text on standard input is the first prompt, or follows it; the chat
+    then goes on at the terminal. With stdout redirected, too, there is one answer: it goes to
     stdout and nothing else does.
     """
     out = Output(quiet=display_options.quiet, plain=display_options.plain)
-    if name is not None and not resume:
-        raise UsageError(
-            f"'{name}' is not expected here.",
-            hint=f"--resume {name} goes on with a saved chat; `dflash generate` answers one prompt",
-        )
-    interactive = sys.stdin is not None and sys.stdin.isatty()
+    piped = sys.stdin is None or not sys.stdin.isatty()
+    begins = read_beginning(words or [], resume=resume, latest=latest, piped=piped)
+    interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
     if interactive and not no_history:
         no_history = not can_keep_history(out)
-    piped_prompt = "" if interactive else read_piped_prompt()
-    saved = None
-    if resume:
-        name = name or latest_chat_name()
-        saved = transcript.load(name)
+    saved = None if begins.name is None else transcript.load(begins.name)
     params = sampling_options.params()
     model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
     if no_history and cache_options.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         cache_options = replace(cache_options, cache_disk=0)
-    keys = KeyReader(TypeAhead(), lambda: out.redraw and out.redraw(), paste_marks(out))
-    out.footer = partial(keys.typed.lines, ascii=out.ascii)
+    typed = TypeAhead()
+    keys = KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
+    out.footer = partial(typed.lines, ascii=out.ascii)
     with ExitStack() as context:
         if interactive:
             context.enter_context(unseen_keys())
@@ -118,7 +117,7 @@ def chat(
             model_options.tree_budget,
         )
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
-        autosaves = not no_history and (interactive or resume)
+        autosaves = not no_history and (interactive or saved is not None)
         dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
         dialogue.chat = Chat(system=prompt_options.system)
         state = ChatState(dialogue, out, model_options, cache_options, keys=keys)
@@ -126,18 +125,20 @@ def chat(
             show_header(dialogue, load_seconds)
         else:
             out.warn(*kernel_warnings(pair.target.kernels))
-        if saved is not None and name is not None:
-            dialogue.load(name)
+        if saved is not None and begins.name is not None:
+            dialogue.load(begins.name)
             if prompt_options.system is not None:
                 dialogue.chat = replace(dialogue.chat, system=prompt_options.system)
             if interactive:
-                show_loaded(state, name, saved)
+                show_loaded(state, begins.name, saved)
                 state.print_line("")
         try:
             if interactive:
+                if begins.prompt:
+                    typed.messages.appendleft(escape(begins.prompt, everything=begins.piped))
                 chat_loop(state, keys, no_history=no_history)
             else:
-                answer_piped_prompt(state, piped_prompt)
+                answer_piped_prompt(state, begins.prompt)
         finally:
             finish_writing(getattr(state.dialogue, "pair", None), out)
 

@@ -3,6 +3,7 @@
 Knows terminal flags and the signals that end a program, not what is typed.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -38,6 +39,19 @@ def seen_lines() -> Iterator[None]:
 
     with changed_flags(lambda flags: (flags[0] | ICRNL, flags[1] | ECHO | ICANON)):
         yield
+
+
+def terminal_as_stdin() -> bool:
+    """Make the terminal on stdout standard input, too; False when there is none."""
+    try:
+        # Not /dev/tty: macOS cannot wait for keys there.
+        terminal = os.open(os.ttyname(sys.stdout.fileno()), os.O_RDWR | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return False
+    os.dup2(terminal, 0)
+    os.close(terminal)
+    sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
+    return True
 
 
 def exit_on_signal(number: int, _: Any) -> None:
