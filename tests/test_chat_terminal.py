@@ -326,7 +326,7 @@ def test_a_paste_is_one_prompt(chat: ChatTerminal, size: tuple[int, int]) -> Non
 
 
 def test_new_lines_and_typing_ahead(chat: ChatTerminal) -> None:
-    """Alt-Enter and Ctrl-J make lines. Keys during an answer are not seen before the prompt."""
+    """Alt-Enter and Ctrl-J make lines. A line typed during an answer is the next prompt's start."""
     chat.answers(says="Fine.\n")
     chat.send("one\x1b\rtwo\nthree")
     chat.wait_until(lambda: chat.cursor_line() == "  three", "three lines")
@@ -338,7 +338,6 @@ def test_new_lines_and_typing_ahead(chat: ChatTerminal) -> None:
     chat.wait_for(r"\d+ tok · ")
     chat._write("typed ähead".encode())
     chat.wait_for(r"prompt \d+ new")
-    assert "typed" not in chat.raw[: chat.raw.rindex("prompt")][-4000:]
     chat.prompted("typed ähead")
     chat.send(" and on\r")
     chat.wait_for(r"prompt \d+ new")
@@ -628,7 +627,7 @@ def test_pipes(tmp_path: Path) -> None:
         (b"caf\xe9\n", (), 2, "standard input is not UTF-8 text."),
         (b"hi\n", ("--resume",), 1, "there is no saved chat yet."),
         (b"hi\n", ("--resume", "nowhere"), 1, "there is no saved chat 'nowhere'."),
-        (b"hi\n", ("nowhere",), 2, "'nowhere' is not expected here."),
+        (b"hi\n", ("no", "quotes"), 2, "'quotes' is not expected here."),
     ],
 )
 def test_wrong_use(

@@ -21,6 +21,7 @@ dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
+external_editor = import_module("dflash_mlx.cli.terminal.external_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.thinking")
@@ -453,13 +454,13 @@ def test_the_external_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script.chmod(0o755)
     monkeypatch.setenv("EDITOR", f"'{script}' --wait")
     monkeypatch.delenv("VISUAL", raising=False)
-    assert line_editor.edit_externally("text") == "text more"
+    assert external_editor.edit_externally("text") == "text more"
     monkeypatch.setenv("VISUAL", "false")
     with pytest.raises(DFlashError, match="ended with 1"):
-        line_editor.edit_externally("text")
+        external_editor.edit_externally("text")
     monkeypatch.setenv("VISUAL", "/no/such/editor")
     with pytest.raises(DFlashError, match="cannot be used"):
-        line_editor.edit_externally("text")
+        external_editor.edit_externally("text")
 
 
 def test_the_history_file_is_private(tmp_path: Path) -> None:

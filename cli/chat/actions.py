@@ -234,7 +234,8 @@ def undo(state: ChatState, _: str) -> None:
 def edit_last(state: ChatState, _: str) -> None:
     """`/edit`: keeps the old turn when the text comes back empty or unchanged."""
     turn, _earlier = state.dialogue.split_last_turn()
-    text = state.edit(turn.prompt).strip()
+    with state.terminal_for_others():
+        text = state.edit(turn.prompt).strip()
     if not text or text == turn.prompt.strip():
         state.print_line("  nothing was changed", "dim")
         return

@@ -171,6 +171,12 @@ def unescape(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
+def escape(text: str, *, everything: bool) -> str:
+    """A text that `unescape` gives back; without `everything` a command stays one."""
+    escaped = text.startswith("//") or (everything and is_command(text))
+    return "/" + text if escaped else text
+
+
 def dispatch(state: ChatState, text: str) -> None:
     """Run a slash command; UsageError when it is unknown or used wrongly."""
     word, *rest = text.split(maxsplit=1)

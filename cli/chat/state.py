@@ -1,11 +1,14 @@
 """The state that slash commands act on: conversation, output and model options."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ..cache_options import NO_CACHE, CacheOptions
 from ..options import ModelOptions
-from ..terminal.line_editor import KEYS, edit_externally
+from ..terminal.external_editor import edit_externally
+from ..terminal.key_reader import KeyReader
+from ..terminal.line_editor import KEYS
 from ..terminal.output import Output, stderr_columns
 from ..terminal.wrapping import wrap_hanging
 from .dialogue import Dialogue
@@ -20,6 +23,11 @@ class ChatState:
     model_options: ModelOptions
     cache_options: CacheOptions = NO_CACHE
     edit: Callable[[str], str] = edit_externally
+    keys: KeyReader | None = None  # reads what is typed while a command runs
+
+    def terminal_for_others(self) -> AbstractContextManager[None]:
+        """Inside, another program may read the terminal."""
+        return nullcontext() if self.keys is None else self.keys.paused()
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print one line for the user."""
