@@ -4,8 +4,9 @@ Does not know how text is displayed or how tokens are generated.
 """
 
 import json as jsonlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,10 @@ from dflash_mlx.errors import UsageError
 from .answer import INTERRUPTED, Answer, answer_prompt
 from .answer_view import JsonView, LiveView, PlainView, stats_line
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
+from .chat.chat_file import ChatFile
+from .chat.messages import chat_messages, with_turn
+from .chat.start import latest_chat_name, with_saved_pair
+from .chat.transcript import Chat
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
@@ -35,6 +40,9 @@ from .terminal.output import Output
 from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
 
+if TYPE_CHECKING:
+    from dflash_mlx import Pair
+
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
 LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 20
@@ -55,6 +63,12 @@ def generate(
     cache_options: CacheOptions,
     sampling_options: SamplingOptions,
     prompt_options: PromptOptions,
+    latest: Annotated[
+        bool,
+        typer.Option(
+            "--continue", "-c", help="Go on with the chat that was saved last, and save it."
+        ),
+    ] = False,
     raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
     schema: Annotated[
         str | None,
@@ -80,10 +94,16 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    request = prompt_messages(read_prompt(prompt, file), prompt_options.system, raw=raw)
+    text = read_prompt(prompt, file)
+    request = prompt_messages(text, prompt_options.system, raw=raw)
+    saved = ChatFile()
+    if latest:
+        request = going_on(saved, text, prompt_options.system, raw=raw, compare=compare)
     structure = read_grammar(schema, grammar)
     params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
     model_options = resolve_models(ctx, model_options)
+    if saved.held is not None:
+        model_options = with_saved_pair(model_options, saved.held)
     if compare and model_options.no_draft:
         baseline_flag = (
             "--mode baseline" if option_source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
@@ -134,6 +154,9 @@ def generate(
             raise KeyboardInterrupt
         if compare and answer.finish_reason != INTERRUPTED:
             baseline = baseline_answer(pair, request, out, interrupt, **options)
+    if saved.held is not None and answer.tokens:
+        chat = replace(saved.held, system=prompt_options.system or saved.held.system)
+        keep_turn(saved, with_turn(chat, text, answer), pair, out)
     comparison = None
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
         comparison = Comparison(answer, baseline, sampled=not params.greedy)
@@ -151,6 +174,26 @@ def generate(
     finish_writing(pair, out)
     if INTERRUPTED in (answer.finish_reason, baseline and baseline.finish_reason):
         raise typer.Exit(130)
+
+
+def going_on(
+    saved: ChatFile, text: str, system: str | None, *, raw: bool, compare: bool
+) -> list[dict[str, str]]:
+    """The messages of the chat that was saved last, which `saved` then holds, and the prompt."""
+    for flag, given in (("--raw", raw), ("--compare", compare)):
+        if given:
+            raise UsageError(
+                f"--continue and {flag} do not go together.", hint="leave one of them out"
+            )
+    chat = saved.load(latest_chat_name())
+    return chat_messages(replace(chat, system=system or chat.system), text)
+
+
+def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:
+    """Save a chat with its new turn, and say so when that is under another name."""
+    _, left = saved.save(replace(chat, model=pair.target_name, draft=pair.draft_name))
+    if left is not None:
+        out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
 
 
 def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:

@@ -432,6 +432,8 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/save mine", r"saved in\s[^›]*mine\.json"),
         (f"/export {tmp_path}/chat.md", "written to"),
         ("/copy", "copied"),
+        ("/history", "› Next question"),
+        ("/fork", "goes on as mine-2; mine stays as it is"),
         ("/undo", "forgotten: Next question"),
         ("/load mine", "mine: "),
         ("/clear", "new conversation"),
@@ -481,7 +483,8 @@ def test_resume_history_and_leaving(shared: Shared, start: Callable[..., ChatTer
     chat = start("--resume", folder=shared.folder, columns=40, rows=12)
     chat.wait_for("1 turn")
     chat.prompted()
-    assert "last prompt: Next question" in chat.screen_text()
+    assert "› Next question: Which day" in chat.screen_text()
+    assert "is Thursday." in chat.screen_text()
     assert max(map(len, chat.screen_text().splitlines())) <= 40
     chat.send("\x1b[A")
     chat.wait_until(lambda: "ednesday?" in chat.cursor_line(), "the last prompt")

@@ -18,6 +18,7 @@ from dflash_mlx.pair import Pair
 
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+messages = import_module("dflash_mlx.cli.chat.messages")
 interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -202,7 +203,7 @@ def test_system(state: Any, use: Callable[[str], str]) -> None:
     state.dialogue.ask("hi")
     use("/system Be\nbrief.")
     assert use("/system") == "  Be\nbrief."
-    assert dialogue.chat_messages(state.dialogue.chat, "x")[0]["content"] == "Be\nbrief."
+    assert messages.chat_messages(state.dialogue.chat, "x")[0]["content"] == "Be\nbrief."
     assert len(state.dialogue.chat.turns) == 1
     use("/clear")
     assert state.dialogue.chat == transcript.Chat(system="Be\nbrief.")
@@ -273,7 +274,7 @@ def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
     with pytest.raises(UsageError, match="a saved chat 'kept' already"):
         use("/save kept")
     assert "kept" in use("/load")
-    assert "last prompt: two" in use("/load kept")
+    assert "› two" in use("/load kept")
     assert [turn.prompt for turn in state.dialogue.chat.turns] == ["one", "two"]
 
 

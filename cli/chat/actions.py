@@ -20,7 +20,8 @@ from ..loading import add_drafter, fetch_pair, load_downloaded
 from ..modes import in_bits
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
-from .dialogue import LEAVE_WINDOW, chat_messages
+from .dialogue import LEAVE_WINDOW
+from .messages import chat_messages
 from .state import ChatState, shorten
 from .stats_page import stats_page
 

@@ -146,6 +146,18 @@ COMMANDS = (
         arguments=file_actions.saved_chats,
     ),
     Command(
+        "fork",
+        "[name]",
+        "go on in a copy of the chat; this one stays",
+        file_actions.fork_chat,
+    ),
+    Command(
+        "history",
+        "[turns]",
+        "show what was said, or the last turns of it",
+        file_actions.show_history,
+    ),
+    Command(
         "export",
         "file.md",
         "write the chat as Markdown",

@@ -33,6 +33,12 @@ class ChatState:
         """Print one line for the user."""
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 
+    def print_styled(self, line: str) -> None:
+        """Print a line with escape sequences for the user, on a terminal that takes them."""
+        from rich.text import Text
+
+        self.out.console.print(Text.from_ansi(line), soft_wrap=True)
+
     def show_keys(self) -> None:
         """Print the keys and what they do."""
         width = max(len(keys) for keys, _ in KEYS) + 2

@@ -87,7 +87,26 @@ def chat_names() -> list[str]:
         return 0
 
     folder = data_path() / "chats"
-    return [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+    stems = [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+    return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
+
+
+def check_exists(name: str) -> None:
+    """DFlashError when no chat has this name."""
+    if not chat_path(name).exists():
+        raise missing_error(name)
+
+
+def remove(name: str) -> None:
+    """Remove a chat; DFlashError when that fails."""
+    path = chat_path(name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DFlashError(
+            f"the chat '{path}' cannot be removed ({error.strerror}).",
+            hint="check the folder's permissions",
+        ) from None
 
 
 def save(name: str, chat: Chat) -> Path:
@@ -135,10 +154,7 @@ def load(name: str) -> Chat:
     try:
         document = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
     except FileNotFoundError:
-        raise DFlashError(
-            f"there is no saved chat '{name}'.",
-            hint=f"saved chats: {summarise_names(chat_names())}",
-        ) from None
+        raise missing_error(name) from None
     except OSError as error:
         raise DFlashError(
             f"the chat '{path}' cannot be read ({error.strerror}).", hint="check its permissions"
@@ -153,6 +169,13 @@ def load(name: str) -> Chat:
         with suppress(KeyError, TypeError):
             return chat_from_json(document)
     raise damaged_error(path)
+
+
+def missing_error(name: str) -> DFlashError:
+    """The error for a name that no chat has."""
+    return DFlashError(
+        f"there is no saved chat '{name}'.", hint=f"saved chats: {summarise_names(chat_names())}"
+    )
 
 
 def damaged_error(path: Path) -> DFlashError:

@@ -15,6 +15,7 @@ from .live_region import truncate
 from .multiline import continued
 from .output import Output, strip_control
 from .type_ahead import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead
+from .wrapping import excerpt
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
@@ -110,10 +111,8 @@ class LineEditor:
 
     def _excerpt(self, lines: list[str], columns: int) -> list[str]:
         """The first lines and the last line of a long text, each on one row."""
-        if left_out := max(len(lines) - 4, 0):
-            lines = [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
         rows = []
-        for line in lines:
+        for line in excerpt(lines):
             line = strip_control(line).replace("\t", " ")
             shown = truncate(line, columns)
             shown += "…" if shown != line else ""
