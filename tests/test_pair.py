@@ -122,7 +122,6 @@ def test_missing_things(folders: Any, tmp_path: Path) -> None:
     refused("no folder", target, tmp_path / "nowhere")
     refused("no folder", "./nowhere", draft)
     refused("no folder", "word", draft)
-    refused("no DFlash drafter is known", target)
     (tmp_path / "empty").mkdir()
     refused(r"no config\.json", tmp_path / "empty", draft)
     refused(r"no config\.json", target, tmp_path / "empty")
