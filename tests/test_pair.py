@@ -122,6 +122,8 @@ def test_missing_things(folders: Any, tmp_path: Path) -> None:
     refused("no folder", target, tmp_path / "nowhere")
     refused("no folder", "./nowhere", draft)
     refused("no folder", "word", draft)
+    (tmp_path / "model.gguf").touch()
+    refused("a GGUF file", tmp_path / "model.gguf", draft)
     (tmp_path / "empty").mkdir()
     refused(r"no config\.json", tmp_path / "empty", draft)
     refused(r"no config\.json", target, tmp_path / "empty")

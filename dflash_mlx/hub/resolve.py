@@ -100,6 +100,11 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
+    if path.suffix == ".gguf" and path.is_file():
+        raise DFlashError(
+            f"'{name}' is a GGUF file, and a folder is needed.",
+            hint="examples/smollm2/convert.py in the clone makes one of a Llama-like model",
+        )
     if not is_hub_id(name):
         raise DFlashError(
             f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
