@@ -57,8 +57,8 @@ def speculation_json(
     stats: "Stats", session: "Session", options: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Draft counts and acceptance; None without a drafter."""
-    drafter, mode = session.pair.drafter, session.mode
-    if drafter is None or mode == "baseline":
+    pair, mode = session.pair, session.mode
+    if not pair.drafts or mode == "baseline":
         return None
     from dflash_mlx.request import TREE_BUDGET
 
@@ -71,7 +71,7 @@ def speculation_json(
         ]
         mode_fields["why"] = policy.reason
     return {
-        "block_size": options["block_size"] or drafter.config.block_size,
+        "block_size": options["block_size"] or pair.block_size,
         **mode_fields,
         "verifies": stats.verifies,
         "drafted": stats.drafted,

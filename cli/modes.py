@@ -86,11 +86,11 @@ def describe_drafting(
     pair: "Pair", mode: str, block_size: int | None, tree_budget: int | None
 ) -> str:
     """Block size and mode in a few words; empty for plain decoding."""
-    if pair.drafter is None or mode == "baseline":
+    if not pair.drafts or mode == "baseline":
         return ""
     from dflash_mlx.request import TREE_BUDGET
 
-    block = f"block {block_size or pair.drafter.config.block_size}"
+    block = f"block {block_size or pair.block_size}"
     if mode == "auto":
         return f"{block} · auto"
     return f"{block} · tree {tree_budget or TREE_BUDGET}" if mode == "ddtree" else block

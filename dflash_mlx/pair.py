@@ -24,6 +24,7 @@ from .engine import Engine
 from .errors import DFlashError, UsageError, first_line
 from .files.checkpoint import check_weights, header
 from .hub import resolve
+from .lookup.lookup import BLOCK
 from .prefix_cache.disk import Disk
 from .prefix_cache.folder import Labels, cache_root
 from .prefix_cache.limits import default_limit
@@ -42,23 +43,35 @@ UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loaded target with its drafter (None: plain decoding only), and the names they go by.
+    """A loaded target with its drafter (None: there is none), and the names they go by.
 
-    `engine` answers for it, from whatever thread it is asked.
+    With `lookup` drafts may be copied from earlier text, also without a drafter. `engine` answers
+    for it, from whatever thread it is asked.
     """
 
     target: Target
     drafter: Drafter | None
     target_name: str
     draft_name: str | None
+    lookup: bool = False
     engine: Engine = field(init=False, repr=False, compare=False)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything can be drafted."""
+        return self.drafter is not None or self.lookup
+
+    @property
+    def block_size(self) -> int:
+        """Rows of a block unless a request says otherwise, the anchor's included."""
+        return BLOCK if self.drafter is None else self.drafter.config.block_size
 
     def __post_init__(self) -> None:
         """Make the engine; arrays that another thread has not computed yet cannot go to it."""
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)
-        object.__setattr__(self, "engine", Engine(self.target, self.drafter))
+        object.__setattr__(self, "engine", Engine(self.target, self.drafter, lookup=self.lookup))
 
 
 def load(
@@ -76,7 +89,8 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    Without `draft` the target's drafter is looked up; `no_draft` loads the target alone.
+    Without `draft` it is the target's known drafter; drafts are copied from earlier text where none
+    is known, or with `draft` "lookup". `no_draft` loads the target alone, for plain decoding.
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
@@ -106,7 +120,8 @@ def load(
         if draft_path is not None and draft_config is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
             drafter = load_drafter(draft_path, draft_config, loaded, bits)
-        pair = Pair(loaded, drafter, names.target_label, names.draft_label)
+        labels = names.target_label, names.draft_label
+        pair = Pair(loaded, drafter, *labels, lookup=names.lookup)
         prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
         prefixes.limit = default_limit() if cache_ram is None else cache_ram
@@ -157,15 +172,18 @@ def with_drafter(
     """
     check_bits(draft_bits)
     names = names_with(pair, draft)
-    assert names.draft is not None
-    path = resolve.fetch(names.draft, on_download)
-    config = checked(path, pair.target.config, names)
+    path = None if names.draft is None else resolve.fetch(names.draft, on_download)
+    config = None if path is None else checked(path, pair.target.config, names)
 
     def load_other() -> Pair:
-        bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
-        drafter = load_drafter(path, config, pair.target, bits)
+        drafter, labels = None, (pair.target_name, names.draft_label)
+        if path is not None and config is not None:
+            bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
+            drafter = load_drafter(path, config, pair.target, bits)
+        else:
+            pair.target.tap(())
         try:
-            other = Pair(pair.target, drafter, pair.target_name, names.draft_label)
+            other = Pair(pair.target, drafter, *labels, lookup=names.lookup)
             prepare_kernels(other, on_kernels)
         except BaseException:
             pair.target.tap(pair.drafter.config.target_layer_ids if pair.drafter else ())

@@ -37,7 +37,7 @@ def known_targets(state: ChatState) -> list[str]:
 
 def drafter_arguments(state: ChatState) -> list[str]:
     """Completions of `/draft`."""
-    return ["on", "off"]
+    return ["on", "off", "lookup"]
 
 
 def describe_pair(state: ChatState) -> str:
@@ -87,7 +87,7 @@ def change_drafter(state: ChatState, argument: str) -> None:
     if argument == "off":
         dialogue.set_pair(dialogue.pair, drafting=False)
     elif argument:
-        if argument != "on" or dialogue.pair.drafter is None:
+        if argument != "on" or not dialogue.pair.drafts:
             model_options = replace(
                 state.model_options,
                 draft=None if argument == "on" else argument,

@@ -91,7 +91,7 @@ class Dialogue:
 
         previous = getattr(self, "session", None)
         self.pair, self.totals = pair, Totals()
-        self.drafting = drafting and pair.drafter is not None
+        self.drafting = drafting and pair.drafts
         if previous is not None and previous.pair is pair:
             previous.mode = self.mode
         else:
