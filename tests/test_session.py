@@ -53,7 +53,7 @@ def speaking(
     target = Target(target.model, tokenizer, target.config, target.path)
     script = [*prompt, *tokenizer.encode(text, add_special_tokens=False), 256, *[0] * 16]
 
-    def read(parts: Sequence[SequenceRows]) -> list[SequencePass]:
+    def read(parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         found = []
         starts = [part.cache.offset for part in parts]
         for start, part, done in zip(starts, parts, honest(parts), strict=True):
