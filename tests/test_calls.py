@@ -156,6 +156,16 @@ def walk(tokenizer: TokenizerWrapper, matcher: Any, seed: int) -> str | None:
     return tokenizer.decode([n for n in out if n != 256]) if ended else None
 
 
+@pytest.mark.parametrize("properties", [[1], {"city": True}, None, {"town": TEXT}])
+def test_schemas_that_say_nothing(properties: Any) -> None:
+    """A call of a tool with a strange schema is read all the same."""
+    schema = {"type": "object", "properties": properties}
+    strange = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    for family in ("qwen3_coder", "glm47", "minimax_m2"):
+        _, ((_, parts), _) = read(tokenizer_of(family), [strange, NOW], [*CALLS[family]])
+        assert json.loads("".join(parts)) == {"city": 'Br"no'}
+
+
 def test_marks_in_json_are_text() -> None:
     """A list of texts may have tags in it, which the parser alone takes for the list's end."""
     tokenizer, value = tokenizer_of("qwen3_coder"), ["</parameter>", "</tool_call>"]
