@@ -159,8 +159,10 @@ def test_calls_of_gpt_oss() -> None:
                 ((name, arguments),) = chat_calls(server, asked, streamed=streamed, one=True)
                 assert name == (asked or "mul")
                 assert arguments["a"] in (1, 5)
-    cut = chat(server, max_tokens=len(THOUGHT.replace("<|", "").encode()))
-    assert cut.finish_reason == "length"
+        most = len(tokenizer.encode(said[: said.index(": 5")], add_special_tokens=False))
+        cut = chat(server, max_tokens=most)
+        assert cut.finish_reason == "length"
+        assert cut.message.tool_calls[0].function.arguments == '{"a"'
 
 
 @pytest.mark.parametrize(
