@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from call_families import CALLS, FAMILIES, STREAMED, tokenizer_of
 from mlx_lm.tokenizer_utils import TokenizerWrapper
+from scripted_server import bundled
 
+from dflash_mlx import api
 from dflash_mlx.chat.tool_calls import reader_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.structure.calls import forced_calls
 from dflash_mlx.structure.compiler import Compiler
 from dflash_mlx.structure.grammar import Grammar
+from dflash_mlx.types import SamplingParams
 
 Tools = list[dict[str, Any]]
 
@@ -26,6 +29,7 @@ def tool(name: str, properties: dict[str, Any], *needed: str, **more: Any) -> di
 
 
 TEXT = {"type": "string"}
+SAY = {"type": "string", "maxLength": 12}
 WEATHER = tool("weather", {"city": TEXT}, "city")
 NOW = tool("now", {})
 FLAT = tool(
@@ -106,7 +110,8 @@ def test_streamed_arguments_are_those_of_the_parser(family: str, values: dict[st
     }[family]  # fmt: skip
     inside = "".join(opens.replace("KEY", key) + value + closes for key, value in values.items())
     tokenizer, call = tokenizer_of(family), f"{before}\n{inside}{end}"
-    whole = tokenizer.tool_parser(call, [FLAT])
+    parse: Any = tokenizer.tool_parser
+    whole = parse(call, [FLAT])
     said = f"{tokenizer.tool_call_start}{call}{tokenizer.tool_call_end}"
     for step in (1, 3, len(said)):
         pieces = [said[n : n + step] for n in range(0, len(said), step)]
@@ -149,6 +154,16 @@ def walk(tokenizer: TokenizerWrapper, matcher: Any, seed: int) -> str | None:
         out.append(token)
     ended = matcher.is_accepting()
     return tokenizer.decode([n for n in out if n != 256]) if ended else None
+
+
+@pytest.mark.parametrize("properties", [[1], {"city": True}, None, {"town": TEXT}])
+def test_schemas_that_say_nothing(properties: Any) -> None:
+    """A call of a tool with a strange schema is read all the same."""
+    schema = {"type": "object", "properties": properties}
+    strange = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    for family in ("qwen3_coder", "glm47", "minimax_m2"):
+        _, ((_, parts), _) = read(tokenizer_of(family), [strange, NOW], [*CALLS[family]])
+        assert json.loads("".join(parts)) == {"city": 'Br"no'}
 
 
 def test_marks_in_json_are_text() -> None:
@@ -201,6 +216,27 @@ def test_a_forced_answer_is_calls_that_fit(family: str) -> None:
     assert kinds == {str, type(None)}
 
 
+def test_forced_calls_are_those_of_plain_decoding() -> None:
+    """Drafts and forced tokens change no token, greedily and with a seed, in any mode."""
+    pair, parts = bundled(), [tool("note", {"on": {"type": "boolean"}, "say": SAY}, "say"), NOW]
+    words: Any = pair.target.tokenizer
+    tokenizer = tokenizer_of("qwen3_coder")
+    own = TokenizerWrapper(words._tokenizer, tool_call_start=tokenizer.tool_call_start,
+                           tool_call_end=tokenizer.tool_call_end,
+                           tool_parser=tokenizer.tool_parser)  # fmt: skip
+    grammar = forced_calls(own, parts, most_one=True).grammar
+    for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=5)):
+        said = {
+            mode: api.generate(
+                pair, "Write a note.", grammar=grammar, mode=mode, max_tokens=160, sampling=sampling
+            ).text
+            for mode in ("baseline", "dflash", "ddtree")
+        }
+        assert len(set(said.values())) == 1
+        text, ((name, _),) = read(own, parts, [said["baseline"]])
+        assert (text.strip(), name in ("note", "now")) == ("", True)
+
+
 def test_one_call_at_most() -> None:
     """The grammar ends behind the first call, or lets a second one follow."""
     tokenizer = tokenizer_of("json_tools")
@@ -209,7 +245,7 @@ def test_one_call_at_most() -> None:
         forced = forced_calls(tokenizer, [WEATHER, NOW], most_one=most_one)
         matcher = compiler.compile(forced.grammar).deep_copy()
         ids = tokenizer.encode(CALLS["json_tools"], add_special_tokens=False)
-        first = ids.index(tokenizer.tool_call_end_tokens[0]) + 1
+        first = ids.index(tokenizer.convert_tokens_to_ids("</tool_call>")) + 1
         assert matcher.try_consume_tokens(ids) == (first if most_one else len(ids))
 
 

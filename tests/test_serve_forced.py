@@ -14,6 +14,7 @@ from call_families import tokenizer_of
 from scripted_server import TEMPLATE, pair_saying, server_of
 
 from dflash_mlx.serve.app import Server
+from dflash_mlx.serve.chat_messages import numbered_calls
 from dflash_mlx.structure.constraint import Constraint
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -158,8 +159,10 @@ def test_calls_of_gpt_oss() -> None:
                 ((name, arguments),) = chat_calls(server, asked, streamed=streamed, one=True)
                 assert name == (asked or "mul")
                 assert arguments["a"] in (1, 5)
-    cut = chat(server, max_tokens=len(THOUGHT.replace("<|", "").encode()))
-    assert cut.finish_reason == "length"
+        most = len(tokenizer.encode(said[: said.index(": 5")], add_special_tokens=False))
+        cut = chat(server, max_tokens=most)
+        assert cut.finish_reason == "length"
+        assert cut.message.tool_calls[0].function.arguments == '{"a"'
 
 
 @pytest.mark.parametrize(
@@ -210,3 +213,20 @@ def test_results_that_are_errors() -> None:
     found = messages_api.ask(server_of(pair), messages=said)
     assert found.content[0].text == "sorry"
     assert found.usage.input_tokens == len(pair.target.chat_tokens(told))
+
+
+def test_calls_have_the_names_that_kimi_knows() -> None:
+    """Its template writes a call's id, and no other name."""
+    ids = ("c1", "c2")
+    calls = [{"id": one, "function": {"name": "mul", "arguments": {}}} for one in ids]
+    found = numbered_calls(
+        [{"role": "assistant", "content": "", "tool_calls": calls[:1]},
+         {"role": "tool", "tool_call_id": "c1", "content": "1"},
+         {"role": "assistant", "content": "", "tool_calls": calls[1:]},
+         {"role": "tool", "tool_call_id": "c2", "content": "2"}]
+    )  # fmt: skip
+    assert [one["tool_calls"][0]["id"] for one in found[::2]] == [
+        "functions.mul:0",
+        "functions.mul:1",
+    ]
+    assert [one["tool_call_id"] for one in found[1::2]] == ["functions.mul:0", "functions.mul:1"]

@@ -170,9 +170,14 @@ class TaggedArguments:
     def _is_text(self, key: str) -> bool:
         """Whether the tool says that an argument is a string, and nothing else."""
         for tool in self.tools:
-            function = tool.get("function") or {}
-            if function.get("name") == self.name:
-                schema = (function.get("parameters") or {}).get("properties", {}).get(key, {})
-                mixed = any(word in schema for word in ("enum", "anyOf", "oneOf", "allOf"))
-                return schema.get("type") == "string" and not mixed
+            function = tool["function"]
+            if function["name"] == self.name:
+                properties = (function.get("parameters") or {}).get("properties")
+                schema = properties.get(key) if isinstance(properties, dict) else None
+                mixed = ("enum", "anyOf", "oneOf", "allOf")
+                return (
+                    isinstance(schema, dict)
+                    and schema.get("type") == "string"
+                    and not any(word in schema for word in mixed)
+                )
         return False

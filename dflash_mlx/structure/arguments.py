@@ -58,9 +58,11 @@ def argument_of(schema: Any, root: dict[str, Any], place: str, depth: int = 0) -
             return one_of(found)
     if "const" in schema:
         return listed([schema["const"]], place)
-    if isinstance(values := schema.get("enum"), list):
+    if values := schema.get("enum"):
         return listed(values, place)
     kind = schema.get("type")
+    if kind == [] or schema.get("enum") == []:
+        raise cannot(place, "its schema allows nothing")
     if isinstance(kind, list):
         return one_of(
             [argument_of({**schema, "type": one}, root, place, depth + 1) for one in kind]

@@ -18,6 +18,7 @@ from dflash_mlx.errors import UsageError
 
 from .arguments import Argument, argument_of, cannot, object_of
 from .call_shapes import BREAK, CODES, NUMBER, SHAPES, Shape, Tags
+from .call_texts import checked_choices, free_text
 from .grammar import Grammar, parse_schema
 from .source import WHITESPACE, check_grammar
 
@@ -105,8 +106,11 @@ class Writer:
         if not re.fullmatch(shape.names, name):
             raise cannot(f"the tool '{name}'", "its name")
         parameters = function.get("parameters") or {}
-        closed = {"additionalProperties": False} if parameters.get("properties") else {}
-        schema = {"type": "object", **closed, **parameters}
+        if parameters.get("type", "object") != "object":
+            raise cannot(f"the tool '{name}'", "its parameters are no object")
+        closed = not parameters or "properties" in parameters
+        extra = {"additionalProperties": False, "properties": {}} if closed else {}
+        schema = {**extra, **parameters, "type": "object"}
         try:
             check_grammar(Grammar.of_schema(schema))
         except UsageError as error:
@@ -173,6 +177,8 @@ class Writer:
     def _own(self, one: Argument, root: dict[str, Any], tags: Tags, place: str) -> str:
         """An object or a list in the form of the arguments themselves."""
         if one.type == "object":
+            if not one.schema.get("properties"):
+                raise cannot(place, "it is an object of any properties")
             return f'"{{" {self._members(one.schema, root, tags, place)[0]} "}}"'
         for word in ("minItems", "maxItems", "uniqueItems"):
             if one.schema.get(word):
@@ -183,36 +189,15 @@ class Writer:
 
     def _plain(self, one: Argument, tags: Tags, place: str, closes: str) -> str:
         """A string as plain text that its parser gives back as it is, and what closes it."""
-        quote, bare = tags.quote or "", not tags.quote
+        quote = tags.quote or ""
         if one.choices is not None:
-            for value in one.choices:
-                lost = value != value.strip() or value.lower() == "null" or not value
-                if any(mark in value for mark in tags.never) or (bare and lost):
-                    raise cannot(place, f"the value {value!r:.60}")
-            texts = " | ".join(literal(value) for value in one.choices)
+            texts = " | ".join(literal(value) for value in checked_choices(one, tags, place))
             return f"{self._text(quote)} ({texts}) {self._text(quote + closes)}"
-        parts = ["/(?s:.*)/"]
-        marks = "|".join(escaped(mark) for mark in tags.never)
-        parts.append(f"~/(?s:.*)({marks})(?s:.*)/")
-        if bare and tags.reads_null:
-            parts.append(r"~/[ \t\r\n]*[nN][uU][lL][lL][ \t\r\n]*/")
-        schema = one.schema
-        least, most = schema.get("minLength"), schema.get("maxLength")
-        if least is not None or most is not None:
-            parts.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
-        if isinstance(pattern := schema.get("pattern"), str):
-            lead = "" if pattern.startswith("^") else "(?s:.*)"
-            ends = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-            inner = pattern.removeprefix("^")
-            inner = (inner if ends else inner[:-1]).replace("/", r"\/").replace("\n", r"\n")
-            parts.append(f"/{lead}({inner}){ends}/")
-        if bare and len(parts) > 2 + tags.reads_null:  # spaces at the ends may be lost
-            parts.append(r"~/[ \t\r\n](?s:.*)/ & ~/(?s:.*)[ \t\r\n]/")
         # A text is as long as it can be: one token of the lexer with what ends it, if that is text.
         first, _, rest = self._text(quote + closes).partition(" ")
         if first.startswith("<["):
             first, rest = "", f"{first} {rest}"
-        body = self._rule(" & ".join(parts), terminal=True)
+        body = self._rule(free_text(one, tags), terminal=True)
         name = self._rule(f"{body} {first}", terminal=True) if first else body
         return f"{self._text(quote)} {name} {rest}"
 
@@ -252,8 +237,3 @@ class Writer:
 def literal(text: str) -> str:
     """A text in Lark."""
     return json.dumps(text, ensure_ascii=False)
-
-
-def escaped(text: str) -> str:
-    """A text in an expression of Lark."""
-    return re.sub(r"([\\|\[\](){}.*+?^$/&~])", r"\\\1", text)
