@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 
 from .drafted import Drafted
-from .drafter.drafter import Drafter
 from .errors import DFlashError, UsageError
 from .kernels.dispatch import EXACT_ROWS
 from .lookup.lookup import Lookup
@@ -39,6 +38,7 @@ from .rounds import (
 from .sequence import Answer, Piece, Sequence
 from .speculation.acceptance import make_rule
 from .speculation.drafts import Draft
+from .speculation.source import DraftSource
 from .target.packed import SequencePass, SequenceRows
 from .target.target import Target
 from .types import Block, Plan
@@ -57,7 +57,7 @@ Results = dict[Sequence, Committed | DFlashError]
 class Engine:
     """Answers for many sequences of one target at once; what it learns of them stays with it."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, *, lookup: bool = False):
+    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
         """With `lookup` drafts may be copied from earlier text, also without a drafter."""
         self.target, self.drafter, self.lookup = target, drafter, lookup
         self.policies = Policies(target, drafter, lookup=lookup)

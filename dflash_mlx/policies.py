@@ -3,7 +3,6 @@
 Knows requests and measured costs; does not know sequences or rounds.
 """
 
-from .drafter.drafter import Drafter
 from .errors import UsageError
 from .kernels.dispatch import EXACT_ROWS
 from .lookup.lookup import BLOCK
@@ -11,6 +10,7 @@ from .policy.auto import Auto
 from .policy.costs import Costs
 from .policy.policy import Fixed, Policy
 from .request import MAX_BLOCK_SIZE, Request
+from .speculation.source import DraftSource
 from .target.target import Target
 from .timing.cost_table import CostTable, cost_table
 from .types import Plan
@@ -19,7 +19,7 @@ from .types import Plan
 class Policies:
     """The policies of one target and drafter; with `lookup` drafts may be copied, too."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, *, lookup: bool = False):
+    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
         self._target, self._drafter, self._lookup = target, drafter, lookup
         self._auto: dict[int, Auto] = {}
         self._tables: dict[Auto, CostTable] = {}
@@ -45,7 +45,7 @@ class Policies:
             )
         if request.block_size is None:
             drafter = self._drafter
-            return min(BLOCK if drafter is None else drafter.config.block_size, most)
+            return min(BLOCK if drafter is None else drafter.block_size, most)
         if not 2 <= request.block_size <= most:
             raise UsageError(
                 f"block_size cannot be {request.block_size}{' in exact mode' * exact}.",

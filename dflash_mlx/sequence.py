@@ -12,7 +12,6 @@ from typing import Any
 
 import mlx.core as mx
 
-from .drafter.drafter import Drafter
 from .kv_rows import Rows
 from .lookup.lookup import Lookup
 from .policy.belief import Belief
@@ -20,6 +19,7 @@ from .policy.policy import Policy
 from .request import Request
 from .speculation.acceptance import Match
 from .speculation.sampling import HISTORY
+from .speculation.source import DraftSource
 from .speculation.tree import Tree
 from .structure.constraint import Constraint
 from .target.caches.target_cache import Snapshot
@@ -75,7 +75,7 @@ class Sequence:
     With `shares` what it reads may serve others, and what they have read may serve it.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, *, shares: bool = True):
+    def __init__(self, target: Target, drafter: DraftSource | None, *, shares: bool = True):
         self.target = target
         self.drafter = drafter
         self.shares = shares
@@ -262,7 +262,7 @@ class Sequence:
         drafting = self.answer is None or self.answer.block_size > 1
         if self.draft_cache is not None and drafting:
             assert self.draft_cache.offset == len(self.tokens)
-            self.draft_cache.absorb(taps)
+            self.draft_cache.absorb(taps, tokens)
         before = len(self.tokens)
         self.tokens += tokens
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

@@ -382,7 +382,7 @@ class ScriptedCache:
         """Nothing to evaluate."""
         return []
 
-    def absorb(self, taps: mx.array) -> None:
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Count the rows."""
         self.offset += taps.shape[1]
         self.absorbed += taps.shape[1]

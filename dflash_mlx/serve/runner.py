@@ -64,8 +64,7 @@ class Runner:
         config = self.pair.target.config
         found = cache_bytes(config, tokens, item) + snapshot_bytes(config, item)
         if self.pair.drafter is not None:
-            draft = self.pair.drafter.config
-            found += tokens * 2 * draft.num_layers * draft.num_kv_heads * draft.head_dim * item
+            found += tokens * self.pair.drafter.row_bytes(item)
         return found
 
     async def prepare(self, job: Job) -> list[Prepared]:

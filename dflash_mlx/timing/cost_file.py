@@ -17,9 +17,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.policy.costs import Costs
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.target import Target
 
 FORMAT = 5
@@ -34,7 +34,7 @@ def cost_file() -> Path:
     return cache_file("costs.json")
 
 
-def fingerprint(target: Target, drafter: Drafter | None) -> str:
+def fingerprint(target: Target, drafter: DraftSource | None) -> str:
     """What the costs of a pair depend on: its shapes and types, the machine, and versions."""
     kernels = target.kernels
     parts = [

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.hub.memory import cache_bytes, working_set
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.packed import SequencePass
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
@@ -31,7 +31,7 @@ class Scratch:
     Without a drafter "draft" is no job of theirs.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
+    def __init__(self, target: Target, drafter: DraftSource | None, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
         self._block_size, self._none = block_size, Draft.none()
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
@@ -58,7 +58,7 @@ class Scratch:
         caches = [s.draft_cache for s in some if s.draft_cache is not None]
         for cache in caches:  # what the round before committed waits for the drafter
             cache.rewind(self._depth - self._taps.shape[1])
-            cache.absorb(self._taps)
+            cache.absorb(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
             return self._plain_steps(some[0])
         began = time.perf_counter()
@@ -130,12 +130,10 @@ def half(rows: int) -> int:
     return 1 + (rows - 1) // 2
 
 
-def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: int) -> int:
+def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, free: int) -> int:
     """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
-    item, row = target.embed(mx.array([0])).dtype.size, 0
-    if drafter is not None:
-        config = drafter.config
-        row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
+    item = target.embed(mx.array([0])).dtype.size
+    row = 0 if drafter is None else drafter.row_bytes(item)
     while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
         depth //= 2
     return depth
@@ -143,7 +141,7 @@ def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: i
 
 def measure(
     target: Target,
-    drafter: Drafter | None,
+    drafter: DraftSource | None,
     depth: int,
     block_size: int,
     *,
