@@ -5,7 +5,6 @@ Does not know how text is displayed or how tokens are generated.
 
 import json as jsonlib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,12 +35,12 @@ from .options import (
 from .prompt_input import prompt_messages, read_prompt
 from .structure import read_grammar
 from .terminal.interrupt import Interrupt
-from .terminal.output import Output
+from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
+    from dflash_mlx import Pair, Session
 
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -57,7 +56,10 @@ def generate(
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read the prompt here; repeatable; folders, globs."
+        ),
     ] = None,
     model_options: ModelOptions,
     cache_options: CacheOptions,
@@ -94,7 +96,7 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    text = read_prompt(prompt, file)
+    text = read_prompt(prompt, file or ())
     request = prompt_messages(text, prompt_options.system, raw=raw)
     saved = ChatFile()
     if latest:
@@ -149,6 +151,9 @@ def generate(
             warm = Session(pair, mode=model_options.mode, shares=False)
             warm_up(warm, request, options, out, interrupt)
         session = Session(pair, mode=model_options.mode)
+        if file:
+            count = prompt_length(session, request, options)
+            out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
         answer = answer_prompt(session, request, view, interrupt, **options)
         if interrupt.requested_twice:
             raise KeyboardInterrupt
@@ -194,6 +199,12 @@ def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:
     _, left = saved.save(replace(chat, model=pair.target_name, draft=pair.draft_name))
     if left is not None:
         out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
+
+
+def prompt_length(session: "Session", request: Any, options: dict[str, Any]) -> int:
+    """The tokens of a prompt, the chat template's included."""
+    template = {name: options[name] for name in ("think", "reasoning_effort", "raw")}
+    return len(session.tokens(request, **template))
 
 
 def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:

@@ -427,6 +427,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/temp 0", "temp 0"),
         ("/think", "thinking "),
         ("/stats", "drafts accepted"),
+        ("/read off", "no files go"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
         ("/save mine", r"saved in\s[^›]*mine\.json"),

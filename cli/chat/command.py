@@ -33,7 +33,6 @@ from ..terminal.tty_modes import terminal_as_stdin, unseen_keys
 from ..terminal.type_ahead import TypeAhead
 from ..thinking import check_thinking, resolve_thinking
 from . import transcript
-from .commands import escape
 from .dialogue import Dialogue, DisplaySettings
 from .file_actions import show_loaded
 from .header import show_header
@@ -134,9 +133,7 @@ def chat(
                 state.print_line("")
         try:
             if interactive:
-                if begins.prompt:
-                    typed.messages.appendleft(escape(begins.prompt, everything=begins.piped))
-                chat_loop(state, keys, no_history=no_history)
+                chat_loop(state, keys, begins, no_history=no_history)
             else:
                 answer_piped_prompt(state, begins.prompt)
         finally:

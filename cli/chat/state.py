@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..cache_options import NO_CACHE, CacheOptions
 from ..options import ModelOptions
@@ -23,6 +23,7 @@ class ChatState:
     model_options: ModelOptions
     cache_options: CacheOptions = NO_CACHE
     edit: Callable[[str], str] = edit_externally
+    attached: list[str] = field(default_factory=list)  # names of files for the next prompt
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     def terminal_for_others(self) -> AbstractContextManager[None]:
