@@ -17,15 +17,20 @@ from .terminal.output import format_bytes, format_count
 
 MAX_FILES, MAX_BYTES = 200, 2_000_000  # together, and far beyond what contexts hold
 MAX_ENTRIES = 20_000  # of a folder that are looked at
+MAX_NAME = 40  # characters of a name that are shown
 LEFT_OUT_FOLDERS = {"__pycache__", "node_modules"}  # and those whose names begin with a dot
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file; `name` as the user wrote it, or as found from there."""
+    """A text file; `name` as the user wrote it, or as found from there.
+
+    `language` of its fence; empty takes the file's suffix.
+    """
 
     name: str
     text: str
+    language: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -35,7 +40,8 @@ class Attachment:
     @property
     def block(self) -> str:
         """The file as it stands in a prompt: its name, and its text in a fence."""
-        return f"{self.name}:\n\n{fenced(self.text, Path(self.name).suffix[1:] or 'text')}"
+        language = self.language or Path(self.name).suffix[1:] or "text"
+        return f"{self.name}:\n\n{fenced(self.text, language)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +60,17 @@ class Attachments:
     def summary(self) -> str:
         """How many, or which, and their size."""
         names = [file.name for file in self.files]
-        what = names[0] if len(names) == 1 else format_count(len(names), "file", "files")
+        what = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
         size = format_bytes(sum(file.nbytes for file in self.files))
         others = f" · {self.left_out:,} not text, left out" if self.left_out else ""
         return f"{what} · {size}{others}"
+
+
+def shorten(name: str) -> str:
+    """A name that fits a line: the end of a long path, the beginning of a command."""
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[:MAX_NAME]}…" if name.startswith("$") else f"…{name[-MAX_NAME:]}"
 
 
 def read_attachments(names: Iterable[str]) -> Attachments:

@@ -12,7 +12,7 @@ import typer
 from dflash_mlx.errors import UsageError
 
 from .answer import INTERRUPTED, Answer, answer_prompt
-from .answer_view import JsonView, LiveView, PlainView, stats_line
+from .answer_view import JsonLinesView, JsonView, LiveView, PlainView, stats_line
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .chat.chat_file import ChatFile
 from .chat.messages import chat_messages, with_turn
@@ -22,7 +22,7 @@ from .compare import Comparison, baseline_answer, comparison_json, show_comparis
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
-from .modes import describe_drafting, resolve_models
+from .modes import check_block, describe_drafting, resolve_models
 from .options import (
     DisplayOptions,
     ModelOptions,
@@ -82,6 +82,10 @@ def generate(
     ] = None,
     display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+    jsonl: Annotated[
+        bool,
+        option("--jsonl", help="Print a JSON object a block, and the whole at last."),
+    ] = False,
     stats: Annotated[
         bool | None,
         option("--stats/--no-stats", help="Numbers on stderr. [on a terminal]"),
@@ -114,14 +118,17 @@ def generate(
             f"--compare needs a drafter, and {baseline_flag} leaves it out.",
             hint="leave one of them out",
         )
+    if json and jsonl:
+        raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
     if note := bundled_note(model_options):
         if compare:
             out.info(note, "dim")
-        elif not json:
+        elif not (json or jsonl):
             out.note(note)
     # One answer goes on from nothing that is in memory.
     kept = cache_options if cache_options.cache_disk else NO_CACHE
     pair, load_seconds = load_pair(model_options, out, kept)
+    check_block(pair, model_options.block_size)
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
@@ -142,7 +149,8 @@ def generate(
     drafting = describe_drafting(
         pair, model_options.mode, model_options.block_size, model_options.tree_budget
     )
-    view = make_view(out, json=json, thinking=prompt_options.show_thinking)
+    view = make_view(out, json=json, jsonl=jsonl, thinking=prompt_options.show_thinking)
+    json = json or jsonl
     from dflash_mlx import Session
 
     baseline = None
@@ -166,7 +174,8 @@ def generate(
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
         comparison = Comparison(answer, baseline, sampled=not params.greedy)
     if json:
-        document = answer_report(answer, session, options, load_seconds)
+        document = {"type": "answer"} if jsonl else {}
+        document |= answer_report(answer, session, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     elif comparison:
@@ -207,8 +216,10 @@ def prompt_length(session: "Session", request: Any, options: dict[str, Any]) -> 
     return len(session.tokens(request, **template))
 
 
-def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
+def make_view(out: Output, *, json: bool, jsonl: bool, thinking: bool) -> PlainView:
     """The view that fits the options and the terminals on stdout and stderr."""
+    if jsonl:
+        return JsonLinesView(out)
     if json:
         return JsonView(out)
     return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)

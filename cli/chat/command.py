@@ -16,6 +16,7 @@ from ..cache_options import CacheOptions, finish_writing
 from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
+from ..modes import check_block
 from ..options import (
     DisplayOptions,
     ModelOptions,
@@ -104,6 +105,7 @@ def chat(
             pair, load_seconds = load_pair(model_options, out, cache_options)
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
+        check_block(pair, model_options.block_size)
         settings = ChatSettings(
             params,
             sampling_options.max_tokens,

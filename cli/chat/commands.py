@@ -12,7 +12,7 @@ from dflash_mlx.errors import UsageError
 
 from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
-from . import actions, file_actions, files
+from . import actions, copying, file_actions, files
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -175,7 +175,14 @@ COMMANDS = (
         needs_argument=True,
         paths=True,
     ),
-    Command("copy", "", "the last answer to the clipboard", file_actions.copy_answer),
+    Command(
+        "copy",
+        "[code [n]]",
+        "the last answer to the clipboard, or a block of its code",
+        copying.copy_answer,
+        arguments=lambda state: ["code"],
+        detail="/copy code is the last block, /copy code 1 the first.",
+    ),
     Command(
         "clear", "", "begin a new conversation with the same system prompt", file_actions.clear_chat
     ),

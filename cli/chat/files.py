@@ -6,6 +6,8 @@ Knows where names of files stand in a text, and shows what is attached before it
 import os
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from glob import glob, has_magic
 
 from dflash_mlx.errors import UsageError
@@ -22,7 +24,7 @@ AFTER_NAME = ".,:;!?)]}'\""
 def read_files(state: ChatState, argument: str) -> None:
     """`/read`: the files go with the next prompt."""
     if argument == "off":
-        state.attached = []
+        state.attached, state.outputs = [], []
         state.print_line("  no files go with the next prompt", "dim")
         return
     if argument:
@@ -32,27 +34,32 @@ def read_files(state: ChatState, argument: str) -> None:
             raise UsageError("a quotation mark is not closed.", hint="close it") from None
         read_attachments(names)  # what cannot be read is told before it is remembered
         state.attached = list(dict.fromkeys([*state.attached, *names]))
-    if not state.attached:
+    found = all_attached(state)
+    if not found.files:
         state.print_line("  no files go with the next prompt; /read FILE... adds some")
         return
-    found = read_attachments(state.attached)
     for file in found.files if len(found.files) <= 8 else ():
         state.print_line(f"  {file.name}")
     state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
 
 
 def with_files(state: ChatState, prompt: str) -> str:
-    """The prompt with the files that it mentions and those of `/read`, which it uses up.
+    """The prompt with the files that it mentions, and what waits for it, which it uses up.
 
     Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
     """
-    names = [*state.attached, *mentioned(prompt)]
-    if not names:
+    found = all_attached(state, mentioned(prompt))
+    if not found.files:
         return prompt
-    found = read_attachments(names)
     state.print_line(f"  {described(state, found)}", "dim")
-    state.attached = []
+    state.attached, state.outputs = [], []
     return f"{prompt}\n\n{found.text}"
+
+
+def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
+    """The outputs of commands, the files of `/read`, and those of these names."""
+    found = read_attachments([*state.attached, *names])
+    return replace(found, files=(*state.outputs, *found.files))
 
 
 def described(state: ChatState, found: Attachments) -> str:

@@ -20,6 +20,7 @@ from . import transcript
 from .commands import complete, dispatch, is_command, unescape
 from .dialogue import LEAVE_WINDOW
 from .files import with_files
+from .shell import is_shell_command, run_in_shell
 from .start import Beginning
 from .state import ChatState
 
@@ -47,7 +48,8 @@ def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_histor
                     text = editor.read()
                 dialogue.interrupted_at = NEVER
                 with keys.reading():
-                    handle_input(state, text, as_it_is=first.piped)
+                    as_it_is = first.piped or is_shell_command(first.prompt)
+                    handle_input(state, text, as_it_is=as_it_is)
                 if dialogue.interrupted_at > NEVER:
                     hold_queue(state, keys)
             except KeyboardInterrupt:
@@ -95,6 +97,8 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
             state.dialogue.ask(text)
         elif is_command(text):
             dispatch(state, text)
+        elif is_shell_command(text):
+            run_in_shell(state, text)
         else:
             prompt = with_files(state, unescape(unquoted(text)).strip())
             state.print_line("")

@@ -30,6 +30,7 @@ KEYS = (
     ("Alt-Enter, Ctrl-J", "new line; a paste of many lines stays one prompt"),
     ("\\ Enter, Shift-Enter", "new line too, the second where the terminal tells it from Enter"),
     ('"""', "begins and ends a prompt of several lines"),
+    ("!command", "run it in the shell; what it prints goes with the next prompt"),
     ("Up, Down", "earlier prompts"),
     ("Ctrl-R", "search earlier prompts"),
     ("Tab", "complete a command, a setting, a name, or a file after @"),
