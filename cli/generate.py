@@ -5,7 +5,6 @@ Does not know how text is displayed or how tokens are generated.
 
 import json as jsonlib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from dflash_mlx.errors import UsageError
 
 from .answer import INTERRUPTED, Answer, answer_prompt
-from .answer_view import JsonView, LiveView, PlainView, stats_line
+from .answer_view import JsonLinesView, JsonView, LiveView, PlainView, stats_line
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .chat.chat_file import ChatFile
 from .chat.messages import chat_messages, with_turn
@@ -23,7 +22,7 @@ from .compare import Comparison, baseline_answer, comparison_json, show_comparis
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
-from .modes import describe_drafting, resolve_models
+from .modes import check_block, describe_drafting, resolve_models
 from .options import (
     DisplayOptions,
     ModelOptions,
@@ -36,12 +35,12 @@ from .options import (
 from .prompt_input import prompt_messages, read_prompt
 from .structure import read_grammar
 from .terminal.interrupt import Interrupt
-from .terminal.output import Output
+from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
+    from dflash_mlx import Pair, Session
 
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -57,7 +56,10 @@ def generate(
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read the prompt here; repeatable; folders, globs."
+        ),
     ] = None,
     model_options: ModelOptions,
     cache_options: CacheOptions,
@@ -80,6 +82,10 @@ def generate(
     ] = None,
     display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+    jsonl: Annotated[
+        bool,
+        option("--jsonl", help="Print a JSON object a block, and the whole at last."),
+    ] = False,
     stats: Annotated[
         bool | None,
         option("--stats/--no-stats", help="Numbers on stderr. [on a terminal]"),
@@ -94,7 +100,7 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    text = read_prompt(prompt, file)
+    text = read_prompt(prompt, file or ())
     request = prompt_messages(text, prompt_options.system, raw=raw)
     saved = ChatFile()
     if latest:
@@ -112,14 +118,17 @@ def generate(
             f"--compare needs a drafter, and {baseline_flag} leaves it out.",
             hint="leave one of them out",
         )
+    if json and jsonl:
+        raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
     if note := bundled_note(model_options):
         if compare:
             out.info(note, "dim")
-        elif not json:
+        elif not (json or jsonl):
             out.note(note)
     # One answer goes on from nothing that is in memory.
     kept = cache_options if cache_options.cache_disk else NO_CACHE
     pair, load_seconds = load_pair(model_options, out, kept)
+    check_block(pair, model_options.block_size)
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
@@ -140,7 +149,8 @@ def generate(
     drafting = describe_drafting(
         pair, model_options.mode, model_options.block_size, model_options.tree_budget
     )
-    view = make_view(out, json=json, thinking=prompt_options.show_thinking)
+    view = make_view(out, json=json, jsonl=jsonl, thinking=prompt_options.show_thinking)
+    json = json or jsonl
     from dflash_mlx import Session
 
     baseline = None
@@ -149,6 +159,9 @@ def generate(
             warm = Session(pair, mode=model_options.mode, shares=False)
             warm_up(warm, request, options, out, interrupt)
         session = Session(pair, mode=model_options.mode)
+        if file:
+            count = prompt_length(session, request, options)
+            out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
         answer = answer_prompt(session, request, view, interrupt, **options)
         if interrupt.requested_twice:
             raise KeyboardInterrupt
@@ -161,7 +174,8 @@ def generate(
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
         comparison = Comparison(answer, baseline, sampled=not params.greedy)
     if json:
-        document = answer_report(answer, session, options, load_seconds)
+        document = {"type": "answer"} if jsonl else {}
+        document |= answer_report(answer, session, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     elif comparison:
@@ -196,8 +210,16 @@ def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:
         out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
 
 
-def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
+def prompt_length(session: "Session", request: Any, options: dict[str, Any]) -> int:
+    """The tokens of a prompt, the chat template's included."""
+    template = {name: options[name] for name in ("think", "reasoning_effort", "raw")}
+    return len(session.tokens(request, **template))
+
+
+def make_view(out: Output, *, json: bool, jsonl: bool, thinking: bool) -> PlainView:
     """The view that fits the options and the terminals on stdout and stderr."""
+    if jsonl:
+        return JsonLinesView(out)
     if json:
         return JsonView(out)
     return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)

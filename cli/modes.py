@@ -82,6 +82,16 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
     return model_options
 
 
+def check_block(pair: "Pair", block_size: int | None) -> None:
+    """UsageError for a block that is longer than those the drafter was trained for."""
+    own = block_size if pair.drafter is None else pair.drafter.config.block_size
+    if block_size is not None and own is not None and block_size > own:
+        raise UsageError(
+            f"a block cannot have {block_size} tokens: this drafter's have {own}.",
+            hint=f"give 2 to {own}, or none for the drafter's own",
+        )
+
+
 def describe_drafting(
     pair: "Pair", mode: str, block_size: int | None, tree_budget: int | None
 ) -> str:

@@ -12,7 +12,6 @@ from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 from dflash_mlx.errors import UsageError
 
-commands = import_module("dflash_mlx.cli.chat.commands")
 start = import_module("dflash_mlx.cli.chat.start")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn
@@ -52,15 +51,6 @@ def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None
     flags = {"resume": False, "latest": False, "piped": False} | flags
     with pytest.raises(UsageError):
         start.read_beginning(words, **flags)
-
-
-@pytest.mark.parametrize("text", ["/help", "//x", "/etc/hosts", "text"])
-def test_a_piped_text_is_no_command(text: str) -> None:
-    """What is escaped reaches the model as it was."""
-    escaped = commands.escape(text, everything=True)
-    assert not commands.is_command(escaped)
-    assert commands.unescape(escaped) == text
-    assert commands.is_command(commands.escape(text, everything=False)) == (text == "/help")
 
 
 @pytest.fixture

@@ -160,7 +160,8 @@ def test_streaming(chat: ChatTerminal, size: tuple[int, int]) -> None:
     chat.ask(WEDNESDAY[0])
     chat.answers(says=DOCUMENT[: len(DOCUMENT) // 5], piece=6, sleep=0.08)
     chat.send("Tell me one.\r")
-    chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s")
+    context = r" · accept \d+% · context \d+ / 2,048"
+    chat.wait_for(r"\S \d+ tok · [\d.]+ tok/s[^\n]*" + (context if size[0] > 40 else ""))
     numbers = chat.wait_for(r"\d+ tokens · [\s\S]*?prompt \d+ new \+ \d+ cached in [\d.]+ s")
     assert cached(numbers.group()) > 20  # the first turn
     chat.prompted()
@@ -345,6 +346,26 @@ def test_new_lines_and_typing_ahead(chat: ChatTerminal) -> None:
     assert prompts == ["one\ntwo\nthree", TYRE, "typed ähead and on"]
 
 
+def test_a_shell_command(chat: ChatTerminal) -> None:
+    """It runs as in a shell, Ctrl-C ends it alone, and what is typed meanwhile is not lost."""
+    chat.send("!echo begun; read x </dev/tty; echo got $x\r")
+    chat.wait_for(r"\n  begun")
+    chat.send("it\r")
+    chat.wait_for(r"  got it\s[\s\S]*tokens: with the\s+next prompt")
+    chat.prompted()
+    chat.send("!echo begun; sleep 60\r")
+    chat.wait_for(r"\n  begun")
+    chat.send("ahead")
+    chat.interrupt()
+    chat.wait_for("  stopped")
+    chat.prompted()
+    chat.answers(says="Fine.\n")
+    chat.ask("why?")
+    (turn,) = turns(chat.script.parent)
+    assert turn["prompt"].startswith("why?\n\n$ echo begun; read x")
+    assert "got it" in turn["prompt"]
+
+
 def test_history_and_editor(chat: ChatTerminal, tmp_path: Path) -> None:
     """Up and Ctrl-R find earlier prompts; Ctrl-X Ctrl-E and /edit write in $EDITOR."""
     chat.answers(says="Fine.\n")
@@ -427,6 +448,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/temp 0", "temp 0"),
         ("/think", "thinking "),
         ("/stats", "drafts accepted"),
+        ("/read off", "no files go"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
         ("/save mine", r"saved in\s[^›]*mine\.json"),

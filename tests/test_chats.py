@@ -36,9 +36,10 @@ def chats(cli_app: typer.Typer) -> Callable[..., Result]:
         ]
     ):
         path = transcript.save(name, chat)
-        os.utime(path, (1e9 - age * 86400,) * 2)
-    path.write_text("{")
-    os.utime(path, (1e9 - 2 * 86400,) * 2)
+        saved = 1e9 - age * 86400
+        if name == "mended":
+            path.write_text("{")
+        os.utime(path, (saved, saved))
     return lambda *args, **more: CliRunner().invoke(cli_app, ["chats", *args], **more)
 
 

@@ -17,7 +17,7 @@ from ..chat_settings import SETTINGS, find_setting, format_value, with_value
 from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, load_downloaded
-from ..modes import in_bits
+from ..modes import check_block, in_bits
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
 from .dialogue import LEAVE_WINDOW
@@ -75,6 +75,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.print_line(
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
+    drop_long_block(state)
     warn_of_kernels(state)
 
 
@@ -100,7 +101,18 @@ def change_drafter(state: ChatState, argument: str) -> None:
         dialogue.set_pair(pair)
     state.print_line(f"  {describe_pair(state)}")
     if argument not in ("", "off"):
+        drop_long_block(state)
         warn_of_kernels(state)
+
+
+def drop_long_block(state: ChatState) -> None:
+    """Go back to the drafter's own block where another drafter's was longer."""
+    dialogue = state.dialogue
+    try:
+        check_block(dialogue.pair, dialogue.settings.block_size)
+    except UsageError:
+        dialogue.settings = replace(dialogue.settings, block_size=None)
+        state.print_line("  this drafter's blocks are shorter: block is auto now", "warning")
 
 
 def warn_of_kernels(state: ChatState) -> None:
@@ -138,7 +150,9 @@ def change_setting(state: ChatState, text: str) -> None:
         names = ", ".join(spec.name for spec in SETTINGS)
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
-        state.dialogue.settings = settings = with_value(settings, spec, value.strip())
+        settings = with_value(settings, spec, value.strip())
+        check_block(state.dialogue.pair, settings.block_size)
+        state.dialogue.settings = settings
         state.dialogue.session.mode = state.dialogue.mode
     state.print_line(f"  {spec.name} {format_value(settings, spec)}", "dim" if value else "")
 

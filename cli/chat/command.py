@@ -16,6 +16,7 @@ from ..cache_options import CacheOptions, finish_writing
 from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
+from ..modes import check_block
 from ..options import (
     DisplayOptions,
     ModelOptions,
@@ -33,7 +34,6 @@ from ..terminal.tty_modes import terminal_as_stdin, unseen_keys
 from ..terminal.type_ahead import TypeAhead
 from ..thinking import check_thinking, resolve_thinking
 from . import transcript
-from .commands import escape
 from .dialogue import Dialogue, DisplaySettings
 from .file_actions import show_loaded
 from .header import show_header
@@ -105,6 +105,7 @@ def chat(
             pair, load_seconds = load_pair(model_options, out, cache_options)
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
+        check_block(pair, model_options.block_size)
         settings = ChatSettings(
             params,
             sampling_options.max_tokens,
@@ -134,9 +135,7 @@ def chat(
                 state.print_line("")
         try:
             if interactive:
-                if begins.prompt:
-                    typed.messages.appendleft(escape(begins.prompt, everything=begins.piped))
-                chat_loop(state, keys, no_history=no_history)
+                chat_loop(state, keys, begins, no_history=no_history)
             else:
                 answer_piped_prompt(state, begins.prompt)
         finally:

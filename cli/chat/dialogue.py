@@ -159,6 +159,7 @@ class Dialogue:
             markdown=self.display.markdown,
             show_thinking=self.display.show_thinking,
             quiet=self.display.quiet,
+            context_length=self.context_length,
         )
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(

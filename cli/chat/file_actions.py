@@ -84,20 +84,12 @@ def export_chat(state: ChatState, name: str) -> None:
     state.print_line(f"  written to {path}", "dim")
 
 
-def copy_answer(state: ChatState, _: str) -> None:
-    """`/copy`."""
-    if not state.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    from ..terminal.clipboard import copy_to_clipboard
-
-    state.print_line(f"  copied {copy_to_clipboard(state.dialogue.chat.turns[-1].answer)}", "dim")
-
-
 def clear_chat(state: ChatState, _: str) -> None:
     """`/clear`: the old conversation stays saved."""
     dialogue = state.dialogue
     previous_name = dialogue.file.name
     dialogue.clear()
+    state.attached, state.outputs = [], []
     saved = f"; the old one is saved as {previous_name}" if previous_name else ""
     state.print_line(f"  new conversation{saved}", "dim")
 

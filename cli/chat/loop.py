@@ -19,21 +19,28 @@ from ..terminal.output import format_count
 from . import transcript
 from .commands import complete, dispatch, is_command, unescape
 from .dialogue import LEAVE_WINDOW
+from .files import with_files
+from .shell import is_shell_command, run_in_shell
+from .start import Beginning
 from .state import ChatState
 
 NEVER = float("-inf")
 
 
-def chat_loop(state: ChatState, keys: KeyReader, *, no_history: bool) -> None:
-    """Read and handle input until the user leaves; typer.Exit after Ctrl-C twice."""
+def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_history: bool) -> None:
+    """Read and handle input until the user leaves; typer.Exit after Ctrl-C twice.
+
+    The first prompt of `begins` comes first.
+    """
     history = None if no_history else transcript.data_folder() / "history"
     typed, dialogue, code = keys.typed, state.dialogue, 0
     editor = LineEditor(state.out, lambda text: complete(state, text), history, typed)
     try:
         while True:
             try:
-                text = typed.next_message()
-                if text is not None:
+                first, begins = begins, Beginning()
+                text = first.prompt or typed.next_message()
+                if text:
                     editor.show(text)
                 elif typed.leaves and not typed.draft:
                     break
@@ -41,7 +48,8 @@ def chat_loop(state: ChatState, keys: KeyReader, *, no_history: bool) -> None:
                     text = editor.read()
                 dialogue.interrupted_at = NEVER
                 with keys.reading():
-                    handle_input(state, text)
+                    as_it_is = first.piped or is_shell_command(first.prompt)
+                    handle_input(state, text, as_it_is=as_it_is)
                 if dialogue.interrupted_at > NEVER:
                     hold_queue(state, keys)
             except KeyboardInterrupt:
@@ -75,17 +83,26 @@ def hold_queue(state: ChatState, keys: KeyReader) -> None:
         state.print_line(f"  {messages} back: Enter sends, Ctrl-C drops", "dim")
 
 
-def handle_input(state: ChatState, text: str) -> None:
-    """Run a command or answer a prompt; prints errors and returns."""
+def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None:
+    """Run a command or answer a prompt; prints errors and returns.
+
+    `as_it_is`: a text that nobody typed has no commands in it and names no files.
+    """
     text = text.strip("\n")
     if not text.strip():
         return
     try:
-        if is_command(text):
-            dispatch(state, text)
-        else:
+        if as_it_is:
             state.print_line("")
-            state.dialogue.ask(unescape(unquoted(text)).strip())
+            state.dialogue.ask(text)
+        elif is_command(text):
+            dispatch(state, text)
+        elif is_shell_command(text):
+            run_in_shell(state, text)
+        else:
+            prompt = with_files(state, unescape(unquoted(text)).strip())
+            state.print_line("")
+            state.dialogue.ask(prompt)
     except DFlashError as error:
         state.out.error(error.message, error.hint)
     state.print_line("")

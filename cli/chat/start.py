@@ -48,7 +48,7 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
         raise UsageError(
             f"'{words[1]}' is not expected here.", hint="put the first prompt in quotes"
         )
-    prompt = read_prompt(words[0] if words else None, None) if words or piped else ""
+    prompt = read_prompt(words[0] if words else None) if words or piped else ""
     return Beginning(name, prompt.strip(), piped)
 
 

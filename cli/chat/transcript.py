@@ -14,6 +14,8 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..fences import close_fence, fenced
+
 FORMAT_VERSION = 1
 TITLE = "# Chat with "
 CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
@@ -225,25 +227,6 @@ def to_markdown(chat: Chat) -> str:
             "## Answer\n\n" + close_fence(turn.answer.strip()) + note.get(turn.finish_reason, "")
         )
     return "\n\n".join(parts) + "\n"
-
-
-def fenced(text: str) -> str:
-    """Text as a code block with a fence longer than any inside."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def close_fence(text: str) -> str:
-    """Close a code fence that a cut answer left open."""
-    fence = ""
-    for line in text.splitlines():
-        mark = re.match(r" {0,3}(`{3,}|~{3,})([^`]*)$", line)
-        if mark and not fence:
-            fence = mark[1]
-        elif mark and mark[1].startswith(fence) and not mark[2].strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
 
 
 def export(path: Path, chat: Chat) -> None:

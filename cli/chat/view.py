@@ -25,11 +25,18 @@ FOOTER_ROWS = 5  # rows of what is typed meanwhile
 
 
 def make_chat_view(
-    out: Output, *, markdown: bool = True, show_thinking: bool = False, quiet: bool = False
+    out: Output,
+    *,
+    markdown: bool = True,
+    show_thinking: bool = False,
+    quiet: bool = False,
+    context_length: int = 0,
 ) -> PlainView:
     """The view that fits stdout: only a terminal gets more than the answer."""
     if out.stdout_live and not quiet:
-        return ChatView(out, markdown=markdown, show_thinking=show_thinking)
+        return ChatView(
+            out, markdown=markdown, show_thinking=show_thinking, context_length=context_length
+        )
     return PlainView(out, thinking=show_thinking)
 
 
@@ -39,11 +46,20 @@ class ChatView(PlainView):
     `thought_tokens` and `thought_seconds` measure the thinking before the answer.
     """
 
-    def __init__(self, out: Output, *, markdown: bool = True, show_thinking: bool = False):
+    def __init__(
+        self,
+        out: Output,
+        *,
+        markdown: bool = True,
+        show_thinking: bool = False,
+        context_length: int = 0,
+    ):
+        """`context_length` in tokens, 0 when it is not to be shown."""
         from ..terminal.render import Renderer
 
         super().__init__(out, thinking=show_thinking)
         self.thought_tokens, self.thought_seconds = 0, 0.0
+        self._context_length = context_length
         self._renderer = Renderer(ascii=out.ascii)
         self._region = out.region = LiveRegion(out.draw, self._screen)
         self._lock = RLock()  # another thread redraws during prefill
@@ -91,6 +107,9 @@ class ChatView(PlainView):
                 self._end_thinking_block()
                 self._fragments += self._answer.feed(text)
             self._status = progress_line(stats)
+            if self._context_length:
+                used = stats.prompt_tokens + stats.generated
+                self._status += f" · context {used:,} / {self._context_length:,}"
             self._draw()
 
     def finish(self) -> None:

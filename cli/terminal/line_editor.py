@@ -4,6 +4,7 @@ Knows prompt_toolkit and text, not what happens to the text.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +30,10 @@ KEYS = (
     ("Alt-Enter, Ctrl-J", "new line; a paste of many lines stays one prompt"),
     ("\\ Enter, Shift-Enter", "new line too, the second where the terminal tells it from Enter"),
     ('"""', "begins and ends a prompt of several lines"),
+    ("!command", "run it in the shell; what it prints goes with the next prompt"),
     ("Up, Down", "earlier prompts"),
     ("Ctrl-R", "search earlier prompts"),
-    ("Tab", "complete a command, a setting or a name"),
+    ("Tab", "complete a command, a setting, a name, or a file after @"),
     ("Ctrl-X Ctrl-E", "write in $EDITOR"),
     ("Ctrl-L", "clear the screen"),
     ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave"),
@@ -223,7 +225,7 @@ def make_completer(complete: CompletionSource) -> Any:
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
-            last = (text[len(text.rstrip()) :] and "") or text.split(" ")[-1]
+            last = re.split(r"\s", text)[-1]
             for word, meaning in complete(text):
                 if word.startswith(last):
                     yield Completion(word, start_position=-len(last), display_meta=meaning)
