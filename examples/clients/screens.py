@@ -3,13 +3,16 @@
     .venv/bin/python examples/clients/screens.py serve metrics
     .venv/bin/python examples/clients/screens.py llm --program venv/bin/llm
     .venv/bin/python examples/clients/screens.py aider --program venv/bin/aider --model ./smollm2
+    .venv/bin/python examples/clients/screens.py opencode --model ./smollm2 \\
+        --program node_modules/.bin/opencode
 
-Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`), and
-`smollm2.py` makes the folder for `--model`; without it the bundled pair is served. Rates are those
-of the machine that draws.
+Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
+install opencode-ai`), and `smollm2.py` makes the folder for `--model`; without it the bundled pair
+is served. Rates are those of the machine that draws.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +32,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 URL = "http://127.0.0.1:8080"
+SCREENS = ("serve", "metrics", "llm", "aider", "opencode")
 COLUMNS, ROWS = 92, 46
 PATIENCE = 240.0
 PROMPTS = (
@@ -52,6 +56,7 @@ show-model-warnings: false
 show-release-notes: false
 git: false
 yes-always: true
+dark-mode: true
 """
 LLM = (
     "cat extra-openai-models.yaml",
@@ -66,6 +71,22 @@ AIDER = (
     "/tokens",
     "/exit",
 )
+OPENCODE_SETTINGS = {
+    "autoupdate": False,
+    "provider": {
+        "dflash": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{URL}/v1"},
+            "models": {"smollm2": {"tool_call": False, "limit": {"context": 8192, "output": 200}}},
+        }
+    },
+    # the model calls no tools, and takes long to read the usual prompt of 10,000 tokens
+    "agent": {"plain": {"prompt": "You are a helpful assistant.", "tools": {"*": False}}},
+}
+OPENCODE = (
+    "cat opencode.json",
+    'opencode run -m dflash/smollm2 --agent plain "Write a Python function that adds two numbers."',
+)
 
 
 class Window:
@@ -77,6 +98,7 @@ class Window:
         environment = os.environ | {"HOME": str(folder), "LC_ALL": "C.UTF-8"}
         environment |= {"PATH": f"{path}:{os.environ['PATH']}", "TERM": "xterm-256color"}
         environment |= {"LLM_USER_PATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        environment["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
         size = ["-x", str(COLUMNS), "-y", str(ROWS)]
         shell = "PS1='$ ' exec bash --noprofile --norc"
         subprocess.run(
@@ -160,7 +182,7 @@ def ask() -> None:
 def main() -> None:
     """Draw what was named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("screens", nargs="+", choices=["serve", "metrics", "llm", "aider"])
+    parser.add_argument("screens", nargs="+", choices=SCREENS)
     parser.add_argument("--program", type=Path, help="the client")
     parser.add_argument(
         "--model", type=Path, help="a folder to serve, in place of the bundled pair"
@@ -192,6 +214,12 @@ def main() -> None:
                 for line in ("clear", *AIDER):
                     window.type(line, "$" if line in ("clear", AIDER[0], "/exit") else "ask>")
                 window.draw(HERE / "aider.svg", "aider")
+            if "opencode" in options.screens:
+                settings = json.dumps(OPENCODE_SETTINGS, indent=2)
+                (folder / "opencode.json").write_text(settings, encoding="utf-8")
+                for line in ("clear", *OPENCODE):
+                    window.type(line)
+                window.draw(HERE / "opencode.svg", "opencode")
 
 
 if __name__ == "__main__":
