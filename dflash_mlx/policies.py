@@ -71,6 +71,15 @@ class Policies:
         self.refresh(policy, depth)
         return policy
 
+    def measure(self, depth: int) -> None:
+        """Measure what contexts of up to `depth` tokens need, so that no answer waits for it later.
+
+        For the policies of the mode auto that have decided for a request.
+        """
+        for table in self._tables.values():
+            for each in table.between(1, depth):
+                table.at(each)
+
     def refresh(self, policy: Policy, depth: int) -> None:
         """Let a policy of the mode auto have the costs at a depth, measured if nothing is known."""
         if isinstance(policy, Auto):
