@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import tiny
@@ -81,10 +80,7 @@ def pair_saying(
     target = tiny.make_target("qwen3", vocab_size=272)
     target = Target(target.model, tokenizer, target.config, target.path)
     prompt = target.chat_tokens(messages, TemplateOptions(**options))
-    pair = speaking(said, tokenizer, prompt, strict=strict)
-    drafter: Any = pair.drafter
-    drafter.config = SimpleNamespace(block_size=8, num_layers=1, num_kv_heads=1, head_dim=16)
-    return pair
+    return speaking(said, tokenizer, prompt, strict=strict)
 
 
 def transport(server: Server) -> AsyncClient:

@@ -7,7 +7,7 @@
         --program node_modules/.bin/opencode
 
 Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
-install opencode-ai`), and `smollm2.py` makes the folder for `--model`; without it the bundled pair
+install opencode-ai`), and `smollm2/convert.py` makes the folder for `--model`; else the bundled pair
 is served. Rates are those of the machine that draws.
 """
 
