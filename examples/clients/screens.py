@@ -6,8 +6,8 @@
     .venv/bin/python examples/clients/screens.py opencode --model ./smollm2 \\
         --program node_modules/.bin/opencode
 
-Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
-install opencode-ai`), and `smollm2/convert.py` makes the folder for `--model`; else the bundled pair
+Needs tmux. Clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
+install opencode-ai`); `smollm2/convert.py` makes the folder for `--model`, else the bundled pair
 is served. Rates are those of the machine that draws.
 """
 

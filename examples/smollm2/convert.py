@@ -52,7 +52,8 @@ def main() -> None:
 
 def convert(file: Path, folder: Path, *, float32: bool = False) -> None:
     """Write the folder; SystemExit for a file that is not understood."""
-    arrays, notes = mx.load(str(file), return_metadata=True)  # type: ignore[misc]
+    loaded: Any = mx.load(str(file), return_metadata=True)
+    arrays, notes = loaded
     architecture = notes.get("general.architecture")
     if architecture != "llama" or notes.get("tokenizer.ggml.model") != "gpt2":
         raise SystemExit(f"{file} has the architecture {architecture!r} or another tokenizer")

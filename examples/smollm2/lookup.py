@@ -11,7 +11,7 @@ import argparse
 from collections import defaultdict
 from statistics import median
 
-from prompts import NOT_REPEATING, REPEATING
+from repeating import NOT_REPEATING, REPEATING
 
 import dflash_mlx
 from dflash_mlx import Pair, SamplingParams, Session
