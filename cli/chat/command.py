@@ -49,7 +49,7 @@ def chat(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] [PROMPT]",
+            metavar="NAME|PROMPT",
             help="The chat that --resume goes on with; a first prompt.",
             autocompletion=transcript.complete_name,
         ),
