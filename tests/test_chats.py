@@ -90,6 +90,18 @@ def test_list(chats: Callable[..., Result]) -> None:
     assert damaged["turns"] is None
 
 
+def test_the_shell_completes_names(
+    chats: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer
+) -> None:
+    """Those that begin as typed."""
+    for typed in ("dflash chats show why", "dflash chats rm why", "dflash chat --resume why"):
+        monkeypatch.setenv("_DFLASH_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", str(typed.count(" ")))
+        done = CliRunner().invoke(cli_app, [], prog_name="dflash")
+        assert done.stdout.split() == ["why-is-the-sky-blue"]
+
+
 def test_show_and_export(chats: Callable[..., Result], tmp_path: Path) -> None:
     """Markdown, of the last one unless named; JSON has all of it."""
     wanted = transcript.to_markdown(transcript.load("colours"))

@@ -1,6 +1,7 @@
 """What is typed while nothing is asked for: it shows, and each Enter is a message of its own."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -110,6 +111,19 @@ def test_what_is_typed_shows_below_a_spinner(monkeypatch: pytest.MonkeyPatch) ->
     out.footer = typed.lines
     lines = [str(line) for line in spinner.make_progress(out, "bytes").get_renderables()][1:]
     assert lines == ["  queued  one", "› tw█"]
+
+
+def test_what_is_typed_shows_beside_a_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """/compare has one line that moves: its end is what was typed."""
+    monkeypatch.setattr(output, "stderr_columns", lambda: 30)
+    out = output.Output()
+    out.stderr_live = True
+    out.footer = fed("漢 and more of it").lines
+    out.status("12 tok · 100.0 tok/s · τ 1.00")
+    shown = capsys.readouterr().err
+    assert shown == "12 tok · 100.0  › more of it█"
 
 
 def test_quotes_and_backslashes() -> None:
@@ -222,6 +236,26 @@ def test_after_a_stop_messages_come_back(chat: ChatTerminal) -> None:
     chat.send("\x03")
     chat.prompted()
     assert prompts(chat) == ["first", "third!"]
+
+
+@pytest.mark.slow
+def test_whenever_it_is_typed(chat: ChatTerminal) -> None:
+    """Keys go from one reader to another at every prompt: none is lost, doubled or torn."""
+    chat.answers(says="Fine, so it is.\n", piece=5, sleep=0.01)
+    drawn = random.Random(4)
+    wanted = [f"m{number} ü漢字" + "\nsecond" * (number % 3 == 0) for number in range(15)]
+    for text in wanted:
+        data = PASTE.format(text.replace("\n", "\r")) + "\r"
+        data = (data if "\n" in text else text + "\r").encode()
+        while data:
+            size = drawn.choice([1, 3, 10, 100])
+            chat._write(data[:size])
+            data = data[size:]
+            chat.pump(drawn.random() * drawn.choice([0.01, 0.02]))
+        chat.pump(drawn.random() * drawn.choice([0.01, 0.2]))
+    chat.wait_until(lambda: chat.screen_text().count("Fine, so it is.") >= 15, "all answered")
+    chat.prompted()
+    assert prompts(chat) == wanted
 
 
 @pytest.mark.slow

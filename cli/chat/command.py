@@ -3,12 +3,13 @@
 Knows the options; `start` finds what they mean, `loop` reads and handles what is typed.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
@@ -49,7 +50,9 @@ def chat(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] [PROMPT]", help="The chat that --resume goes on with; a first prompt."
+            metavar="NAME|PROMPT",
+            help="The chat that --resume goes on with; a first prompt.",
+            autocompletion=transcript.complete_name,
         ),
     ] = None,
     *,
@@ -145,14 +148,13 @@ def chat(
 def paste_marks(out: Output) -> Callable[[str], None] | None:
     """What tells the terminal to mark pastes; None for a terminal that gets no escape codes."""
     if out.stdout_is_tty:
-        return out.draw if out.stdout_live else None
-    return write_to_stderr if out.stderr_live else None
+        return partial(write_now, sys.stdout) if out.stdout_live else None
+    return partial(write_now, sys.stderr) if out.stderr_live else None
 
 
-def write_to_stderr(text: str) -> None:
-    """Write to the terminal on stderr as it is."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+def write_now(stream: IO[str], text: str) -> None:
+    """Write to a terminal past the stream's buffer, which may be in use where a signal comes."""
+    os.write(stream.fileno(), text.encode())
 
 
 def suspend(keys: KeyReader, out: Output) -> None:

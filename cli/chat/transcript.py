@@ -93,6 +93,11 @@ def chat_names() -> list[str]:
     return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
 
 
+def complete_name(incomplete: str) -> list[str]:
+    """The names that begin so, for the shell's completion."""
+    return [name for name in chat_names() if name.startswith(incomplete)]
+
+
 def check_exists(name: str) -> None:
     """DFlashError when no chat has this name."""
     if not chat_path(name).exists():

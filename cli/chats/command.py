@@ -29,7 +29,9 @@ chats = typer.Typer(
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="A saved chat. [the last one]", autocompletion=transcript.chat_names
+        metavar="[NAME]",
+        help="A saved chat. [the last one]",
+        autocompletion=transcript.complete_name,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
@@ -95,7 +97,7 @@ def rm(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME...", help="Saved chats.", autocompletion=transcript.chat_names
+            metavar="NAME...", help="Saved chats.", autocompletion=transcript.complete_name
         ),
     ] = None,
     *,
@@ -124,7 +126,7 @@ def rm(
 @option_groups
 def export(
     name: Annotated[
-        str, typer.Argument(help="A saved chat.", autocompletion=transcript.chat_names)
+        str, typer.Argument(help="A saved chat.", autocompletion=transcript.complete_name)
     ],
     file: Annotated[Path, typer.Argument(metavar="FILE.md", help="A new file, or an old export.")],
     *,
