@@ -106,8 +106,8 @@ class Program:
         """Its address; it runs and has answered once."""
         url = f"http://127.0.0.1:{self.port}"
         if self.process is None or self.process.poll() is not None:
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            self.process = subprocess.Popen(self.command, **quiet)
+            quiet = subprocess.DEVNULL
+            self.process = subprocess.Popen(self.command, stdout=quiet, stderr=quiet)
             for _ in range(600):
                 with suppress(httpx.HTTPError):
                     if httpx.get(f"{url}/health", timeout=1).status_code == 200:

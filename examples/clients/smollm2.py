@@ -79,8 +79,8 @@ def tokenizer_of(told: dict[str, Any]) -> Tokenizer:
 def main() -> None:
     """Read the file, write the folder."""
     source, folder = sys.argv[1], Path(sys.argv[2])
-    stored, told = mx.load(source, return_metadata=True)  # type: ignore[misc]
-    read: dict[str, Any] = dict(told)
+    loaded: Any = mx.load(source, return_metadata=True)
+    stored, read = loaded
     number = {key.removeprefix("llama."): v.item() for key, v in read.items() if "llama." in key}
     heads, kv_heads = number["attention.head_count"], number["attention.head_count_kv"]
     tokens = read["tokenizer.ggml.tokens"]
@@ -110,7 +110,7 @@ def main() -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(texts, indent=2), encoding="utf-8")
     tokenizer_of(read).save(str(folder / "tokenizer.json"))
-    weights = weights_of(dict(stored), {"attn_q": heads, "attn_k": kv_heads})
+    weights = weights_of(stored, {"attn_q": heads, "attn_k": kv_heads})
     mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
     print(f"{folder}: {len(weights)} weights")
 
