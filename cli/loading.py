@@ -31,7 +31,7 @@ def load_downloaded(
     model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
 ) -> "Pair":
     """Load a pair that `fetch_pair` found."""
-    with Spinner(out, f"loading {model_options.model or 'the bundled pair'}"):
+    with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
         import dflash_mlx
 
         return dflash_mlx.load(
@@ -43,6 +43,7 @@ def load_downloaded(
             exact=model_options.exact,
             cache_ram=cache_options.cache_ram,
             cache_disk=cache_options.cache_disk,
+            on_kernels=kernel_progress(spinner),
         )
 
 
@@ -114,8 +115,9 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
         from dflash_mlx.pair import names_with, with_drafter
 
         names = names_with(pair, model_options.draft)
-        assert names.draft is not None
-        folder = resolve.fetch(names.draft, download_progress(spinner, label))
+        folder = None
+        if names.draft is not None:
+            folder = resolve.fetch(names.draft, download_progress(spinner, label))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:
         return with_drafter(
@@ -123,7 +125,18 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             model_options.draft,
             draft_bits=model_options.draft_bits,
             on_download=download_progress(spinner, label),
+            on_kernels=kernel_progress(spinner),
         )
+
+
+def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:
+    """A callback that shows how many operations' kernels are ready."""
+
+    def update(done: int, total: int) -> None:
+        spinner.relabel("building the kernels", "kernels")
+        spinner.update(done, total)
+
+    return update
 
 
 def download_progress(spinner: Spinner, label: str) -> Callable[[int, int], None]:

@@ -7,8 +7,9 @@ from typing import Unpack
 from .arguments import check_names
 from .options import AnswerOptions
 from .pair import Pair
+from .progress import Progress, silent
 from .request import Mode
-from .session import Progress, Prompt, Session, silent
+from .session import Prompt, Session
 from .stats import Stats
 from .types import Block
 

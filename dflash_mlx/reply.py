@@ -5,20 +5,19 @@ it to `take`. Knows text; does not know templates or the terminal.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import replace
 
 from .chat.text import Reader
 from .engine import Engine
 from .errors import UsageError
+from .progress import Progress
 from .request import Request
 from .sequence import Sequence
 from .stats import Stats
 from .thread import mlx_thread
 from .types import Block
-
-Progress = Callable[[int, int], None]
 
 
 class Reply:

@@ -19,7 +19,8 @@ from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
 from .prefix_cache.prefix_cache import read_ahead
-from .reply import Progress, Reply
+from .progress import Progress, silent
+from .reply import Reply
 from .request import Mode, Request, check_mode
 from .sequence import Sequence as TokenSequence
 from .stats import Stats
@@ -44,10 +45,6 @@ class Prompted:
     split: bool = True
 
 
-def silent(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
-
-
 class Session:
     """Answers prompts one after another; a prompt that goes on from the last is not read again.
 
@@ -58,7 +55,7 @@ class Session:
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
         check_mode(mode)
-        if mode != "baseline" and pair.drafter is None:
+        if mode != "baseline" and not pair.drafts:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )

@@ -18,6 +18,7 @@ GB = 1e9
 LIBRARIES = (1, 2, 4, 8, 12, 16)  # rows that a kernel is built for; fewer ones use the next
 WIDE = 1.3  # reads that a block takes of weights that are not quantised
 SYNC = 0.0003  # seconds until the host sees what the GPU has done
+PARTS = 6  # of a pass, between its taps: each is computed while the host builds the next
 TIMED = 4  # further plain steps that a survey runs for the time of one
 
 
@@ -115,7 +116,13 @@ class Mac:
     @property
     def first_plain(self) -> float:
         """Seconds of a plain step after a drafted round."""
-        return self.host + self.verify(1) + SYNC
+        return self.ends(0.0, 0.0, 1) + SYNC
+
+    def ends(self, begun: float, free: float, rows: int) -> float:
+        """When a pass is done that the host begins to build, on a GPU that is free later."""
+        for part in range(1, PARTS + 1):
+            free = max(free, begun + self.host * part / PARTS) + self.verify(rows) / PARTS
+        return free
 
     @property
     def draft(self) -> float:
@@ -125,18 +132,21 @@ class Mac:
     def round(self, rows: int) -> float:
         """Seconds of a round that drafts, its confidence not read: one wait, at its end."""
         host, gpu = self.block
-        return host + max(gpu, self.host) + self.verify(rows) + SYNC
+        return self.ends(host, host + gpu, rows) + SYNC
 
     @property
     def read(self) -> float:
         """Seconds that it adds to read the confidence before the verify is built."""
-        return min(self.block[1], self.host) + SYNC
+        drafted, rows = self.draft, self.pair.block
+        return self.ends(drafted, drafted, rows) + SYNC - self.round(rows)
 
     def seconds(self, job: Job) -> float:
         """Seconds of what a survey measures, of one sequence."""
         if job.kind == "plain":
             return self.plain
-        return self.draft if job.kind == "draft" else self.round(job.rows)
+        if job.kind == "draft":
+            return self.draft
+        return self.round(job.rows) + self.read * (job.kind == "look")
 
     def true_costs(self) -> Costs:
         """All costs."""

@@ -52,11 +52,11 @@ def slow_record(self: Stats, block: Any) -> None:
     time.sleep(wanted.get("sleep", 0))
 
 
-def slow_read(self: Target, parts: Sequence[SequenceRows]) -> Any:
+def slow_read(self: Target, parts: Sequence[SequenceRows], **options: Any) -> Any:
     """Read a chunk of a prompt slowly, and what is verified as fast as it goes."""
     if any(part.last for part in parts):
         time.sleep(wanted.get("read", 0))
-    return read(self, parts)
+    return read(self, parts, **options)
 
 
 def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:

@@ -59,10 +59,10 @@ def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
     target = import_module("dflash_mlx.target.target").Target
     read, passes = target.read, []
 
-    def reading(self, parts):
+    def reading(self, parts, **options):
         passes.extend(part.tokens.size for part in parts)
         os.kill(os.getpid(), signal.SIGINT)
-        return read(self, parts)
+        return read(self, parts, **options)
 
     monkeypatch.setattr(target, "read", reading)
     result = dflash("--raw", "x" * 40, "--stats")

@@ -94,7 +94,7 @@ def test_what_is_raised_reaches_its_caller(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(UsageError, match="max_tokens"):
         dflash_mlx.generate(pair, "ab", raw=True, max_tokens=0)
 
-    def fails(*_: Any) -> Any:
+    def fails(*_: Any, **__: Any) -> Any:
         raise DFlashError("no memory is left.", hint="close something")
 
     with monkeypatch.context() as patch:

@@ -215,9 +215,9 @@ def test_no_draft_is_begun_before_the_first_token(
     begun, read = [], []
     begin, honest = Drafted.begin, Target.read
 
-    def counted(self: Target, parts: Any) -> Any:
+    def counted(self: Target, parts: Any, **options: Any) -> Any:
         read.append(sum(part.tokens.size for part in parts))
-        return honest(self, parts)
+        return honest(self, parts, **options)
 
     monkeypatch.setattr(Drafted, "begin", lambda self: begun.append(1) or begin(self))
     monkeypatch.setattr(Target, "read", counted)

@@ -6,11 +6,11 @@ all that in its answers. Rates are those after the first answer, without the bui
 which every way of decoding pays once.
 """
 
-from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from operator import mul
 
+import macs
 import numpy as np
 import pytest
 from macs import CHIPS, PAIRS, Mac, MacProcess
@@ -19,7 +19,6 @@ from simulated import FAIR, GOOD, POOR, WRONG, Drafter, fixed_rates, play
 import dflash_mlx.policy.account as account
 from dflash_mlx.policy.auto import Auto
 from dflash_mlx.policy.belief import Belief
-from dflash_mlx.policy.costs import Costs
 
 ANSWERS = 4  # after the first
 PROCESSES = 4  # of each way: an answer is short, and which drafts are kept is luck
@@ -43,7 +42,7 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
     for place, (surveys, hitch) in enumerate(PROCESSES * WAYS):
         seed = 50 * place
         process = MacProcess(mac, hitch)
-        costs = known(mac, process.survey())
+        costs = process.survey()
         process = process if surveys else MacProcess(mac, hitch)
         policy = Auto(costs, mac.pair.block)
         play(policy, process, [drafter], seed=seed)
@@ -54,11 +53,6 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
             fixed.append(1 / fixed_rates(true, [drafter], seed=number)[best])
         seconds -= process.building - built
     return tokens / seconds * float(np.mean(fixed)), tokens / seconds * true.plain
-
-
-def known(mac: Mac, costs: Costs) -> Costs:
-    """What a survey found, with what building a verify takes the host."""
-    return replace(costs, read=min(costs.draft, mac.host))
 
 
 # The least rate of all pairs on all chips over the best fixed width's, and the mean. Where drafts
@@ -101,6 +95,7 @@ def test_fault_positions_that_were_never_verified_look_bad(monkeypatch: pytest.M
         return list(accumulate(((kept + 1) / (count + 2) for kept, count in pairs), mul))
 
     mac = Mac(CHIPS[3], PAIRS[1])
+    monkeypatch.setattr(macs, "PARTS", 1)  # a look costs all of the building
     honest, _ = rates(mac, GOOD)
     monkeypatch.setattr(Belief, "by_position", by_position)
     assert rates(mac, GOOD)[0] < honest - 0.02

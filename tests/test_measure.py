@@ -42,6 +42,7 @@ JOBS = [
     Job("draft", 8),
     Job("chain", 2),
     Job("chain", 8),
+    Job("look", 8),
     Job("draft", 8, 2),
     Job("chain", 8, 2),
 ]
@@ -116,7 +117,7 @@ def test_a_process_that_has_just_begun(machine: Machine, hitch: float) -> None:
     for rows, seconds in found.chain:
         assert seconds == pytest.approx(machine.verify(rows), rel=0.05), rows
     assert {1, 2, 3, 4, 6, 8, 12, BLOCK} <= {rows for rows, _ in found.chain}
-    assert process.now < 2 * max(BUDGET[0], BUDGET[1] * machine.verify(1)) + 16 * hitch
+    assert process.now < 2.2 * max(BUDGET[0], BUDGET[1] * machine.verify(1)) + 17 * hitch
 
 
 @pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: chip.name)
@@ -161,13 +162,12 @@ def test_building_has_a_bound() -> None:
     assert found.plain == pytest.approx(machine.verify(1))
 
 
-def test_what_reading_confidence_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time to build a verify, which no longer happens while the drafter runs; no more."""
-    pair = pair_of("qwen3")
-    for build in (1e-9, 1e9):
-        monkeypatch.setattr(Scratch, "building", lambda *_, build=build: build)
-        found = measured(pair, 33)
-        assert found.read == min(build, found.draft)
+def test_what_reading_confidence_costs() -> None:
+    """What a round takes longer for it; nothing where noise says that it would be quicker."""
+    for more, read in ((2e-4, 2e-4), (-2e-4, 0.0), (1.0, 0.01)):
+        process = Process(lambda job, more=more: 0.01 + more * (job.kind == "look"))
+        found = survey(process.run, BLOCK, clock=process.clock)
+        assert found.read == pytest.approx(read)
 
 
 def pair_of(family: str) -> Pair:
@@ -200,7 +200,6 @@ def test_scratch_sequences(family: str, depth: int) -> None:
     """Every kind of cache can pretend a depth, and every job leaves it there with sound numbers."""
     scratch = scratch_of(pair_of(family), depth)
     for job in JOBS:
-        assert scratch.building(job.rows) > 0
         scratch.run(job)
         for sequence in scratch._sequences:
             assert sequence.draft_cache is not None
@@ -287,8 +286,8 @@ class Timeline:
         read, draft, step = Target.read, Drafter.draft, Match.step
         outcome, accept = Match.outcome, Match.accept
 
-        def timed_read(target: Target, parts: Any) -> Any:
-            found = read(target, parts)
+        def timed_read(target: Target, parts: Any, **options: Any) -> Any:
+            found = read(target, parts, **options)
             self._compute(self.PASS)
             for part in found:
                 self._note(part.logits, self.free)
@@ -357,9 +356,9 @@ def test_fault_steps_that_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -
     line = Timeline(monkeypatch)
     scratch, read = scratch_of(pair_of("qwen3"), 70), Target.read
 
-    def waiting(target: Target, parts: Any) -> Any:
+    def waiting(target: Target, parts: Any, **options: Any) -> Any:
         line.now = max(line.now, line.free)
-        return read(target, parts)
+        return read(target, parts, **options)
 
     monkeypatch.setattr(Target, "read", waiting)
     assert scratch.run(Job("plain", 1)) >= line.PASS + line.HOST

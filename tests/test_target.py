@@ -11,8 +11,10 @@ from mlx import nn
 from mlx_lm.utils import quantize_model
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.target import families
 from dflash_mlx.target.target import FAMILIES, Tap, Target, target_config
+from dflash_mlx.types import SamplingParams
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 GROUP: dict[str, Any] = {
@@ -200,3 +202,32 @@ def test_a_damaged_nested_config() -> None:
     """A text_config that is no object is left alone; the missing keys are named later."""
     config = {"model_type": "gemma4", "text_config": "?"}
     assert families.flat(config) == config
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["rounds", "fault: the whole pass first"])
+def test_a_pass_is_computed_while_it_is_built(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rounds: the device would wait for the host to build all layers, after a look at the draft.
+
+    A pass by itself evaluates nothing: the ledger traces it.
+    """
+    target = tiny.make_target("qwen3")
+    drafter = tiny.random_drafter(target)
+    target._body.layers[-1] = Tap(target._body.layers[-1], lambda _: events.append("last layer"))
+    events: list[str] = []
+    honest, read = mx.async_eval, Target.read
+
+    def begun(*arrays: Any) -> None:
+        events.append("begun")
+        honest(*arrays)
+
+    monkeypatch.setattr(mx, "async_eval", begun)
+    target.forward(mx.array([[1, 2]]), target.make_cache())
+    assert events == ["last layer"]
+    if not ahead:
+        monkeypatch.setattr(Target, "read", lambda self, parts, **_: read(self, parts))
+    sequence = TokenSequence(target, drafter)
+    for _ in tiny.start(sequence, tiny.prompt_of(5), SamplingParams(), max_tokens=9):
+        events.append("committed")
+    drafted, second = events[events.index("committed") :][1:3]
+    assert drafted == "begun"  # the draft
+    assert second == ("begun" if ahead else "last layer")

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
@@ -52,6 +53,9 @@ class Output:
         self._at_line_start = True
         self._has_status = False
         self.region: LiveRegion | None = None  # what the last view redraws
+        # What is typed meanwhile, in at most so many columns and rows: shown below moving lines.
+        self.footer: Callable[[int, int], list[str]] = lambda columns, rows: []
+        self.redraw: Callable[[], None] | None = None  # of the view that is running
 
     @cached_property
     def console(self) -> "Console":

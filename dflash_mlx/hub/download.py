@@ -4,13 +4,14 @@
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.progress import Progress
 
 from .cache import (
     ALLOW_PATTERNS,
@@ -23,7 +24,6 @@ from .cache import (
 from .errors import to_dflash_error
 from .transfer import File, Transfer, is_whole
 
-Progress = Callable[[int, int], None]
 TIMEOUT = 20.0  # seconds, for a response of the Hub
 RESERVED_BYTES = 64 << 20  # disk space that a download leaves free
 

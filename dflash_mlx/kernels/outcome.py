@@ -2,6 +2,8 @@
 
 import mlx.core as mx
 
+from .source import DEVICE_MEMORY_SIZE, pad_small
+
 
 def pack(has_nan: mx.array, accepted: mx.array, bonus: mx.array, drafts: mx.array) -> mx.array:
     """The outcome, int32 [γ + 3], from three arrays [] and the drafts [γ].
@@ -24,11 +26,16 @@ HEADERS = ("common.h", "accept.h")
 
 
 def chunk_count(vocab: int) -> int:
-    """The number of chunks of a row of `vocab` tokens; at least 4, of which some may be empty.
+    """The number of chunks of a row of `vocab` tokens; at least 8, of which some may be empty.
 
-    So the numbers of two rows' chunks are not a small input, which MLX puts elsewhere.
+    So the numbers of a row's chunks are not a small input, which MLX puts elsewhere.
     """
-    return max(4, -(-vocab // CHUNK))
+    return max(DEVICE_MEMORY_SIZE, -(-vocab // CHUNK))
+
+
+def ids(tokens: mx.array) -> mx.array:
+    """Tokens of either integer type as one input: another type would be another library."""
+    return pad_small(tokens.view(mx.uint32))
 
 
 def fits(rows: mx.array, drafts: mx.array, *_: object) -> bool:

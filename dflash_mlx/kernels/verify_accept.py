@@ -9,7 +9,7 @@ import mlx.core as mx
 from . import outcome
 from .dispatch import Op
 from .outcome import HEADERS, THREADS
-from .source import Launcher, Source, pad_small
+from .source import Launcher, Source
 
 ARGMAX = Source("verify_accept_argmax", ("logits",), ("values", "places"), HEADERS)
 PREFIX = Source("verify_accept_prefix", ("values", "places", "drafts"), ("outcome",), HEADERS)
@@ -43,7 +43,7 @@ def launch(launcher: Launcher, logits: mx.array, drafts: mx.array) -> mx.array:
     )
     return launcher(
         PREFIX,
-        [*parts, pad_small(drafts)],
+        [*parts, outcome.ids(drafts)],
         grid=(THREADS, 1, 1),
         threadgroup=(THREADS, 1, 1),
         output_shapes=[(rows + 2,)],

@@ -134,8 +134,8 @@ def launch(
     p = mx.softmax(scores, axis=-1)
     rows, vocab = p.shape
     chunks, summed = outcome.chunk_count(vocab), rows if block else 1
-    small = pad_small(drafts)
-    tokens = small if candidates is None else pad_small(candidates)
+    small = outcome.ids(drafts)
+    tokens = small if candidates is None else outcome.ids(candidates)
     inputs = [p, pad_small(q), tokens, small, pad_small(random_bits)]
     template = [("BLOCK", block), ("K", 0 if candidates is None else candidates.shape[-1])]
     sums = launcher(

@@ -14,14 +14,13 @@ from .cases import Case, dtype_of, normal_array
 from .shapes import LinearShape, Shapes
 
 
-def weights_of(
-    kind: LinearShape, outputs: int, inputs: int, bias: mx.array | None = None
-) -> Weights:
+def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) -> Weights:
     """Random weights, scaled so that products are about as large as their inputs.
 
-    Quantised weights are random bits: all bit patterns are valid.
+    Quantised weights are random bits: all bit patterns are valid. A bias has the `dtype`.
     """
     small = inputs**-0.5
+    bias = normal_array(1, outputs, dtype=dtype) if kind.biased else None
     if not kind.bits:
         values = small * normal_array(outputs, outputs, inputs)
         return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
@@ -42,15 +41,14 @@ def product_cases(shapes: Shapes) -> list[Case]:
     found, dtype = [], dtype_of(shapes.dtype)
     for kind in shapes.linears:
         few = 3 * max(kind.group, 64)
-        bias = normal_array(1, 35, dtype=dtype)
-        for rows, weights in (
-            (1, weights_of(kind, 33, few)),
-            (3, weights_of(kind, 35, few, bias)),
-            (7, weights_of(kind, 33, few)),
-            (19, weights_of(kind, 35, few, bias)),
-            (shapes.rows, weights_of(kind, kind.outputs, kind.inputs)),
+        for rows, outputs, inputs in (
+            (1, 33, few),
+            (3, 35, few),
+            (7, 33, few),
+            (19, 35, few),
+            (shapes.rows, kind.outputs, kind.inputs),
         ):
-            inputs = weights.values.shape[1] * 32 // (weights.bits or 32)
+            weights = weights_of(kind, outputs, inputs, dtype)
             found.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
     return found
 
@@ -68,15 +66,16 @@ def product_sizes(shapes: Shapes) -> Iterator[Sized]:
 
     Those of one size count together. Weights are made when their turn comes.
     """
-    kinds: dict[tuple[int, int, int], tuple[LinearShape, int]] = {}
+    dtype = dtype_of(shapes.dtype)
+    kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
     for kind, count in shapes.products:
-        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits
+        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits, kind.biased
         read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
         kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
-    for (columns, inputs, _), (kind, read) in kinds.items():
+    for (columns, inputs, *_), (kind, read) in kinds.items():
         if columns < LEAST_COLUMNS:
             continue
-        weights = weights_of(kind, columns, inputs)
+        weights = weights_of(kind, columns, inputs, dtype)
         for rows in BUCKETS:
-            x = normal_array(rows, rows, inputs, dtype=dtype_of(shapes.dtype))
+            x = normal_array(rows, rows, inputs, dtype=dtype)
             yield Sized(size(x, weights), read, (x, weights))

@@ -9,7 +9,7 @@ import json
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import version
@@ -22,6 +22,7 @@ import mlx.core as mx
 from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.progress import Progress, silent
 
 from .prove import KernelResult, OnResult, prove
 from .shapes import Shapes
@@ -128,23 +129,29 @@ def latest_results() -> dict[str, KernelResult]:
 
 def proven(
     kernels: Kernels,
-    shapes_of: Callable[[], Shapes],
+    shapes: Shapes,
     *,
     clock: Clock = time.perf_counter,
     trials: Sequence[Trial] = TRIALS,
+    on_kernels: Progress = silent,
 ) -> Kernels:
     """The kernels with those disabled that are wrong or slow at these shapes on this machine.
 
-    The results are read from the file; missing ones are found now and written to it. Without a
-    launcher the kernels are returned as they are, and `shapes_of` is not called.
+    The results are read from the file; missing ones are found now and written to it. `on_kernels`
+    is called with the numbers of operations compared, and of all.
     """
-    if kernels.launcher is None:
-        return kernels
-    shapes = shapes_of()
+    assert kernels.launcher is not None
     known = read_results(results_file()).get(result_key(shapes), {})
     used = [trial.name for trial in trials if trial.fitting(shapes)]
+    compared = set[str]()
+
+    def report(result: KernelResult) -> None:
+        on_kernels(len(compared), len(used))
+        compared.add(result.name)
+
     if not all(name in known and known[name].final for name in used):
-        found = prove_and_keep(kernels.launcher, shapes, known=known, clock=clock, trials=trials)
+        options: dict[str, Any] = {"known": known, "clock": clock, "trials": trials}
+        found = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
         known = {result.name: result for result in found}
     return apply_results(kernels, [known[name] for name in used])
 

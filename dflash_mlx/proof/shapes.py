@@ -10,7 +10,7 @@ from mlx import nn
 from dflash_mlx.hub.memory import kv_width, layer_types
 
 if TYPE_CHECKING:
-    from dflash_mlx.drafter.drafter import Drafter
+    from dflash_mlx.speculation.source import DraftSource
     from dflash_mlx.target.target import Target
 
 DEFAULT_VERIFY_ROWS = 16  # without a drafter
@@ -53,7 +53,8 @@ class SelectorShape:
 class LinearShape:
     """Weights [outputs, inputs] of linear layers.
 
-    `bits` 0: not quantised. `dtype` names the dtype of the weights, or of the scales.
+    `bits` 0: not quantised. `dtype` names the dtype of the weights, or of the scales. `biased`: a
+    bias is added.
     """
 
     outputs: int
@@ -62,6 +63,7 @@ class LinearShape:
     group: int
     mode: str
     dtype: str
+    biased: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Shapes:
     """The shapes of a pair: a verify of `rows` rows, logits of `vocab` tokens, and its layers.
 
     `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
-    quantisation and dtype, with its most frequent size; the most frequent combination is last.
+    all but sizes, with its most frequent size; the most frequent combination is last.
     `products` are all sizes, each with the number of such layers. `exact`: a row must have the same
     bits as a row alone.
     """
@@ -86,13 +88,13 @@ class Shapes:
     exact: bool = False
 
     @classmethod
-    def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
+    def of(cls, target: "Target", drafter: "DraftSource | None") -> "Shapes":
         """The shapes of a loaded target and drafter; evaluates nothing."""
         selector = None
-        rows = drafter.config.block_size if drafter else DEFAULT_VERIFY_ROWS
-        if drafter and (dflash2 := drafter.config.dflash2):
-            assert drafter.model.selector is not None
-            codebook = drafter.model.selector.predecessor_codebook
+        rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
+        if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
+            model: Any = drafter.model
+            codebook = model.selector.predecessor_codebook
             selector = SelectorShape(
                 dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
             )
@@ -119,8 +121,8 @@ GENERIC = Shapes(
     selector=SelectorShape(13, 70, "bfloat16"),
     linears=(
         LinearShape(70, 384, 0, 0, "", "bfloat16"),
-        *(LinearShape(70, 384, bits, 64, "affine", "bfloat16") for bits in (5, 6, 8)),
-        LinearShape(70, 384, 4, 32, "mxfp4", "uint8"),
+        *(LinearShape(70, 384, bits, 64, "affine", "bfloat16", bits == 8) for bits in (5, 6, 8)),
+        LinearShape(70, 384, 4, 32, "mxfp4", "uint8", biased=True),
         LinearShape(70, 384, 4, 64, "affine", "bfloat16"),
     ),
     context=300,
@@ -164,7 +166,7 @@ def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
     found = Counter(filter(None, map(linear_shape, model.modules())))
     kinds: dict[tuple[Any, ...], tuple[int, LinearShape]] = {}
     for linear, count in sorted(found.items(), key=lambda item: item[1]):
-        kind = (linear.bits, linear.group, linear.mode, linear.dtype)
+        kind = (linear.bits, linear.group, linear.mode, linear.dtype, linear.biased)
         total = kinds[kind][0] if kind in kinds else 0
         kinds[kind] = total + count, linear
     return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
@@ -183,10 +185,12 @@ def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | No
     if isinstance(module, nn.QuantizedLinear) or (tables and type(module) is nn.QuantizedEmbedding):
         bits, group, scales = module.bits, module.group_size, module.scales
         sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
-        return LinearShape(*sizes, bits, group, module.mode, dtype_name(scales.dtype))
+        packed = bits, group, module.mode, dtype_name(scales.dtype)
+        return LinearShape(*sizes, *packed, biased="bias" in module)
     if isinstance(module, nn.Linear) or (tables and type(module) is nn.Embedding):
         rows, columns = module.weight.shape
-        return LinearShape(rows, columns, 0, 0, "", dtype_name(module.weight.dtype))
+        dtype = dtype_name(module.weight.dtype)
+        return LinearShape(rows, columns, 0, 0, "", dtype, biased="bias" in module)
     return None
 
 

@@ -7,18 +7,19 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from dflash_mlx import __version__
+from dflash_mlx.chat.call_formats import call_format
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import Effort
 
-from .chat_messages import template_messages
-from .fields import Fields, SamplingFields, Whole, check_tools, refuse
+from .chat_messages import numbered_calls, template_messages
+from .fields import Fields, SamplingFields, Whole, refuse
 from .job import Delta, Job, Progress
 from .job import Whole as WholeAnswer
 from .numbers import progress, timings, usage
@@ -27,6 +28,7 @@ from .problem import Problem
 from .runner import Prepared, Runner
 from .settings import Settings
 from .sse import event
+from .tool_choice import Tool, chosen_tools
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 FINGERPRINT = f"dflash-{__version__}"
@@ -42,21 +44,6 @@ UNSUPPORTED = {
     "web_search_options": "nothing is searched here",
     "audio": "answers are text",
 }
-
-
-class Function(Fields):
-    """A function that the model may call."""
-
-    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class Tool(Fields):
-    """One tool."""
-
-    type: Literal["function"]
-    function: Function
 
 
 class StreamOptions(Fields):
@@ -111,10 +98,12 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         raise Problem(400, "modalities is not supported: answers are text.", "modalities")
     if body.top_logprobs is not None and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
-    tools, calls = chosen_tools(body, pair)
+    form = grammar_of(body.response_format)
+    chosen = chosen_tools(body.tools, body.tool_choice, body.parallel_tool_calls, form, pair)
     think, effort = thinking_of(body, pair)
+    messages, calls = template_messages(body.messages), call_format(pair.target.tokenizer)
     return Job(
-        prompt=template_messages(body.messages),
+        prompt=numbered_calls(messages) if calls and calls.name == "kimi_k2" else messages,
         sampling=body.params(settings.sampling),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=stop_strings(body.stop),
@@ -122,10 +111,10 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         think=think,
         effort=effort,
-        grammar=grammar_of(body.response_format),
-        tools=tools,
-        calls=calls,
-        one_call=body.parallel_tool_calls is False,
+        grammar=chosen.grammar,
+        tools=chosen.told,
+        calls=chosen.calls,
+        one_call=chosen.one_call,
         progress=bool(body.return_progress),
     )
 
@@ -157,20 +146,6 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     if len(found) > 16 or any(not one for one in found):
         raise Problem(400, "stop must be up to 16 strings that are not empty.", "stop")
     return found
-
-
-def chosen_tools(body: ChatBody, pair: Pair) -> tuple[list[dict[str, Any]], bool]:
-    """The tools that the model is told of, and whether its calls are looked for."""
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
-    choice = body.tool_choice or "auto"
-    if choice == "none" or not tools:
-        if choice not in ("none", "auto"):
-            raise Problem(400, "tool_choice needs tools.", "tool_choice")
-        return [], False
-    if choice != "auto":
-        raise Problem(400, "tool_choice can be auto or none here.", "tool_choice")
-    check_tools(pair)
-    return tools, True
 
 
 def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]:

@@ -104,6 +104,7 @@ class Target:
         self._seen: dict[int, mx.array] | None = None
         self._current: TreePass | PackedPass | None = None
         self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
+        self._at_once = False
         self._ropes_wrapped = False
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
@@ -166,6 +167,8 @@ class Target:
         def record(hidden: mx.array) -> None:
             if self._seen is not None:
                 self._seen[number] = hidden
+                if self._at_once:
+                    mx.async_eval(hidden)
 
         return record
 
@@ -194,10 +197,11 @@ class Target:
         layers = use_cpu_caches(make_prompt_cache(self.model))
         return TargetCache(recurrent_caches(sliding_caches(layers)))
 
-    def read(self, parts: Sequence[SequenceRows]) -> list[SequencePass]:
+    def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each behind what its own cache holds.
 
-        Evaluates nothing. The rows of all stand in one batch, so weights are read once.
+        The rows of all stand in one batch, so weights are read once. Nothing is evaluated, or
+        `at_once` the layers up to each tap while the host builds those behind it.
         """
         with ExitStack() as stack:
             trees: list[TreePass | None] = []
@@ -216,7 +220,8 @@ class Target:
             each = zip(parts, trees, strict=True)
             reading = [(part.tokens.size, part.cache.members, tree) for part, tree in each]
             with self._attention.over(reading, packed):
-                logits, taps = self._run(tokens, layers, current, wanted_rows(parts))
+                wanted = wanted_rows(parts)
+                logits, taps = self._run(tokens, layers, current, wanted, at_once=at_once)
         if packed is None:
             return [SequencePass(logits.squeeze(0), taps)]
         counts = [1 if part.last else part.tokens.size for part in parts]
@@ -241,11 +246,14 @@ class Target:
         layers: list[Any] | None,
         current: TreePass | PackedPass | None,
         wanted: mx.array | None,
+        *,
+        at_once: bool = False,
     ) -> tuple[mx.array, mx.array]:
         if current is not None and not self._ropes_wrapped:
             wrap_ropes(self.model, lambda: self._current)
             self._ropes_wrapped = True
         self._seen, self._current, self._wanted = {}, current, wanted
+        self._at_once = at_once
         try:
             logits = self.model(tokens, cache=layers)
             taps = [self._seen[number] for number in self._tapped]

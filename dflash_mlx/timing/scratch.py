@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.hub.memory import cache_bytes, working_set
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.acceptance import Match
-from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.speculation.drafts import Draft, DraftBlock
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.packed import SequencePass
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
@@ -26,9 +26,12 @@ SHARE = 0.5  # of the free memory that scratch sequences may take; passes need s
 
 
 class Scratch:
-    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows."""
+    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows.
 
-    def __init__(self, target: Target, drafter: Drafter, depth: int, block_size: int):
+    Without a drafter "draft" is no job of theirs.
+    """
+
+    def __init__(self, target: Target, drafter: DraftSource | None, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
         self._block_size, self._none = block_size, Draft.none()
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
@@ -37,8 +40,8 @@ class Scratch:
             sequence.read(self._ids(2))
             sequence.target_cache.fill(depth)
             sequence.target_cache.snapshot()
-            assert sequence.draft_cache is not None
-            sequence.draft_cache.fill(depth)
+            if sequence.draft_cache is not None:
+                sequence.draft_cache.fill(depth)
             sequence.tokens = [0] * depth
         (found,) = self._verify(self._sequences[:1], min(block_size, depth))
         self._taps = found.taps[:, : half(min(block_size, depth))]
@@ -48,21 +51,26 @@ class Scratch:
     def run(self, job: Job) -> float:
         """Seconds of one job, its rows shared evenly; afterwards the sequences are as before.
 
-        "plain" is a step among others, "draft" a block by itself, "chain" a whole round.
+        "plain" is a step among others, "draft" a block by itself, "chain" a whole round, "look" one
+        that reads the drafter's confidence before the verify is built.
         """
         some = self._sequences[: job.sequences]
-        for sequence in some:  # what the round before committed waits for the drafter
-            assert sequence.draft_cache is not None
-            sequence.draft_cache.rewind(self._depth - self._taps.shape[1])
-            sequence.draft_cache.absorb(self._taps)
+        caches = [s.draft_cache for s in some if s.draft_cache is not None]
+        for cache in caches:  # what the round before committed waits for the drafter
+            cache.rewind(self._depth - self._taps.shape[1])
+            cache.absorb(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
             return self._plain_steps(some[0])
         began = time.perf_counter()
-        drafts = self._draft(some)
+        blocks = self._draft(some)
+        drafts = [self._rule.draft(block, []).tokens for block in blocks]
         if job.kind == "draft":
             mx.eval(drafts)
             return time.perf_counter() - began
+        said = [block.confidence() for block in blocks] if job.kind == "look" else []
         mx.async_eval(drafts)
+        for read in said:
+            read()
         self._verify_and_commit(some, job.rows // len(some))
         seconds = time.perf_counter() - began
         for sequence in some:
@@ -87,11 +95,12 @@ class Scratch:
         sequence.rewind(self._depth)
         return seconds
 
-    def _draft(self, some: list[Sequence]) -> list[mx.array]:
-        """The drafts of a block each; evaluates nothing."""
+    def _draft(self, some: list[Sequence]) -> list[DraftBlock]:
+        """A block each; evaluates nothing."""
         caches = [s.draft_cache for s in some if s.draft_cache is not None]
-        blocks = self._drafter.draft(caches, self._ids(len(some)), self._block_size)
-        return [self._rule.draft(block, []).tokens for block in blocks]
+        if self._drafter is None:
+            return []
+        return self._drafter.draft(caches, self._ids(len(some)), self._block_size)
 
     def _verify_and_commit(self, some: list[Sequence], rows: int) -> None:
         """The rest of a round; half of each chain is kept, whatever the target says."""
@@ -105,18 +114,11 @@ class Scratch:
             if sequence.target_cache.needs_snapshots:  # states are replayed, which takes time
                 mx.eval(sequence.target_cache.state)
 
-    def building(self, rows: int) -> float:
-        """Seconds in which the host builds the graph of a verify, without computing it."""
-        began = time.perf_counter()
-        self._verify(self._sequences[:1], rows)
-        took = time.perf_counter() - began
-        self._sequences[0].target_cache.rewind(self._depth)
-        return took
-
     def _verify(self, some: list[Sequence], rows: int) -> list[SequencePass]:
         anchor, *drafts = self._ids(rows)
         tokens = mx.array(drafts, dtype=mx.int32)
-        return self._target.read([s.rows(mx.array([anchor]), tokens) for s in some])
+        parts = [s.rows(mx.array([anchor]), tokens) for s in some]
+        return self._target.read(parts, at_once=True)
 
     def _ids(self, count: int) -> list[int]:
         """Different tokens: rows of a mixture of experts must not all go to the same."""
@@ -128,10 +130,10 @@ def half(rows: int) -> int:
     return 1 + (rows - 1) // 2
 
 
-def depth_that_fits(target: Target, drafter: Drafter, depth: int, free: int) -> int:
+def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, free: int) -> int:
     """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
-    config, item = drafter.config, target.embed(mx.array([0])).dtype.size
-    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * item  # of the drafter
+    item = target.embed(mx.array([0])).dtype.size
+    row = 0 if drafter is None else drafter.row_bytes(item)
     while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
         depth //= 2
     return depth
@@ -139,7 +141,7 @@ def depth_that_fits(target: Target, drafter: Drafter, depth: int, free: int) -> 
 
 def measure(
     target: Target,
-    drafter: Drafter,
+    drafter: DraftSource | None,
     depth: int,
     block_size: int,
     *,
@@ -151,8 +153,6 @@ def measure(
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)
-    costs = survey(scratch.run, block_size, batch=True, budget=budget)
-    # A verify is built while the drafter runs, and after it where the host waits for the drafts.
-    graph = min(scratch.building(block_size) for _ in range(5))
+    costs = survey(scratch.run, block_size, batch=True, drafts=drafter is not None, budget=budget)
     mx.clear_cache()
-    return replace(costs, read=min(costs.draft, graph), depth=depth)
+    return replace(costs, depth=depth)
