@@ -46,7 +46,7 @@ class Answer:
 async def ask(
     http: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, **more: Any
 ) -> Answer:
-    """One streamed answer."""
+    """One streamed answer; with `logprobs` tokens that add no text count as pieces, too."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -66,7 +66,7 @@ async def ask(
             data = json.loads(line[6:])
             for choice in data["choices"]:
                 delta = choice["delta"]
-                if delta.get("reasoning") or delta.get("content"):
+                if delta.get("reasoning") or delta.get("content") or choice.get("logprobs"):
                     stamps.append(time.perf_counter())
                 text += delta.get("content") or ""
             usage = data.get("usage") or usage
@@ -106,8 +106,8 @@ class Program:
         """Its address; it runs and has answered once."""
         url = f"http://127.0.0.1:{self.port}"
         if self.process is None or self.process.poll() is not None:
-            nowhere = subprocess.DEVNULL
-            self.process = subprocess.Popen(self.command, stdout=nowhere, stderr=nowhere)
+            quiet = subprocess.DEVNULL
+            self.process = subprocess.Popen(self.command, stdout=quiet, stderr=quiet)
             for _ in range(600):
                 with suppress(httpx.HTTPError):
                     if httpx.get(f"{url}/health", timeout=1).status_code == 200:

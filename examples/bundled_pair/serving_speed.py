@@ -10,7 +10,7 @@ with text of one stream. A server whose process ends at a level is begun again f
 
 `--long N` adds the gaps of a stream while another client's prompt of about N tokens is read. The
 bundled pair's context is 2,048: copies of it that claim more are served, and speak nonsense at the
-speed of sense. Speeds hold for this machine only.
+speed of sense, so there each event with tokens counts. Speeds hold for this machine only.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def gaps_of(stamps: Sequence[float]) -> list[float]:
 async def gaps_beside(url: str, model: str, long: str, eos: list[int]) -> tuple[list[float], int]:
     """A stream's gaps while another client's long prompt is read, and that prompt's tokens."""
     stamps: list[float] = []
-    endless = {"logit_bias": {str(token): -100 for token in eos}}
+    endless = {"logit_bias": {str(token): -100 for token in eos}, "logprobs": True}
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
         running = asyncio.create_task(ask(http, model, "Hi.", 6000, stamps=stamps, **endless))
         while len(stamps) < 10:

@@ -3,12 +3,12 @@
     .venv/bin/python examples/clients/screens.py serve metrics
     .venv/bin/python examples/clients/screens.py llm --program venv/bin/llm
     .venv/bin/python examples/clients/screens.py aider --program venv/bin/aider --model ./smollm2
-    .venv/bin/python examples/clients/screens.py opencode --model ./smollm2 \\
+    .venv/bin/python examples/clients/screens.py opencode claude --model ./smollm2 \\
         --program node_modules/.bin/opencode
 
-Needs tmux. Clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
-install opencode-ai`); `smollm2/convert.py` makes the folder for `--model`, else the bundled pair
-is served. Rates are those of the machine that draws.
+Needs tmux. The clients are installed elsewhere (`pip install llm`, `pip install aider-chat`, `npm
+install opencode-ai @anthropic-ai/claude-code`), and `smollm2/convert.py` makes the folder for
+`--model`; else the bundled pair is served. Rates are those of the machine that draws.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from rich.text import Text
 
 HERE = Path(__file__).parent
 URL = "http://127.0.0.1:8080"
-SCREENS = ("serve", "metrics", "llm", "aider", "opencode")
+SCREENS = ("serve", "metrics", "llm", "aider", "opencode", "claude")
 COLUMNS, ROWS = 92, 46
 PATIENCE = 240.0
 PROMPTS = (
@@ -87,6 +87,14 @@ OPENCODE = (
     "cat opencode.json",
     'opencode run -m dflash/smollm2 --agent plain "Write a Python function that adds two numbers."',
 )
+# no tools and a short prompt, for the same reasons
+CLAUDE = (
+    f"export ANTHROPIC_BASE_URL={URL} ANTHROPIC_AUTH_TOKEN=none",
+    "export ANTHROPIC_MODEL=smollm2 ANTHROPIC_DEFAULT_HAIKU_MODEL=smollm2",
+    "claude --version",
+    "claude -p --tools '' --system-prompt 'You are a helpful assistant.' \\\n"
+    "    'Write a Python function that adds two numbers.'",
+)
 
 
 class Window:
@@ -98,7 +106,8 @@ class Window:
         environment = os.environ | {"HOME": str(folder), "LC_ALL": "C.UTF-8"}
         environment |= {"PATH": f"{path}:{os.environ['PATH']}", "TERM": "xterm-256color"}
         environment |= {"LLM_USER_PATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-        environment["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
+        environment |= {"OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        environment |= {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
         size = ["-x", str(COLUMNS), "-y", str(ROWS)]
         shell = "PS1='$ ' exec bash --noprofile --norc"
         subprocess.run(
@@ -220,6 +229,10 @@ def main() -> None:
                 for line in ("clear", *OPENCODE):
                     window.type(line)
                 window.draw(HERE / "opencode.svg", "opencode")
+            if "claude" in options.screens:
+                for line in ("clear", *CLAUDE):
+                    window.type(line)
+                window.draw(HERE / "claude.svg", "Claude Code")
 
 
 if __name__ == "__main__":
