@@ -1,9 +1,9 @@
 """The mode auto on Macs that exist on paper: five chips, five shapes of pairs, four drafters.
 
-A process begins cold: the first pass of each kernel takes up to a quarter of a second longer, and
-the chip's clock rises. Either it surveys its costs, or it has them from a process before and meets
-all that in its answers. Rates are those after the first answer, without the building of kernels,
-which every way of decoding pays once.
+A process begins cold: the first pass of each kernel takes longer, though its library was built when
+the pair was loaded, and the chip's clock rises. Either it surveys its costs, or it has them from a
+process before and meets all that in its answers. Rates are those after the first answer, without
+the building of kernels, which every way of decoding pays once.
 """
 
 from functools import cache
@@ -23,7 +23,7 @@ from dflash_mlx.policy.belief import Belief
 ANSWERS = 4  # after the first
 PROCESSES = 4  # of each way: an answer is short, and which drafts are kept is luck
 # Whether costs are surveyed in the same process, and seconds of a build.
-WAYS = ((True, 0.05), (False, 0.25))
+WAYS = ((True, 0.05), (False, 0.02))
 OTHERS = range(1000, 1048)  # seeds of the answers by which the best width is known
 
 
@@ -57,7 +57,7 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
 
 # The least rate of all pairs on all chips over the best fixed width's, and the mean. Where drafts
 # gain little, an answer is over before that is sure.
-BARS = [(GOOD, 0.955, 1.02), (FAIR, 0.94, 0.995), (POOR, 0.94, 0.975), (WRONG, 0.985, 0.99)]
+BARS = [(GOOD, 0.97, 1.05), (FAIR, 0.96, 1.015), (POOR, 0.94, 0.98), (WRONG, 0.99, 0.993)]
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,6 @@ def test_auto_is_near_the_best_width_and_not_below_plain_steps(
 
 
 # Faults that the check above must see.
-
-
-def test_fault_kernels_that_are_built_count_as_slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first round of a width would look like a loss, and drafts would wait for it."""
-    mac = Mac(CHIPS[4], PAIRS[1])
-    honest, _ = rates(mac, GOOD)
-    monkeypatch.setattr(Auto, "_known", lambda *_: True)
-    assert rates(mac, GOOD)[0] < honest - 0.02
 
 
 def test_fault_positions_that_were_never_verified_look_bad(monkeypatch: pytest.MonkeyPatch) -> None:

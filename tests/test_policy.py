@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,13 +102,13 @@ def test_confidence_pays() -> None:
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 @pytest.mark.parametrize("drafter", [sim.RANDOM, sim.WRONG, Drafter(-6.0), Drafter(-6.0, shift=8)])
 def test_a_hopeless_drafter_costs_little(machine: Machine | None, drafter: Drafter) -> None:
-    """At least 0.98 of plain decoding, 0.96 in a process's very first answer."""
+    """At least 0.98 of plain decoding, 0.955 in a process's very first answer."""
     true, found = known(machine)
     plain = 1 / true.seconds(PLAIN)
     assert play(Auto(found, BLOCK), true, [drafter] * ANSWERS).rate > 0.98 * plain
     for seed in range(2):
         first = play(Auto(found, BLOCK), true, [drafter], seed=seed)
-        assert first.rate > 0.96 * plain
+        assert first.rate > 0.955 * plain
 
 
 def in_turn(costs: Costs, found: Costs, phases: Sequence[Drafter]) -> tuple[Played, list[Played]]:
@@ -572,3 +573,35 @@ def test_trees_of_one_size_say_nothing_of_positions() -> None:
             policy.learn([Outcome(policy.new_belief(), plan, 8, 2, 3, True)], None)
     assert tree.state.acceptance == ()
     assert chain.state.acceptance[1] > 0.8 > 0.2 > chain.state.acceptance[2]
+
+
+def short_texts(policy: Auto, true: Costs, drafters: Sequence[Drafter]) -> list[Played]:
+    """Texts of 40 tokens by each drafter in turn; what each drafter's texts took."""
+    parts = [Played() for _ in drafters]
+    for number in range(24):
+        for part, drafter in zip(parts, drafters, strict=True):
+            belief, left = policy.new_belief(), 40
+            blocks = iter(drafter.blocks(number))
+            while left:
+                left -= sim.one_round(policy, true, belief, next(blocks), left, part)
+    return parts
+
+
+@pytest.mark.parametrize("machine", SPREAD, ids=str)
+@pytest.mark.parametrize("own", [True, False], ids=["own", "fault: gains pay for other texts"])
+def test_a_text_does_not_live_on_what_others_gained(machine: Machine | None, own: bool) -> None:
+    """Short texts whose drafts are wrong lose little among those whose drafts are right."""
+    true, found = known(machine)
+    policy: Any = Auto(found, BLOCK)
+    honest = policy.new_belief
+
+    def keeping() -> Belief:
+        debt, belief = policy._account.debt, honest()
+        policy._account.debt = debt
+        return belief
+
+    if not own:
+        policy.new_belief = keeping
+    good, bad = short_texts(policy, true, [sim.GOOD, sim.WRONG])
+    assert good.rate > 1.05 / true.plain
+    assert (bad.rate > 0.91 / true.plain) is own

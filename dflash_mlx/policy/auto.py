@@ -3,8 +3,8 @@
 The best next row anywhere gets the next row: drafts of all sequences are put in the order of their
 survival, and for every number of rows the first so many are compared by what a pass of so many
 rows costs. Over an answer the best round is not the one that is fastest by itself, so each is
-chosen for the rate of the last rounds and itself. Drafting has an account of what it lost, in one
-text as in the next; one that is overdrawn is waited for. Knows no models, no clock, and no caches.
+chosen for the rate of the last rounds and itself. Drafting has an account of what it lost; one that
+is overdrawn is waited for, the longer the more often. Knows no models, no clock, and no caches.
 
 A round's numbers are few: plain lists are faster here than arrays.
 """
@@ -22,8 +22,6 @@ from .costs import Costs, words
 from .drift import Drift
 from .policy import Outcome, PolicyState, Text
 from .worth import Worth
-
-BUILT = 2.4  # times that the first round of a width is late by if kernels were built in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,6 @@ class Auto:
         self._drafting = 0.0  # seconds of this round's drafts, reading included
         self._more = 0.0  # seconds that its further sequences add to the pass
         self._tries, self._proven = 0, False
-        self._passes = set[int]()  # rows of those that there were
         self._last, self._waiting = Choice([0], 1.0, costs.plain), 0
         self.refresh(costs)
 
@@ -56,9 +53,13 @@ class Auto:
         self._costs, self._drift, self._measured = costs, Drift(), cache(costs.verify)
 
     def new_belief(self, *, copied: bool = False) -> Belief:
-        """As `Policy`. A new text may be better: where drafts were ever kept no wait goes on."""
+        """As `Policy`. Its drafts do not live on what was gained in other texts.
+
+        It may also be better than they were: where drafts were ever kept no wait goes on.
+        """
         if copied:
             return self._copied.fork()
+        self._account.debt = 0.0
         if self._proven:
             self._account.wait = 0
         return self._long_run.fork()
@@ -174,15 +175,14 @@ class Auto:
         verified, own = sum(d.verified for d in rounds), sum(d.own for d in rounds)
         plain, undrafted = self._pass(size), self._pass(size + verified - own)
         spent = expected = self._drafting + self._pass(size + verified)
-        known = self._known(size + verified)
-        if seconds is not None and seconds > 0 and (known or seconds < BUILT * expected):
+        if seconds is not None and seconds > 0:
             spent = self._drift.learn(self._measured(size + verified), expected, seconds)
         tokens, took = self._rate
         tokens += sum(done.committed for done in rounds)
         self._rate = MEMORY * tokens, MEMORY * (took + expected)
         self._counts.update(done.plan for done in rounds)
         self._waiting = max(0, account.wait)
-        tried = account.failed or not self._proven
+        tried = account.failed > 0 or not self._proven
         gained = sum(self._learn_text(done) for done in rounds)
         if not any(done.drafted for done in rounds):
             account.wait -= 1
@@ -194,12 +194,6 @@ class Auto:
         if account.wait > 0:
             for done in rounds:
                 done.belief.doubt()
-
-    def _known(self, rows: int) -> bool:
-        """Whether there was a pass of so many rows; from now on there was."""
-        known = rows in self._passes
-        self._passes.add(rows)
-        return known
 
     def _learn_text(self, done: Outcome) -> float:
         """Learn acceptance; the drafts that may be expected to be kept in such a round."""
