@@ -21,6 +21,7 @@ dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
 options = import_module("dflash_mlx.cli.options")
+shell = import_module("dflash_mlx.cli.chat.shell")
 output = import_module("dflash_mlx.cli.terminal.output")
 external_editor = import_module("dflash_mlx.cli.terminal.external_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
@@ -557,3 +558,14 @@ def test_modes_in_one_chat(state: Any, use: Callable[[str], str]) -> None:
     use("/draft on")
     again = talk.ask("four").stats
     assert again.drafted == 9 * again.verifies
+
+
+@pytest.mark.parametrize(("limit", "told"), [(8, "the last 8 of 11 characters"), (11, None)])
+def test_a_cut_output_is_told(state: Any, monkeypatch: Any, limit: int, told: str | None) -> None:
+    """Guards a model that reads a part and a user who believes that it read everything."""
+    monkeypatch.setattr(shell, "MAX_OUTPUT", limit)
+    state.told.clear()
+    shell.run_in_shell(state, "!echo 12345; echo 67890")
+    assert (told in state.told[-1]) if told else ("characters" not in state.told[-1])
+    assert "with the next prompt" in state.told[-1]
+    assert state.outputs[-1].text == "12345\n67890"[-limit:]

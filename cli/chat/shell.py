@@ -55,6 +55,8 @@ def run_in_shell(state: ChatState, text: str) -> None:
         state.print_line("  stopped" if stopped else f"  exit code {process.returncode}", "warning")
     if output := "".join(parts).strip("\n"):
         kept = Attachment(f"$ {command}", output[-MAX_OUTPUT:], "text")
-        tokens = described(state, Attachments((kept,)))
+        told = described(state, Attachments((kept,)))
+        if len(output) > MAX_OUTPUT:
+            told += f", the last {MAX_OUTPUT:,} of {len(output):,} characters"
         state.outputs.append(kept)
-        state.print_line(f"  {tokens}: with the next prompt; /read off drops it", "dim")
+        state.print_line(f"  {told}: with the next prompt; /read off drops it", "dim")
