@@ -22,6 +22,7 @@ from .compare import Comparison, baseline_answer, comparison_json, show_comparis
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
+from .model_names import with_known_target
 from .modes import check_block, describe_drafting, resolve_models
 from .options import (
     DisplayOptions,
@@ -120,6 +121,7 @@ def generate(
         )
     if json and jsonl:
         raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
+    model_options = with_known_target(model_options, out)
     if note := bundled_note(model_options):
         if compare:
             out.info(note, "dim")

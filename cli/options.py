@@ -41,7 +41,12 @@ class ModelOptions:
 
     model: Annotated[
         str | None,
-        option("--model", "-m", metavar="ID", help="Target: a Hub id or a folder. [bundled pair]"),
+        option(
+            "--model",
+            "-m",
+            metavar="ID",
+            help="Target: qwen3:4b, a Hub id or a folder. [bundled pair]",
+        ),
     ] = None
     draft: Annotated[
         str | None,

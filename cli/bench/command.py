@@ -17,6 +17,7 @@ from dflash_mlx.types import Effort
 
 from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair, prepare_libraries
+from ..model_names import with_known_target
 from ..modes import resolve_draft
 from ..options import DisplayOptions, ModelOptions, PromptOptions, option, option_groups
 from ..terminal.interrupt import Interrupt
@@ -126,7 +127,7 @@ def bench(
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    model_options = resolve_draft(ctx, model_options)
+    model_options = with_known_target(resolve_draft(ctx, model_options), out)
     prepare_libraries(offline=model_options.offline)
     if forecast is not None:
         show_forecast(forecast, tau, model_options, out, json=json)

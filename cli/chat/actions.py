@@ -17,6 +17,7 @@ from ..chat_settings import SETTINGS, find_setting, format_value, with_value
 from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, load_downloaded
+from ..model_names import with_known_target
 from ..modes import check_block, in_bits
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
@@ -55,6 +56,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     if model_id == "bundled":
         model_options = replace(model_options, model=None)
+    model_options = with_known_target(model_options, state.out)
     fetch_pair(model_options, state.out)
     started_at = time.perf_counter()
     state.dialogue.release_pair()

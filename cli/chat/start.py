@@ -10,6 +10,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..first_run import choose_pair
+from ..model_names import with_known_target
 from ..modes import resolve_models
 from ..options import ModelOptions, option_source
 from ..prompt_input import read_prompt
@@ -77,6 +78,7 @@ def resolve_pair(
                 "--demo and --model name different models.", hint="leave one of them out"
             )
         return replace(model_options, model=None, draft=None)
+    model_options = with_known_target(model_options, out)
     if saved is not None:
         return with_saved_pair(model_options, saved)
     if model_options.model is None and model_options.draft is None:

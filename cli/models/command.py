@@ -11,6 +11,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..model_names import known_target
 from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes
 from .table import cached_rows, known_rows, show_rows
@@ -49,7 +50,7 @@ def show(
 @models.command("pull")
 @option_groups
 def pull(
-    model: Annotated[str, typer.Argument(metavar="ID", help="Target: a Hub id.")],
+    model: Annotated[str, typer.Argument(metavar="ID", help="Target: a Hub id, or qwen3:4b.")],
     *,
     draft: Annotated[
         str | None,
@@ -64,6 +65,7 @@ def pull(
     Stopped or cut off, the same command goes on from there.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    model = known_target(model, out)
     check_id(model)
     if draft is not None:
         check_id(draft)
@@ -138,6 +140,7 @@ def rm(
     from dflash_mlx.hub.cache import cached_bytes, remove, repo_folder
 
     out = Output(quiet=display.quiet, plain=display.plain)
+    model = known_target(model, out)
     check_id(model)
     if not repo_folder(model).is_dir():
         raise DFlashError(
@@ -163,7 +166,12 @@ def rm(
 def check_id(name: str) -> None:
     """UsageError when a name cannot be a Hub id."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise UsageError(f"'{name}' is not a Hub id.", hint="give owner/model, as on the Hub")
+        from dflash_mlx.hub.short_names import did_you_mean
+
+        raise UsageError(
+            f"'{name}' is not a Hub id.",
+            hint=did_you_mean(name) or "give owner/model, as on the Hub",
+        )
 
 
 def check_asking(yes: bool) -> None:

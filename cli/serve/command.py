@@ -15,6 +15,7 @@ from ..cache_options import CacheOptions, finish_writing
 from ..first_run import choose_pair
 from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair
+from ..model_names import with_known_target
 from ..modes import resolve_models
 from ..options import (
     DisplayOptions,
@@ -96,7 +97,7 @@ def serve(
     from dflash_mlx.serve.http import listen
 
     params = sampling_options.params()
-    model_options = resolve_models(ctx, model_options)
+    model_options = with_known_target(resolve_models(ctx, model_options), out)
     if model_options.model is None and model_options.draft is None:
         model_options = choose_pair(model_options, out, interactive=False)
     if note := bundled_note(model_options):

@@ -5,6 +5,7 @@ import errno
 from dflash_mlx.errors import DFlashError
 
 from .cache import cached_state
+from .short_names import did_you_mean
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 RETRY_STATUS = {408, 429, 500, 502, 503, 504}
@@ -46,7 +47,7 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
     if names & {"RepositoryNotFoundError", "HFValidationError"}:
         return DFlashError(
             f"there is no model '{repo}' on the Hub, and no folder of that name.",
-            hint="check the spelling; a private model needs `hf auth login`",
+            hint=did_you_mean(repo) or "check the spelling; a private model needs `hf auth login`",
         )
     if "OfflineModeIsEnabled" in names:
         return offline_error(repo)

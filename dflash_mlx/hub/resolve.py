@@ -13,6 +13,7 @@ from dflash_mlx.progress import Progress
 from . import registry
 from .cache import cached_folder
 from .download import download
+from .short_names import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of drafts that are copied from earlier text, which need no model
@@ -108,7 +109,8 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
         )
     if not is_hub_id(name):
         raise DFlashError(
-            f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"
+            f"there is no folder '{name}'.",
+            hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
     return cached_folder(str(name)) or download(str(name), on_download)
 

@@ -1,0 +1,125 @@
+"""Short names of models: what each means, what stays open, and what the command line says of it."""
+
+from importlib import import_module
+
+import pytest
+from hub_server import point_client, serve, tiny_repo
+from typer.testing import CliRunner
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub import registry, resolve, short_names
+
+FOUR, EIGHT = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-4B-8bit"
+
+
+def none_here(repo: str) -> str:
+    """Nothing is downloaded."""
+    return "no"
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("qwen3:4b", FOUR),
+        ("qwen3-4b", FOUR),
+        ("Qwen_3 4B", FOUR),
+        ("qwen3:4b-8bit", EIGHT),
+        ("qwen3-4b-bf16", "mlx-community/Qwen3-4B-bf16"),
+        ("qwen/qwen3-4b", "Qwen/Qwen3-4B"),
+        ("qwen3-coder:30b", "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
+        ("qwen3.5:35b-a3b", "mlx-community/Qwen3.5-35B-A3B-4bit"),
+        ("llama3.1:8b", "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"),
+        ("meta-llama-3.1-8b-instruct-8bit", "mlx-community/Meta-Llama-3.1-8B-Instruct-8bit"),
+        ("gpt-oss:20b", "mlx-community/gpt-oss-20b-MXFP4-Q4"),
+        ("kimi-k2.5", "moonshotai/Kimi-K2.5"),
+        ("glm-5.3", "zai-org/GLM-5.3"),
+        # A guess would take another model than the one that was meant.
+        ("qwen3:30b", None),
+        ("qwen3:14b", None),
+        ("qwen3-coder:30b-a22b", None),
+        ("qwen3", None),
+        ("qwen3-4v", None),
+        ("qwen3-4b-4bit-8bit", None),
+        ("qwen2.5:7b", None),
+        ("Qwen/Qwen3-4", None),
+        ("./qwen3-4b", None),
+        ("", None),
+    ],
+)
+def test_what_a_name_means(name, target):
+    """All words of one target's name, in any writing; never one of several."""
+    assert short_names.find_target(name, none_here) == target
+
+
+def test_every_known_target_has_a_name():
+    """What stands behind the owner means the target itself, or its published form's default."""
+    for entry in registry.entries():
+        name = entry.target.rpartition("/")[2]
+        found = short_names.find_target(name, none_here)
+        assert found is not None, name
+        assert found == entry.target or not entry.quant, name
+
+
+def test_what_is_downloaded_counts():
+    """One form that is here is meant; of two none is guessed, and both are suggested."""
+    here = {EIGHT}
+    assert short_names.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") == EIGHT
+    here.add(FOUR)
+    assert short_names.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") is None
+    assert {FOUR, EIGHT} < set(short_names.similar_targets("qwen3:4b"))
+
+
+def test_a_folder_is_no_short_name(tmp_path, monkeypatch):
+    """What lies here is meant by its name, as before."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen3-4b").mkdir()
+    assert short_names.find_target("qwen3-4b", none_here) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("qwen3-4v", "did you mean Qwen/Qwen3-4B or "),
+        ("qwen3", "did you mean Qwen/Qwen3-4B or Qwen/Qwen3-8B or "),
+        ("gpt-oss", "did you mean openai/gpt-oss-20b or openai/gpt-oss-120b?"),
+        ("nope", "give a folder, or a Hub id"),
+    ],
+)
+def test_an_open_name_gets_the_nearest(name, part):
+    """Python gets the same hint."""
+    with pytest.raises(DFlashError) as caught:
+        resolve.fetch(name)
+    assert part in caught.value.hint
+
+
+@pytest.fixture
+def run(cli_app, monkeypatch, tmp_path):
+    """Run `dflash` beside a Hub that has one small repository under the name of a known target."""
+    with serve() as server:
+        point_client(monkeypatch, server.endpoint, tmp_path / "hub")
+        server.repos = {FOUR: tiny_repo()}
+        yield lambda *args: CliRunner().invoke(cli_app, args)
+
+
+def test_the_taken_id_is_told_once(run, monkeypatch):
+    """In a pipe, too; not with --quiet. An unknown repository gets its neighbours as a hint."""
+    result = run("models", "pull", "qwen3:4b", "--no-draft", "--yes")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count(f"'qwen3:4b' is {FOUR}") == 1
+    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1 << 50)
+    options = import_module("dflash_mlx.cli.options").ModelOptions(model="qwen3:4b")
+    names = import_module("dflash_mlx.cli.model_names")
+    output = import_module("dflash_mlx.cli.terminal.output")
+    assert names.with_known_target(options, output.Output(quiet=True)).model == FOUR
+    result = run("generate", "-m", "mlx-community/Qwen3-4B", "hi")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "did you mean Qwen/Qwen3-4B or " in result.stderr
+
+
+def test_a_name_that_does_not_fit_downloads_nothing(run):
+    """The estimate is that of the registry, before the Hub is asked."""
+    result = run("generate", "-m", "glm-5.3", "hi")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "'glm-5.3' is zai-org/GLM-5.3" in result.stderr
+    assert "'zai-org/GLM-5.3' needs 1" in result.stderr
+    assert "GB that models may take here" in result.stderr
