@@ -20,6 +20,7 @@ from dflash_mlx.hub import registry
 
 REPO, DRAFT = "owner/model", "owner/draft"
 KNOWN = "mlx-community/Qwen3-4B-4bit"
+EIGHT_BIT = "mlx-community/Qwen3-4B-8bit"
 KNOWN_DRAFT = "z-lab/Qwen3-4B-DFlash-b16"
 MAIN = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
 
@@ -35,7 +36,7 @@ def server(cache, monkeypatch):
     """A Hub with some models, which this process's client asks."""
     with serve() as running:
         point_client(monkeypatch, running.endpoint, cache)
-        running.repos = {name: tiny_repo() for name in (REPO, KNOWN)}
+        running.repos = {name: tiny_repo() for name in (REPO, KNOWN, EIGHT_BIT)}
         drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
         running.repos |= {DRAFT: drafter, KNOWN_DRAFT: drafter}
         yield running
@@ -78,7 +79,7 @@ def rows(run):
 
 def test_list_in_a_pipe(server, run):
     """Tabs, one line a pair, whatever the width; nothing is asked of the Hub."""
-    result = run("list")
+    result = run("list", "--all")
     assert result.exit_code == 0
     assert result.stderr == ""
     head, *lines = [line.split("\t") for line in result.stdout.splitlines()]
@@ -129,6 +130,32 @@ def test_list_says_what_is_cached(run, server, pull):
     assert (other["cached"], other["draft"], other["fits"]) == ("yes", None, "yes")
     assert other["target_bytes"] == hub_cache.cached_bytes(REPO)
     assert KNOWN_DRAFT not in rows(run)
+
+
+def test_the_short_list(run, server, pull, monkeypatch):
+    """What is here, then one form of each model that fits and runs; --json has all as ever."""
+    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 7_000_000_000)
+    every = rows(run)
+
+    def short():
+        head, *lines = [line.split("\t") for line in run("list").stdout.splitlines()]
+        assert head[0] == "TARGET"
+        return {line[0]: line for line in lines}
+
+    names = list(short())
+    assert names[:2] == [KNOWN, "mlx-community/Qwen3.5-4B-4bit"]
+    assert 3 < len(names) < 10
+    assert all(every[name]["fits"] in ("yes", "tight") for name in names)
+    assert len({every[name]["draft"] for name in names}) == len(names)
+    pull(EIGHT_BIT, "--no-draft")
+    pull(REPO, "--no-draft")
+    found = short()
+    assert list(found)[:2] == [EIGHT_BIT, REPO]
+    assert KNOWN not in found
+    assert found[EIGHT_BIT][5] == "target only"
+    assert set(rows(run)) == {*every, REPO}
+    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1)
+    assert list(short()) == [EIGHT_BIT, REPO]
 
 
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
@@ -368,7 +395,7 @@ def test_list_in_a_terminal(server, cache):
     """The same table, in columns, no wider than the window."""
     env = environment(server.endpoint, cache, TERM="xterm-256color", PYTHONUTF8="1")
     env.pop("COLUMNS", None)
-    shown = Terminal(["models", "list"], env, columns=90)
+    shown = Terminal(["models", "list", "--all"], env, columns=90)
     assert shown.code() == 0
     lines = shown.text.splitlines()
     assert lines[0].startswith("TARGET  ")

@@ -14,7 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from ..model_names import known_target
 from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes
-from .table import cached_rows, known_rows, show_rows
+from .table import cached_rows, known_rows, short_rows, show_rows
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.download import Plan
@@ -30,10 +30,13 @@ models = typer.Typer(
 @option_groups
 def show(
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", "-a", help="All known pairs, in all forms.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all as one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
-    """List the known pairs: size, what is downloaded, what fits this machine.
+    """List what is downloaded, and of other known models what fits this machine, with sizes.
 
     Nothing is asked of the Hub. Sizes with ~ are estimates; the memory is that of both models with
     4,096 tokens of context, where a quantised target's drafter is held in 8 bits (--draft-bits).
@@ -44,7 +47,10 @@ def show(
         document = [row.data() for row in rows]
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
         return
-    show_rows(rows, out)
+    shown = rows if every else short_rows(rows)
+    show_rows(shown, out)
+    if left := len(rows) - len(shown):
+        out.note(f"{left} more, and other forms of these: dflash models list --all")
 
 
 @models.command("pull")

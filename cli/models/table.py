@@ -113,6 +113,20 @@ def cached_rows() -> list[Row]:
     return rows
 
 
+def short_rows(rows: list[Row]) -> list[Row]:
+    """The models that are downloaded, at least in part, then those that fit this machine.
+
+    Of a target that is not downloaded only the smallest form is in it, which its short name means.
+    """
+    here = [row for row in rows if row.cached != "no"]
+    known = {row.draft for row in here}  # all forms of a target have the same drafter
+    smallest: dict[str | None, Row] = {}
+    for row in sorted(rows, key=lambda row: row.target_bytes or 1 << 62):
+        smallest.setdefault(row.draft, row)
+    others = [row for draft, row in smallest.items() if draft not in known and not row.lacks]
+    return here + [row for row in others if row.fits in ("yes", "tight")]
+
+
 def show_rows(rows: list[Row], out: Output) -> None:
     """Write the table: tab-separated into a pipe, as many columns as fit on a terminal."""
     cells = [TITLES, *(row.cells() for row in rows)]
