@@ -27,7 +27,7 @@ from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
 from .models.command import models
-from .options import option_source
+from .option_sources import option_source
 from .serve.command import serve
 from .terminal.output import Output
 from .terminal.streams import open_closed_streams
@@ -136,7 +136,7 @@ def start(
 
 EPILOG = (
     "Options can also be set as DFLASH_<NAME> or in ~/.config/dflash/config.toml; "
-    "the command line counts first, then the variable, then the file."
+    "the command line counts first, then a preset (-p), then the variable, then the file."
 )
 
 app = typer.Typer(

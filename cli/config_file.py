@@ -3,7 +3,7 @@
     model = "Qwen/Qwen3-4B"
     temp = 0.7
 
-Knows which options the commands have, not what they mean.
+Knows which options the commands have, not what they mean; `option_tables` reads its tables.
 """
 
 import difflib
@@ -16,6 +16,8 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx.errors import DFlashError
+
+TABLES = ("preset", "models")
 
 
 def config_path() -> Path:
@@ -52,18 +54,14 @@ def apply_config(ctx: typer.Context) -> None:
         return
     known_keys: set[str] = set()
     defaults = command_defaults(cast(TyperGroup, ctx.command), settings, known_keys)
-    for key, value in settings.items():
-        if key not in known_keys:
+    for key in settings:
+        if key not in known_keys and key not in TABLES:
             similar = difflib.get_close_matches(key.replace("_", "-"), sorted(known_keys), n=1)
             raise DFlashError(
                 f"the config file '{path}' has an unknown setting '{key}'.",
                 hint=f"did you mean '{similar[0]}'?"
                 if similar
                 else "settings are named as flags are",
-            )
-        if isinstance(value, dict):
-            raise DFlashError(
-                f"the setting '{key}' in '{path}' cannot be a table.", hint="give it one value"
             )
     ctx.default_map = defaults
 
@@ -81,10 +79,12 @@ def command_defaults(
             defaults[command_name] = command_defaults(command, settings, known_keys)
             continue
         parameters = {
-            max(parameter.opts, key=len).removeprefix("--"): parameter
+            flag_key(parameter): parameter
             for parameter in command.params
             if parameter.param_type_name == "option" and parameter.envvar
         }
+        for table in TABLES:
+            parameters.pop(table, None)
         known_keys.update(parameters)
         defaults[command_name] = {
             parameter.name: flag_value(key, settings[key], parameter)
@@ -94,16 +94,26 @@ def command_defaults(
     return defaults
 
 
+def flag_key(parameter: Any) -> str:
+    """The key of a parameter: its long flag without the leading dashes."""
+    return max(parameter.opts, key=len).removeprefix("--")
+
+
 def flag_value(key: str, value: Any, parameter: Any) -> Any:
     """A setting as its flag takes it: a list where the flag may be given several times.
 
-    DFlashError for true or false where the flag is no switch, and for a list of other than texts.
+    DFlashError for true or false where the flag is no switch, for a list or table where it takes
+    one value, and for a list of other than texts.
     """
     expected = ""
     if parameter.multiple:
         value = value if isinstance(value, list) else [value]
         if not all(isinstance(item, str) for item in value):
             expected = 'a text in quotes, or a list of them: ["a", "b"]'
+    elif isinstance(value, (list, dict)):
+        expected = "one value"
+        if key == "model":
+            expected += '; defaults of a model stand in [models."ID"]'
     elif isinstance(value, bool) and not parameter.is_flag:
         expected = f"a value, as --{key} has one"
     if expected:
@@ -116,6 +126,8 @@ def flag_value(key: str, value: Any, parameter: Any) -> Any:
 
 def settings_text(value: Any) -> str:
     """A setting as it is written in the file."""
+    if isinstance(value, dict):
+        return "a table"
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return str(value).lower() if isinstance(value, bool) else str(value)

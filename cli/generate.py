@@ -24,6 +24,8 @@ from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
 from .model_names import with_known_target
 from .modes import check_block, describe_drafting, resolve_models
+from .option_sources import option_source
+from .option_tables import PresetName, with_model_defaults, with_preset
 from .options import (
     DisplayOptions,
     ModelOptions,
@@ -31,7 +33,6 @@ from .options import (
     SamplingOptions,
     option,
     option_groups,
-    option_source,
 )
 from .prompt_input import prompt_messages, read_prompt
 from .structure import read_grammar
@@ -62,6 +63,7 @@ def generate(
             "--file", "-f", metavar="FILE", help="Read the prompt here; repeatable; folders, globs."
         ),
     ] = None,
+    preset: PresetName = None,
     model_options: ModelOptions,
     cache_options: CacheOptions,
     sampling_options: SamplingOptions,
@@ -101,16 +103,29 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    model_options, sampling_options, prompt_options = with_preset(
+        ctx, preset, model_options, sampling_options, prompt_options
+    )
     text = read_prompt(prompt, file or ())
-    request = prompt_messages(text, prompt_options.system, raw=raw)
     saved = ChatFile()
-    if latest:
-        request = going_on(saved, text, prompt_options.system, raw=raw, compare=compare)
+    chat = load_latest(saved, raw=raw, compare=compare) if latest else None
     structure = read_grammar(schema, grammar)
-    params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
     model_options = resolve_models(ctx, model_options)
-    if saved.held is not None:
-        model_options = with_saved_pair(model_options, saved.held)
+    if chat is not None:
+        model_options = with_saved_pair(model_options, chat)
+    model_options = with_known_target(model_options, out)
+    model_options, sampling_options, prompt_options = with_model_defaults(
+        ctx,
+        model_options,
+        sampling_options,
+        prompt_options,
+        system=not raw and (chat is None or chat.system is None),
+    )
+    params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
+    request = prompt_messages(text, prompt_options.system, raw=raw)
+    if chat is not None:
+        chat = replace(chat, system=prompt_options.system or chat.system)
+        request = chat_messages(chat, text)
     if compare and model_options.no_draft:
         baseline_flag = (
             "--mode baseline" if option_source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
@@ -121,7 +136,6 @@ def generate(
         )
     if json and jsonl:
         raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
-    model_options = with_known_target(model_options, out)
     if note := bundled_note(model_options):
         if compare:
             out.info(note, "dim")
@@ -169,8 +183,7 @@ def generate(
             raise KeyboardInterrupt
         if compare and answer.finish_reason != INTERRUPTED:
             baseline = baseline_answer(pair, request, out, interrupt, **options)
-    if saved.held is not None and answer.tokens:
-        chat = replace(saved.held, system=prompt_options.system or saved.held.system)
+    if chat is not None and answer.tokens:
         keep_turn(saved, with_turn(chat, text, answer), pair, out)
     comparison = None
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
@@ -192,17 +205,14 @@ def generate(
         raise typer.Exit(130)
 
 
-def going_on(
-    saved: ChatFile, text: str, system: str | None, *, raw: bool, compare: bool
-) -> list[dict[str, str]]:
-    """The messages of the chat that was saved last, which `saved` then holds, and the prompt."""
+def load_latest(saved: ChatFile, *, raw: bool, compare: bool) -> Chat:
+    """The chat that was saved last, which `saved` then holds."""
     for flag, given in (("--raw", raw), ("--compare", compare)):
         if given:
             raise UsageError(
                 f"--continue and {flag} do not go together.", hint="leave one of them out"
             )
-    chat = saved.load(latest_chat_name())
-    return chat_messages(replace(chat, system=system or chat.system), text)
+    return saved.load(latest_chat_name())
 
 
 def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:

@@ -9,6 +9,8 @@ from .loading import prepare_libraries
 from .options import ModelOptions
 from .terminal.output import Output
 
+BUNDLED = "bundled"  # the name of the pair that needs none
+
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     """The options with the Hub id of a short name; unchanged for ids, folders and unknown names.
@@ -16,8 +18,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     DFlashError for a pair that does not fit the memory, before anything is downloaded; not with
     --force.
     """
-    if model_options.model is None:
-        return model_options
+    if model_options.model in (None, BUNDLED):
+        return replace(model_options, model=None)
     prepare_libraries(offline=model_options.offline)
     target = known_target(model_options.model, out)
     if target == model_options.model:

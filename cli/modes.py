@@ -1,7 +1,8 @@
 """Resolves --mode, --tree-budget, --draft and --no-draft into one decoding mode.
 
-Options come from the command line, the environment, the config file or the default. Contradicting
-options from the same place are refused; otherwise the place with higher precedence wins.
+Options come from the command line, a preset, the environment, the config file or the default.
+Contradicting options from the same place are refused; otherwise the place with higher precedence
+wins.
 """
 
 from dataclasses import replace
@@ -11,12 +12,13 @@ import typer
 
 from dflash_mlx.errors import UsageError
 
-from .options import ModelOptions, option_source
+from .option_sources import option_source
+from .options import ModelOptions
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
 
-PRECEDENCE = ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
+PRECEDENCE = ("DEFAULT", "DEFAULT_MAP", "MODEL_TABLE", "ENVIRONMENT", "PRESET", "COMMANDLINE")
 
 
 def resolve_draft(ctx: typer.Context, model_options: ModelOptions) -> ModelOptions:
@@ -72,12 +74,12 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
     if model_options.no_draft or baseline:
         model_options = replace(model_options, mode="baseline", no_draft=True)
     if model_options.tree_budget is not None and model_options.mode != "ddtree":
-        if precedence("tree_budget") > PRECEDENCE.index("DEFAULT_MAP"):
+        if precedence("tree_budget") >= max(precedence("mode"), PRECEDENCE.index("ENVIRONMENT")):
             raise UsageError(
                 f"--tree-budget says nothing to the mode {model_options.mode}.",
                 hint="add --mode ddtree",
             )
-        # The config file sets it for the mode ddtree.
+        # It was set for the mode ddtree, by the config file or farther from the command line.
         model_options = replace(model_options, tree_budget=None)
     return model_options
 

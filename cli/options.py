@@ -6,8 +6,7 @@ argument, and says of wrong values where they were set.
 """
 
 import inspect
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ import typer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.types import Effort, SamplingParams
 
-from .config_file import config_path
+from .option_sources import inherited_values
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
@@ -232,26 +231,3 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-def inherited_values(ctx: typer.Context, message: str) -> Iterator[str]:
-    """Where the values that a message names were set, if not on the command line."""
-    for parameter in ctx.command.params:
-        value_source = option_source(ctx, parameter.name or "")
-        value = str(ctx.params.get(parameter.name or ""))
-        if value_source in ("ENVIRONMENT", "DEFAULT_MAP") and is_named(value, message):
-            key = max(parameter.opts, key=len).removeprefix("--")
-            in_file = f"'{key}' in {config_path()}"
-            place = parameter.envvar if value_source == "ENVIRONMENT" else in_file
-            yield f"it is set by {place}"
-
-
-def is_named(value: str, message: str) -> bool:
-    """Whether a message names a value, as a word of its own."""
-    return bool(re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", message))
-
-
-def option_source(ctx: typer.Context, name: str) -> str:
-    """Where a value comes from: COMMANDLINE, ENVIRONMENT, DEFAULT_MAP (config file) or DEFAULT."""
-    value_source = ctx.get_parameter_source(name)
-    return value_source.name if value_source else "DEFAULT"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from .chat_settings import ChatSettings
-from .options import PromptOptions, option_source
+from .option_sources import option_source
+from .options import PromptOptions
 from .terminal.output import Output
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from .dialogue import LEAVE_WINDOW
 from .messages import chat_messages
 from .state import ChatState, shorten
 from .stats_page import stats_page
+from .values import change_defaults, defaults_of
 
 # Pair ---------------------------------------------------------------------------------------------
 
@@ -54,9 +55,8 @@ def change_model(state: ChatState, model_id: str) -> None:
         state.print_line(f"  {describe_pair(state)}")
         return
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
-    if model_id == "bundled":
-        model_options = replace(model_options, model=None)
     model_options = with_known_target(model_options, state.out)
+    defaults = defaults_of(state, model_options.model)
     fetch_pair(model_options, state.out)
     started_at = time.perf_counter()
     state.dialogue.release_pair()
@@ -77,6 +77,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.print_line(
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
+    change_defaults(state, defaults)
     drop_long_block(state)
     warn_of_kernels(state)
 

@@ -14,10 +14,11 @@ from typing import IO, Annotated
 import typer
 
 from ..cache_options import CacheOptions, finish_writing
-from ..chat_settings import ChatSettings
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
 from ..modes import check_block
+from ..option_sources import is_fixed
+from ..option_tables import OptionTables, PresetName, with_model_defaults, with_preset
 from ..options import (
     DisplayOptions,
     ModelOptions,
@@ -42,6 +43,7 @@ from .loop import chat_loop
 from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
 from .transcript import Chat
+from .values import defaults_of, settings_of, values_of
 
 
 @option_groups
@@ -65,6 +67,7 @@ def chat(
     demo: Annotated[
         bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
     ] = False,
+    preset: PresetName = None,
     model_options: ModelOptions,
     cache_options: CacheOptions,
     sampling_options: SamplingOptions,
@@ -85,13 +88,20 @@ def chat(
     """
     out = Output(quiet=display_options.quiet, plain=display_options.plain)
     piped = sys.stdin is None or not sys.stdin.isatty()
+    model_options, sampling_options, prompt_options = with_preset(
+        ctx, preset, model_options, sampling_options, prompt_options
+    )
     begins = read_beginning(words or [], resume=resume, latest=latest, piped=piped)
     interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
     if interactive and not no_history:
         no_history = not can_keep_history(out)
     saved = None if begins.name is None else transcript.load(begins.name)
-    params = sampling_options.params()
     model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
+    general = model_options, sampling_options, prompt_options
+    model_options, sampling_options, prompt_options = with_model_defaults(
+        ctx, *general, system=saved is None or saved.system is None
+    )
+    sampling_options.params()  # a wrong value is told before anything is loaded
     if no_history and cache_options.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         cache_options = replace(cache_options, cache_disk=0)
@@ -109,22 +119,16 @@ def chat(
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
         check_block(pair, model_options.block_size)
-        settings = ChatSettings(
-            params,
-            sampling_options.max_tokens,
-            model_options.block_size,
-            model_options.accept,
-            tuple(sampling_options.stop or ()),
-            prompt_options.think,
-            prompt_options.effort,
-            "auto" if model_options.mode == "baseline" else model_options.mode,
-            model_options.tree_budget,
-        )
+        settings = settings_of((model_options, sampling_options, prompt_options))
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
         dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
         dialogue.chat = Chat(system=prompt_options.system)
-        state = ChatState(dialogue, out, model_options, cache_options, keys=keys)
+        state = ChatState(
+            dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
+        )
+        state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
+        state.defaults = defaults_of(state, model_options.model)
         if interactive:
             show_header(dialogue, load_seconds)
         else:

@@ -12,7 +12,7 @@ from dflash_mlx.errors import UsageError
 
 from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
-from . import actions, copying, file_actions, files
+from . import actions, copying, file_actions, files, presets
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -116,6 +116,14 @@ COMMANDS = (
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
         arguments=setting_names,
+    ),
+    Command(
+        "preset",
+        "[name]",
+        "list the presets of the config file, or apply one",
+        presets.use_preset,
+        arguments=presets.preset_names,
+        detail="What the preset does not say stays as it is; another model is loaded as by /model.",
     ),
     Command(
         "think",

@@ -10,9 +10,10 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..first_run import choose_pair
-from ..model_names import with_known_target
+from ..model_names import BUNDLED, with_known_target
 from ..modes import resolve_models
-from ..options import ModelOptions, option_source
+from ..option_sources import option_source
+from ..options import ModelOptions
 from ..prompt_input import read_prompt
 from ..terminal.output import Output
 from . import transcript
@@ -72,8 +73,8 @@ def resolve_pair(
 ) -> ModelOptions:
     """The pair of the options, of the saved chat, or one that suits this machine."""
     model_options = resolve_models(ctx, model_options)
-    if demo:
-        if option_source(ctx, "model") == "COMMANDLINE":
+    if demo or model_options.model == BUNDLED:
+        if demo and option_source(ctx, "model") == "COMMANDLINE":
             raise UsageError(
                 "--demo and --model name different models.", hint="leave one of them out"
             )

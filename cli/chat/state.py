@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..attachments import Attachment
 from ..cache_options import NO_CACHE, CacheOptions
+from ..option_tables import OptionTables
 from ..options import ModelOptions
 from ..terminal.external_editor import edit_externally
 from ..terminal.key_reader import KeyReader
@@ -27,6 +29,11 @@ class ChatState:
     edit: Callable[[str], str] = edit_externally
     attached: list[str] = field(default_factory=list)  # names of files for the next prompt
     outputs: list[Attachment] = field(default_factory=list)  # of commands, for the next prompt
+    tables: OptionTables = field(default_factory=OptionTables)
+    # By the names of options: what holds for every target, but for flags, presets and variables;
+    # and what the present target's defaults put in its place.
+    general: dict[str, Any] = field(default_factory=dict)
+    defaults: dict[str, Any] = field(default_factory=dict)
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     @contextmanager

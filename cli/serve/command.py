@@ -17,6 +17,7 @@ from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair
 from ..model_names import with_known_target
 from ..modes import resolve_models
+from ..option_tables import with_model_defaults
 from ..options import (
     DisplayOptions,
     ModelOptions,
@@ -96,16 +97,18 @@ def serve(
     check_address(host, api_key)
     from dflash_mlx.serve.http import listen
 
-    params = sampling_options.params()
     model_options = with_known_target(resolve_models(ctx, model_options), out)
     if model_options.model is None and model_options.draft is None:
         model_options = choose_pair(model_options, out, interactive=False)
+    model_options, sampling_options, prompt_options = with_model_defaults(
+        ctx, model_options, sampling_options, PromptOptions(think=think, effort=effort)
+    )
+    params = sampling_options.params()
     if note := bundled_note(model_options):
         out.note(note)
     listening = listen(host, port)
     pair, seconds = load_pair(model_options, out, cache_options)
     out.warn(*kernel_warnings(pair.target.kernels))
-    prompt_options = PromptOptions(think=think, effort=effort)
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)
     from dflash_mlx.serve.app import Server

@@ -13,7 +13,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.user_cache import replace_json
 
-from ..options import option_source
+from ..option_sources import option_source
 
 NOT_KEPT = {"folder", "resume", "quiet", "plain"}
 # Flags that change no step of the run.
