@@ -118,7 +118,7 @@ def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
     def source(name: str) -> Any:
         return SimpleNamespace(name="COMMANDLINE" if name in models else "DEFAULT")
 
-    command = SimpleNamespace(get_parameter_source=source)
+    command = SimpleNamespace(get_parameter_source=source, meta={})
     return chat.resolve_pair(
         command,
         options.ModelOptions(**models),

@@ -22,23 +22,36 @@ def words(name: str) -> list[str]:
     return WORDS.findall(name.rpartition("/")[2].lower())
 
 
+def forms() -> list[list[Entry]]:
+    """The known targets, each with all forms of its weights, the published ones first."""
+    found: list[list[Entry]] = []
+    for entry in {entry.target: entry for entry in entries()}.values():
+        if entry.quant:
+            found[-1].append(entry)
+        else:
+            found.append([entry])
+    return found
+
+
+def usual(model: list[Entry]) -> Entry:
+    """The form that a name without one means: the quantised one of the fewest bits, if any."""
+    return next((entry for entry in model if entry.quantised), model[0])
+
+
 def meant(name: str) -> list[Entry]:
     """The entries that a short name can mean: of one target the forms of its weights, or the one
     form that the name says. Empty where no target, or more than one, has such a name.
     """
-    said = words(name)
-    models: dict[str, list[Entry]] = {}  # by published target
-    published = ""
-    for entry in {entry.target: entry for entry in entries()}.values():
-        if not entry.quant:
-            published = entry.target
-        form = words(entry.quant)
-        own = words(published)
+    said, found = words(name), []
+    for model in forms():
+        own = words(model[0].target)
         if says(said, own):
-            models.setdefault(published, []).append(entry)
-        elif form and (says(said, own + form) or says(said, words(entry.target))):
-            models[published] = [entry]
-    return next(iter(models.values())) if len(models) == 1 else []
+            found.append(model)
+            continue
+        for entry in model[1:]:
+            if says(said, own + words(entry.quant)) or says(said, words(entry.target)):
+                found.append([entry])
+    return found[0] if len(found) == 1 else []
 
 
 def says(said: list[str], own: list[str]) -> bool:
@@ -58,23 +71,23 @@ def find_target(name: str, state_of: Callable[[str], str] = cached_state) -> str
     if "/" in name:
         entry = find(name)
         return entry.target if entry else None
-    forms = meant(name)
-    downloaded = [entry for entry in forms if state_of(entry.target) == "yes"]
-    if len(downloaded) > 1:
+    model = meant(name)
+    downloaded = [entry.target for entry in model if state_of(entry.target) == "yes"]
+    if len(downloaded) > 1 or not model:
         return None
-    quantised = [entry for entry in forms if entry.quantised]
-    return next((entry.target for entry in downloaded + quantised + forms), None)
+    return downloaded[0] if downloaded else usual(model).target
 
 
 def similar_targets(name: str) -> list[str]:
     """The Hub ids that a short or misspelt name may mean, at most three, the nearest first."""
-    if forms := meant(name):
-        return [entry.target for entry in forms][:SUGGESTIONS]
-    published = {" ".join(words(e.target)): e.target for e in entries() if not e.quant}
+    if model := meant(name):
+        model = sorted(model, key=lambda entry: not entry.quantised)
+        return [entry.target for entry in model[:SUGGESTIONS]]
+    known = {" ".join(words(model[0].target)): usual(model).target for model in forms()}
     text = " ".join(words(name))
-    near = difflib.get_close_matches(text, published, n=SUGGESTIONS, cutoff=0.7)
-    begins = [known for known in published if text and known.startswith(text)]
-    return [published[known] for known in dict.fromkeys(begins + near)][:SUGGESTIONS]
+    begins = [name for name in known if text and name.startswith(text)]
+    near = difflib.get_close_matches(text, known, n=SUGGESTIONS, cutoff=0.7)
+    return [known[name] for name in dict.fromkeys(begins + near)][:SUGGESTIONS]
 
 
 def did_you_mean(name: str) -> str:
