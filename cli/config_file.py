@@ -52,6 +52,8 @@ def apply_config(ctx: typer.Context) -> None:
     settings = read_config(path)
     if not settings:
         return
+    for kind in TABLES:
+        tables_of(settings, kind, path)
     known_keys: set[str] = set()
     defaults = command_defaults(cast(TyperGroup, ctx.command), settings, known_keys)
     for key in settings:
@@ -64,6 +66,16 @@ def apply_config(ctx: typer.Context) -> None:
                 else "settings are named as flags are",
             )
     ctx.default_map = defaults
+
+
+def tables_of(settings: dict[str, Any], kind: str, path: Path) -> dict[str, Any]:
+    """The tables of one kind by name, unchecked; DFlashError where the file has something else."""
+    tables = settings.get(kind, {})
+    if not isinstance(tables, dict):
+        raise DFlashError(
+            f"the setting '{kind}' in '{path}' must be tables.", hint=f'write [{kind}."NAME"]'
+        )
+    return tables
 
 
 def command_defaults(

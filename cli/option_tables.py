@@ -19,7 +19,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError
 
-from .config_file import config_path, flag_key, flag_value, read_config, settings_text
+from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
 from .model_names import BUNDLED
 from .modes import resolve_models
 from .option_sources import is_fixed, option_source, set_source
@@ -78,12 +78,8 @@ class OptionTables:
             self.of_model(target)
 
     def _tables(self, kind: str) -> dict[str, Any]:
-        tables = {} if self.ctx is None else read_config(config_path()).get(kind, {})
-        if not isinstance(tables, dict):
-            raise DFlashError(
-                f"'{kind}' in '{config_path()}' is no table.", hint=f"write [{kind}.NAME]"
-            )
-        return tables
+        path = config_path()
+        return {} if self.ctx is None else tables_of(read_config(path), kind, path)
 
     def _checked(self, place: str, table: Any, allowed: set[str]) -> dict[str, Any]:
         """The values as the command gets them from its flags."""

@@ -12,6 +12,8 @@ import typer
 from golden_pair import PAIR
 from typer.testing import CliRunner
 
+from dflash_mlx.hub import short_names
+
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
@@ -59,6 +61,9 @@ def test_the_order_of_precedence(run, config, monkeypatch):
     assert tokens() == 7
     assert tokens("-p", "few") == 4
     assert tokens("--preset", "few", "--max-tokens", "5") == 5
+    result = run("chat", *PAIR, "-p", "few", "winter f!")
+    assert len(result.stdout.removesuffix("\n")) <= 4
+    assert result.exit_code == 0, result.output
 
 
 def test_a_preset_names_model_and_mode(run, config, monkeypatch):
@@ -94,6 +99,7 @@ def test_a_preset_names_model_and_mode(run, config, monkeypatch):
         ("[preset.review]\ntop-k = 1.5\n", "'top-k' cannot be 1.5.", "a valid integer"),
         ("[preset.review]\nthink = 'so'\n", "'think' cannot be so.", "a valid boolean"),
         ("[preset.review]\ntemp = [1]\n", "'temp' cannot be ", "give it one value"),
+        ("preset = 'review'\n", "'preset' in ", '[preset."NAME"]'),
         ("[preset]\nreview = 3\n", "the preset 'review' in ", "keys"),
         (
             "[models.bundled]\nmodel = 'x'\n[preset.review]\n",
@@ -154,6 +160,16 @@ def test_doctor_checks_every_table(cli_app, config):
     with pytest.raises(import_module("dflash_mlx.errors").DFlashError) as caught:
         environment.config(typer.Context(root))
     assert "the defaults of 'a/b'" in caught.value.message
+
+
+def test_the_example_of_the_readme(cli_app, config):
+    """Its tables are valid, and its model is known."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    config(readme.split("```toml\n")[1].split("```")[0])
+    command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
+    tables = option_tables.OptionTables(typer.Context(command))
+    tables.check()
+    assert short_names.find_target(tables.preset("review")["model"], lambda repo: "no")
 
 
 @pytest.fixture
@@ -234,6 +250,14 @@ def test_a_preset_in_a_chat(state, use, config):
     with pytest.raises(import_module("dflash_mlx.errors").UsageError):
         use("/preset long")
     assert state.dialogue.settings.sampling.temperature == 0.3
+
+
+def test_thinking_of_a_preset_goes_before_the_present_one():
+    """The two settings contradict each other only where one table says both."""
+    settings = values.ChatSettings
+    assert values.with_values(settings(effort="low"), {"think": False}).effort is None
+    assert values.with_values(settings(think=False), {"effort": "low"}).think is True
+    assert values.with_values(settings(stop=("x",)), {"temp": 1.0}).stop == ("x",)
 
 
 def test_defaults_follow_the_model(state, use, config):

@@ -89,7 +89,9 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
     if "mode" in values:
-        dialogue.set_pair(dialogue.pair, drafting=values["mode"] != "baseline")
+        drafting = values["mode"] != "baseline" and dialogue.pair.drafts
+        if drafting != dialogue.drafting:
+            dialogue.set_pair(dialogue.pair, drafting=drafting)
     dialogue.session.mode = dialogue.mode
     if "system" in values and values["system"] != dialogue.chat.system:
         dialogue.replace_chat(replace(dialogue.chat, system=values["system"]))
