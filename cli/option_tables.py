@@ -82,36 +82,36 @@ class OptionTables:
         return {} if self.ctx is None else tables_of(read_config(path), kind, path)
 
     def _checked(self, place: str, table: Any, allowed: set[str]) -> dict[str, Any]:
-        """The values as the command gets them from its flags."""
+        """The values as the command gets them from its flags, without those that it has not."""
         assert self.ctx is not None
         known = {flag_key(p): p for p in self.ctx.command.params if p.name in allowed}
+        place = f"{place} in '{config_path()}'"
         if not isinstance(table, dict):
-            raise DFlashError(f"{place} in '{config_path()}' is no table.", hint="give it keys")
+            raise DFlashError(f"{place} must be a table.", hint="write a line for each key")
         values = {}
         for key, value in table.items():
-            if key not in known and key.replace("-", "_") in allowed:
-                continue  # an option that this command does not have
-            if key not in known:
+            if key in known:
+                values[str(known[key].name)] = self._value(place, key, value, known[key])
+            elif key not in {name.replace("_", "-") for name in allowed}:
                 near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
-                keys = f"keys: {', '.join(known)}"
                 raise DFlashError(
-                    f"{place} in '{config_path()}' has an unknown key '{key}'.",
-                    hint=f"did you mean '{near[0]}'?" if near else keys,
+                    f"{place}: there is no key '{key}'.",
+                    hint=f"did you mean '{near[0]}'?" if near else f"keys: {', '.join(known)}",
                 )
-            name = str(known[key].name)
-            try:
-                values[name] = known[key].process_value(
-                    self.ctx, flag_value(key, value, known[key])
-                )
-                if name in SAMPLING:
-                    SamplingOptions(**{name: values[name]}).params()
-            except (typer.BadParameter, DFlashError) as error:
-                hint = error.hint if isinstance(error, DFlashError) else in_short(error.message)
-                raise DFlashError(
-                    f"{place} in '{config_path()}': '{key}' cannot be {settings_text(value)}.",
-                    hint=hint,
-                ) from None
         return values
+
+    def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
+        """One value as the command gets it from its flag."""
+        try:
+            found = parameter.process_value(self.ctx, flag_value(key, value, parameter))
+            if parameter.name in SAMPLING:
+                SamplingOptions(**{parameter.name: found}).params()
+        except (typer.BadParameter, DFlashError) as error:
+            raise DFlashError(
+                f"{place}: '{key}' cannot be {settings_text(value)}.",
+                hint=error.hint if isinstance(error, DFlashError) else in_short(error.message),
+            ) from None
+        return found
 
 
 def in_short(message: str) -> str:
@@ -133,12 +133,8 @@ def with_preset(
     values = OptionTables(ctx).preset(name)
     values = {n: v for n, v in values.items() if option_source(ctx, n) != "COMMANDLINE"}
     set_source(ctx, values, "PRESET", f"of the preset '{name}'")
-    groups = model_options, sampling_options, prompt_options
-    return (
-        with_values(groups[0], values),
-        with_values(groups[1], values),
-        with_values(groups[2], values),
-    )
+    model_options = with_values(model_options, values)
+    return model_options, with_values(sampling_options, values), with_values(prompt_options, values)
 
 
 def with_model_defaults(
