@@ -31,8 +31,9 @@ from .options import (
 )
 
 SAMPLING = {field.name for field in fields(SamplingOptions)}
-MODEL_KEYS = {"mode", "tree_budget", "block_size", "accept"}
-MODEL_KEYS |= SAMPLING | {field.name for field in fields(PromptOptions)}
+MODE_KEYS = {"mode", "tree_budget"}  # what `resolve_models` weighs against other options
+MODEL_KEYS = {*MODE_KEYS, *SAMPLING, "block_size", "accept"}
+MODEL_KEYS |= {field.name for field in fields(PromptOptions)}
 PRESET_KEYS = MODEL_KEYS | {"model"}
 GroupT = TypeVar("GroupT", ModelOptions, SamplingOptions, PromptOptions)
 
@@ -154,7 +155,9 @@ def with_model_defaults(
     if not system:
         values.pop("system", None)
     set_source(ctx, values, "MODEL_TABLE", f"of the defaults of '{model_options.model or BUNDLED}'")
-    model_options = resolve_models(ctx, with_values(model_options, values))
+    model_options = with_values(model_options, values)
+    if values.keys() & MODE_KEYS:
+        model_options = resolve_models(ctx, model_options)
     return model_options, with_values(sampling_options, values), with_values(prompt_options, values)
 
 
