@@ -3,9 +3,10 @@
 Knows blocks and the output, not where the blocks come from.
 """
 
+import json
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
@@ -148,6 +149,28 @@ class JsonView(LiveView):
 
     def _print_thinking_summary(self) -> None:
         self._thinking_tokens = 0
+
+
+class JsonLinesView(JsonView):
+    """Prints each block as a JSON object on a line of its own."""
+
+    def block(self, block: "Block", stats: "Stats") -> None:
+        """Print one committed block; draw no status where stdout is the same terminal."""
+        if not self.out.stdout_is_tty:
+            super().block(block, stats)
+        self.out.write(json.dumps(block_json(block), ensure_ascii=self.out.stdout_is_tty) + "\n")
+
+
+def block_json(block: "Block") -> dict[str, Any]:
+    """A committed block; `accepted` of the `drafted` tokens are among its tokens."""
+    return {
+        "type": "block",
+        "text": block.text,
+        "reasoning": block.thinking,
+        "tokens": list(block.tokens),
+        "drafted": block.drafted,
+        "accepted": block.accepted,
+    }
 
 
 def acceptance_summary(stats: "Stats") -> str:

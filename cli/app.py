@@ -22,6 +22,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from .bench.command import bench
 from .cache.command import cache
 from .chat.command import chat
+from .chats.command import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
@@ -153,6 +154,7 @@ app.command("serve", epilog=EPILOG)(serve)
 app.command("bench", epilog=EPILOG)(bench)
 app.command("train")(train)
 app.add_typer(models, name="models")
+app.add_typer(chats, name="chats")
 app.add_typer(cache, name="cache")
 app.command("doctor")(doctor)
 

@@ -3,6 +3,7 @@
 Knows the engine's parameters, not the engine.
 """
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
@@ -10,6 +11,7 @@ from typing import Any, Literal, get_args
 from dflash_mlx.errors import UsageError
 from dflash_mlx.types import SamplingParams
 
+ACCEPT_RULES = ("match", "token", "block")
 DraftingMode = Literal["dflash", "ddtree", "auto"]
 
 
@@ -44,6 +46,19 @@ def parse_int(text: str) -> int:
     return int(text.replace(",", "").replace("_", ""))
 
 
+def parse_stop(text: str) -> tuple[str, ...]:
+    """One text, or several in quotes; \\n is a new line. ValueError for an open quotation mark."""
+    parts = shlex.split(text) if text[:1] in "\"'" else [text]
+    return tuple(part.replace("\\n", "\n") for part in parts if part)
+
+
+def parse_accept(text: str) -> str:
+    """A rule of acceptance."""
+    if text.lower() not in ACCEPT_RULES:
+        raise ValueError(text)
+    return text.lower()
+
+
 def parse_mode(text: str) -> str:
     """A mode that drafts."""
     if text.lower() not in get_args(DraftingMode):
@@ -76,8 +91,22 @@ SETTINGS = (
         "drafts a tree has, in the mode ddtree",
         unset="auto",
     ),
+    SettingSpec("accept", "accept", parse_accept, "acceptance rule above temp 0"),
+    SettingSpec(
+        "stop",
+        "stop",
+        parse_stop,
+        'answers end before it; several in quotes: "a" "b"',
+        unset="none",
+    ),
 )
-VALUE_KINDS = {float: "a number", parse_int: "a whole number", parse_mode: "dflash, ddtree or auto"}
+VALUE_KINDS = {
+    float: "a number",
+    parse_int: "a whole number",
+    parse_mode: "dflash, ddtree or auto",
+    parse_accept: "match, token or block",
+    parse_stop: "a text, or several in quotes",
+}
 LIMITS = {"max_tokens": (1, 1 << 30), "block_size": (2, 256), "tree_budget": (1, 1024)}
 SAMPLING_FIELDS = {f.name for f in fields(SamplingParams)}
 
@@ -103,6 +132,8 @@ def with_value(settings: ChatSettings, spec: SettingSpec, text: str) -> ChatSett
             ) from None
     if spec.field in SAMPLING_FIELDS:
         return replace(settings, sampling=replace(settings.sampling, **{spec.field: value}))
+    if spec.field == "stop":
+        return replace(settings, stop=value or ())
     if isinstance(value, str):
         return replace(settings, **{spec.field: value})
     least, most = LIMITS[spec.field]
@@ -118,4 +149,6 @@ def format_value(settings: ChatSettings, spec: SettingSpec) -> str:
     """A setting's value in the form that `/set` accepts."""
     owner: Any = settings.sampling if spec.field in SAMPLING_FIELDS else settings
     value = getattr(owner, spec.field)
+    if isinstance(value, tuple):
+        return " ".join(f'"{part}"' for part in value).replace("\n", "\\n") or spec.unset
     return spec.unset if value is None else f"{value:g}" if isinstance(value, float) else str(value)

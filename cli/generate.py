@@ -4,21 +4,25 @@ Does not know how text is displayed or how tokens are generated.
 """
 
 import json as jsonlib
-from pathlib import Path
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dflash_mlx.errors import UsageError
 
 from .answer import INTERRUPTED, Answer, answer_prompt
-from .answer_view import JsonView, LiveView, PlainView, stats_line
+from .answer_view import JsonLinesView, JsonView, LiveView, PlainView, stats_line
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
+from .chat.chat_file import ChatFile
+from .chat.messages import chat_messages, with_turn
+from .chat.start import latest_chat_name, with_saved_pair
+from .chat.transcript import Chat
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
-from .modes import describe_drafting, resolve_models
+from .modes import check_block, describe_drafting, resolve_models
 from .options import (
     DisplayOptions,
     ModelOptions,
@@ -31,9 +35,12 @@ from .options import (
 from .prompt_input import prompt_messages, read_prompt
 from .structure import read_grammar
 from .terminal.interrupt import Interrupt
-from .terminal.output import Output
+from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair, Session
 
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -49,12 +56,21 @@ def generate(
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here.")
+        list[str] | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read the prompt here; repeatable; folders, globs."
+        ),
     ] = None,
     model_options: ModelOptions,
     cache_options: CacheOptions,
     sampling_options: SamplingOptions,
     prompt_options: PromptOptions,
+    latest: Annotated[
+        bool,
+        typer.Option(
+            "--continue", "-c", help="Go on with the chat that was saved last, and save it."
+        ),
+    ] = False,
     raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False,
     schema: Annotated[
         str | None,
@@ -66,6 +82,10 @@ def generate(
     ] = None,
     display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
+    jsonl: Annotated[
+        bool,
+        option("--jsonl", help="Print a JSON object a block, and the whole at last."),
+    ] = False,
     stats: Annotated[
         bool | None,
         option("--stats/--no-stats", help="Numbers on stderr. [on a terminal]"),
@@ -80,10 +100,16 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    request = prompt_messages(read_prompt(prompt, file), prompt_options.system, raw=raw)
+    text = read_prompt(prompt, file or ())
+    request = prompt_messages(text, prompt_options.system, raw=raw)
+    saved = ChatFile()
+    if latest:
+        request = going_on(saved, text, prompt_options.system, raw=raw, compare=compare)
     structure = read_grammar(schema, grammar)
     params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
     model_options = resolve_models(ctx, model_options)
+    if saved.held is not None:
+        model_options = with_saved_pair(model_options, saved.held)
     if compare and model_options.no_draft:
         baseline_flag = (
             "--mode baseline" if option_source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
@@ -92,14 +118,17 @@ def generate(
             f"--compare needs a drafter, and {baseline_flag} leaves it out.",
             hint="leave one of them out",
         )
+    if json and jsonl:
+        raise UsageError("--json and --jsonl print different things.", hint="leave one of them out")
     if note := bundled_note(model_options):
         if compare:
             out.info(note, "dim")
-        elif not json:
+        elif not (json or jsonl):
             out.note(note)
     # One answer goes on from nothing that is in memory.
     kept = cache_options if cache_options.cache_disk else NO_CACHE
     pair, load_seconds = load_pair(model_options, out, kept)
+    check_block(pair, model_options.block_size)
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
@@ -120,7 +149,8 @@ def generate(
     drafting = describe_drafting(
         pair, model_options.mode, model_options.block_size, model_options.tree_budget
     )
-    view = make_view(out, json=json, thinking=prompt_options.show_thinking)
+    view = make_view(out, json=json, jsonl=jsonl, thinking=prompt_options.show_thinking)
+    json = json or jsonl
     from dflash_mlx import Session
 
     baseline = None
@@ -129,16 +159,23 @@ def generate(
             warm = Session(pair, mode=model_options.mode, shares=False)
             warm_up(warm, request, options, out, interrupt)
         session = Session(pair, mode=model_options.mode)
+        if file:
+            count = prompt_length(session, request, options)
+            out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
         answer = answer_prompt(session, request, view, interrupt, **options)
         if interrupt.requested_twice:
             raise KeyboardInterrupt
         if compare and answer.finish_reason != INTERRUPTED:
             baseline = baseline_answer(pair, request, out, interrupt, **options)
+    if saved.held is not None and answer.tokens:
+        chat = replace(saved.held, system=prompt_options.system or saved.held.system)
+        keep_turn(saved, with_turn(chat, text, answer), pair, out)
     comparison = None
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
         comparison = Comparison(answer, baseline, sampled=not params.greedy)
     if json:
-        document = answer_report(answer, session, options, load_seconds)
+        document = {"type": "answer"} if jsonl else {}
+        document |= answer_report(answer, session, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
     elif comparison:
@@ -153,8 +190,36 @@ def generate(
         raise typer.Exit(130)
 
 
-def make_view(out: Output, *, json: bool, thinking: bool) -> PlainView:
+def going_on(
+    saved: ChatFile, text: str, system: str | None, *, raw: bool, compare: bool
+) -> list[dict[str, str]]:
+    """The messages of the chat that was saved last, which `saved` then holds, and the prompt."""
+    for flag, given in (("--raw", raw), ("--compare", compare)):
+        if given:
+            raise UsageError(
+                f"--continue and {flag} do not go together.", hint="leave one of them out"
+            )
+    chat = saved.load(latest_chat_name())
+    return chat_messages(replace(chat, system=system or chat.system), text)
+
+
+def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:
+    """Save a chat with its new turn, and say so when that is under another name."""
+    _, left = saved.save(replace(chat, model=pair.target_name, draft=pair.draft_name))
+    if left is not None:
+        out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
+
+
+def prompt_length(session: "Session", request: Any, options: dict[str, Any]) -> int:
+    """The tokens of a prompt, the chat template's included."""
+    template = {name: options[name] for name in ("think", "reasoning_effort", "raw")}
+    return len(session.tokens(request, **template))
+
+
+def make_view(out: Output, *, json: bool, jsonl: bool, thinking: bool) -> PlainView:
     """The view that fits the options and the terminals on stdout and stderr."""
+    if jsonl:
+        return JsonLinesView(out)
     if json:
         return JsonView(out)
     return (LiveView if out.stderr_live else PlainView)(out, thinking=thinking)

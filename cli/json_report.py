@@ -1,5 +1,6 @@
 """Builds the object that `--json` prints: raw counts and seconds."""
 
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,24 @@ def answer_report(
         "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
         "mode": session.mode,
         "exact": pair.target.kernels.exact,
+        "sampling": sampling_json(options),
         "speculation": speculation_json(answer.stats, session, options),
         "kernels": kernels_json(pair.target.kernels),
         "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
         "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+    }
+
+
+def sampling_json(options: dict[str, Any]) -> dict[str, Any]:
+    """How tokens were chosen and when the answer would have ended; the seed stands by itself."""
+    settings = asdict(options["sampling"])
+    del settings["seed"], settings["logit_bias"]
+    return {
+        **settings,
+        "accept": options["accept"],
+        "max_tokens": options["max_tokens"],
+        "stop": list(options["stop"]),
     }
 
 
@@ -57,8 +71,8 @@ def speculation_json(
     stats: "Stats", session: "Session", options: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Draft counts and acceptance; None without a drafter."""
-    drafter, mode = session.pair.drafter, session.mode
-    if drafter is None or mode == "baseline":
+    pair, mode = session.pair, session.mode
+    if not pair.drafts or mode == "baseline":
         return None
     from dflash_mlx.request import TREE_BUDGET
 
@@ -71,7 +85,7 @@ def speculation_json(
         ]
         mode_fields["why"] = policy.reason
     return {
-        "block_size": options["block_size"] or drafter.config.block_size,
+        "block_size": options["block_size"] or pair.block_size,
         **mode_fields,
         "verifies": stats.verifies,
         "drafted": stats.drafted,

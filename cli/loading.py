@@ -115,8 +115,9 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
         from dflash_mlx.pair import names_with, with_drafter
 
         names = names_with(pair, model_options.draft)
-        assert names.draft is not None
-        folder = resolve.fetch(names.draft, download_progress(spinner, label))
+        folder = None
+        if names.draft is not None:
+            folder = resolve.fetch(names.draft, download_progress(spinner, label))
     check_memory(pair.target.path, folder, names.target_label, model_options, out)
     with Spinner(out, label) as spinner:
         return with_drafter(

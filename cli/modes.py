@@ -82,15 +82,25 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
     return model_options
 
 
+def check_block(pair: "Pair", block_size: int | None) -> None:
+    """UsageError for a block that is longer than those the drafter was trained for."""
+    own = block_size if pair.drafter is None else pair.drafter.config.block_size
+    if block_size is not None and own is not None and block_size > own:
+        raise UsageError(
+            f"a block cannot have {block_size} tokens: this drafter's have {own}.",
+            hint=f"give 2 to {own}, or none for the drafter's own",
+        )
+
+
 def describe_drafting(
     pair: "Pair", mode: str, block_size: int | None, tree_budget: int | None
 ) -> str:
     """Block size and mode in a few words; empty for plain decoding."""
-    if pair.drafter is None or mode == "baseline":
+    if not pair.drafts or mode == "baseline":
         return ""
     from dflash_mlx.request import TREE_BUDGET
 
-    block = f"block {block_size or pair.drafter.config.block_size}"
+    block = f"block {block_size or pair.block_size}"
     if mode == "auto":
         return f"{block} · auto"
     return f"{block} · tree {tree_budget or TREE_BUDGET}" if mode == "ddtree" else block

@@ -45,7 +45,12 @@ class ModelOptions:
     ] = None
     draft: Annotated[
         str | None,
-        option("--draft", "-d", metavar="ID", help="Drafter; without it the target's known one."),
+        option(
+            "--draft",
+            "-d",
+            metavar="ID",
+            help="Drafter, or lookup: copies of the text. [the target's known one, else lookup]",
+        ),
     ] = None
     no_draft: Annotated[bool, option("--no-draft", help="Decode plainly, without a drafter.")] = (
         False

@@ -1,26 +1,32 @@
 """Reads the prompt from the argument, a file and standard input. Knows no models."""
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_mlx.errors import UsageError
 
+from .attachments import matches, read_attachments
 from .config_file import file_error_reason
 
 EMPTY_HINT = "give it as an argument, with --file, or on standard input"
 
 
-def read_prompt(argument: str | None, file: Path | None) -> str:
+def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
     """Join the given parts with an empty line between them; UsageError when all are empty.
 
-    Standard input is read when it is not a terminal, or when the argument is `-`. One trailing
-    newline of a file or of standard input is removed.
+    One file is taken as it is; of several, of folders and of patterns each has its name and a
+    fence. Standard input is read when it is not a terminal, or when the argument is `-`. One
+    trailing newline of a file or of standard input is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
     parts = [] if argument in (None, "-") else [argument]
-    if file is not None:
-        parts.append(read_file(file))
+    if len(files) == 1 and list(matches(files[0])) == [(os.path.expanduser(files[0]), True)]:
+        parts.append(read_file(Path(files[0])))
+    elif files:
+        parts.append(read_attachments(files).text)
     if argument == "-" or not (sys.stdin is None or sys.stdin.isatty()):
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from .policy.belief import Confidence
-from .speculation.drafts import Draft, DraftBlock, TopTokens
+from .speculation.drafts import Continuing, Draft, DraftBlock
 from .speculation.tree import best_first
 from .structure.constraint import Constraint
 from .types import Plan
@@ -30,13 +30,13 @@ class Drafted:
     chain: Draft
     stops: frozenset[int]
     constraint: Constraint | None = None
-    top: TopTokens | None = None
+    top: Continuing | None = None
     confidence: Callable[[], np.ndarray] | None = None
 
     def begin(self) -> None:
         """Compute what the round will read; the host does not wait."""
         if self.top is not None:
-            mx.async_eval(self.top.tokens, self.top.scores, self.top.totals)
+            self.top.begin()
         else:
             mx.async_eval(self.chain.tokens)
 

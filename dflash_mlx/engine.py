@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 import mlx.core as mx
 
 from .drafted import Drafted
-from .drafter.drafter import Drafter
 from .errors import DFlashError, UsageError
 from .kernels.dispatch import EXACT_ROWS
+from .lookup.lookup import Lookup
 from .pace import Pace
 from .policies import Policies
 from .policy.policy import Outcome, Policy
@@ -27,7 +27,9 @@ from .rounds import (
     Committed,
     allowed,
     commit,
+    copies,
     count_rows,
+    drafted_of,
     may_run_ahead,
     rows_of,
     text_of,
@@ -36,6 +38,7 @@ from .rounds import (
 from .sequence import Answer, Piece, Sequence
 from .speculation.acceptance import make_rule
 from .speculation.drafts import Draft
+from .speculation.source import DraftSource
 from .target.packed import SequencePass, SequenceRows
 from .target.target import Target
 from .types import Block, Plan
@@ -54,9 +57,10 @@ Results = dict[Sequence, Committed | DFlashError]
 class Engine:
     """Answers for many sequences of one target at once; what it learns of them stays with it."""
 
-    def __init__(self, target: Target, drafter: Drafter | None):
-        self.target, self.drafter = target, drafter
-        self.policies = Policies(target, drafter)
+    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
+        """With `lookup` drafts may be copied from earlier text, also without a drafter."""
+        self.target, self.drafter, self.lookup = target, drafter, lookup
+        self.policies = Policies(target, drafter, lookup=lookup)
         self.prefixes = PrefixCache()
         self.chunk = CHUNK
         self._pace = Pace()
@@ -99,7 +103,7 @@ class Engine:
         return plans
 
     def _draft(self, plans: Plans) -> tuple[Drafts, Chosen]:
-        """One drafter pass for all blocks; the policies choose how much of each is verified."""
+        """One drafter pass for all blocks, or copies; the policies choose how much is verified."""
         drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
         blocks, chosen = self._begin_drafts(drafting), Chosen()
         drafts: Drafts = {s: undrafted(s, plan) for s, plan in plans.items()}
@@ -202,11 +206,13 @@ class Engine:
             rule,
             policy,
             policy.new_belief(),
+            policy.new_belief(copied=True),
             block_size=width,
             left=min(request.max_tokens, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             last_alone=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,
+            lookup=Lookup() if self.lookup and width > 1 else None,
         )
         return kept + reuse.taken, max(0, lost - reuse.taken)
 
@@ -224,35 +230,38 @@ class Engine:
         self.prefixes.keep(sequence, ended=True)
 
     def _drafting(self, sequences: Many[Sequence]) -> list[Sequence]:
-        """The sequences that draft a block in this round."""
+        """The sequences that draft or copy a block in this round."""
         asked = [s for s in sequences if not s.unread and s.now.block_size > 1]
         asked = [s for s in asked if s not in self._passes_ahead]
         found: list[Sequence] = []
         for policy, group in by_policy(asked):
             self.policies.refresh(policy, max(len(s.tokens) for s in group))
-            wishes = policy.drafts([text_of(s) for s in group], len(sequences) - len(group))
-            found += [s for s, wish in zip(group, wishes, strict=True) if wish]
+            for s in group:
+                s.now.copying = copies(s)
+            found += [s for s in group if s.now.copying]
+            others = [s for s in group if not s.now.copying and self.drafter is not None]
+            wishes = policy.drafts([text_of(s) for s in others], len(sequences) - len(others))
+            found += [s for s, wish in zip(others, wishes, strict=True) if wish]
         return found
 
     def _begin_drafts(self, sequences: Many[Sequence]) -> dict[Sequence, Drafted]:
-        """Begin blocks after the anchors of these sequences, all of one width in one pass."""
+        """Begin blocks after the anchors of these sequences: copies, and one pass of the drafter.
+
+        Blocks of another width have a pass of their own.
+        """
         found: dict[Sequence, Drafted] = {}
-        for width in sorted({s.now.block_size for s in sequences}):
-            group = [s for s in sequences if s.now.block_size == width]
+        for s in sequences:
+            if s.now.lookup is not None and s.now.copying:
+                found[s] = drafted_of(s, s.now.lookup.block(s.now.block_size), reads=True)
+        others = [s for s in sequences if s not in found]
+        for width in sorted({s.now.block_size for s in others}):
+            group = [s for s in others if s.now.block_size == width]
             assert self.drafter is not None
             caches = [s.draft_cache for s in group if s.draft_cache is not None]
             blocks = self.drafter.draft(caches, [s.anchor for s in group], width)
             reads = {policy: policy.reads(len(some)) for policy, some in by_policy(group)}
             for s, block in zip(group, blocks, strict=True):
-                now = s.now
-                chain = now.rule.draft(block, s.history)
-                drafted = Drafted(block, chain, now.request.stop_ids, now.constraint)
-                if now.request.mode == "ddtree":
-                    drafted.top = block.top_tokens(now.request.nodes)
-                elif reads[now.policy]:
-                    drafted.confidence = block.confidence()
-                drafted.begin()
-                found[s] = drafted
+                found[s] = drafted_of(s, block, reads=reads[s.now.policy])
         return found
 
     def _passes_for(self, parts: dict[Sequence, SequenceRows]) -> Iterator[list[Sequence]]:
@@ -277,12 +286,12 @@ class Engine:
         for policy, group in by_policy([s for s in found if isinstance(drafts[s], Draft)]):
             done = [
                 Outcome(
-                    s.now.belief,
+                    text_of(s).belief,
                     chosen.get(s, PLAIN_STEP),
                     verified=draft.drafted,
                     accepted=result.accepted,
                     committed=len(result.block.tokens),
-                    drafted=s in chosen,
+                    drafted=s in chosen and not s.now.copying,
                     judged=draft.judged,
                 )
                 for s in group

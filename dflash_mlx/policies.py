@@ -3,23 +3,24 @@
 Knows requests and measured costs; does not know sequences or rounds.
 """
 
-from .drafter.drafter import Drafter
 from .errors import UsageError
 from .kernels.dispatch import EXACT_ROWS
+from .lookup.lookup import BLOCK
 from .policy.auto import Auto
 from .policy.costs import Costs
 from .policy.policy import Fixed, Policy
 from .request import MAX_BLOCK_SIZE, Request
+from .speculation.source import DraftSource
 from .target.target import Target
 from .timing.cost_table import CostTable, cost_table
 from .types import Plan
 
 
 class Policies:
-    """The policies of one target and drafter."""
+    """The policies of one target and drafter; with `lookup` drafts may be copied, too."""
 
-    def __init__(self, target: Target, drafter: Drafter | None):
-        self._target, self._drafter = target, drafter
+    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
+        self._target, self._drafter, self._lookup = target, drafter, lookup
         self._auto: dict[int, Auto] = {}
         self._tables: dict[Auto, CostTable] = {}
         self._costs: dict[Auto, Costs] = {}
@@ -31,7 +32,7 @@ class Policies:
         """
         if request.mode == "baseline":
             return 1
-        if self._drafter is None:
+        if self._drafter is None and not self._lookup:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
@@ -43,7 +44,8 @@ class Policies:
                 hint=f"give a value from 1 to {EXACT_ROWS - 1}",
             )
         if request.block_size is None:
-            return min(self._drafter.config.block_size, most)
+            drafter = self._drafter
+            return min(BLOCK if drafter is None else drafter.block_size, most)
         if not 2 <= request.block_size <= most:
             raise UsageError(
                 f"block_size cannot be {request.block_size}{' in exact mode' * exact}.",
@@ -62,13 +64,21 @@ class Policies:
         if request.mode != "auto":
             return Fixed(Plan(width))
         if width not in self._auto:
-            assert self._drafter is not None
             table = cost_table(self._target, self._drafter, width)
             self._auto[width] = Auto(table.at(depth), width)
             self._tables[self._auto[width]] = table
         policy = self._auto[width]
         self.refresh(policy, depth)
         return policy
+
+    def measure(self, depth: int) -> None:
+        """Measure what contexts of up to `depth` tokens need, so that no answer waits for it later.
+
+        For the policies of the mode auto that have decided for a request.
+        """
+        for table in self._tables.values():
+            for each in table.between(1, depth):
+                table.at(each)
 
     def refresh(self, policy: Policy, depth: int) -> None:
         """Let a policy of the mode auto have the costs at a depth, measured if nothing is known."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from .drafted import Drafted
 from .policy.policy import Text
 from .sequence import Piece, Sequence
-from .speculation.drafts import Draft
+from .speculation.drafts import Draft, DraftBlock
 from .speculation.logprobs import read_logprobs
 from .target.packed import SequencePass, SequenceRows
 from .types import Block, Plan
@@ -25,7 +26,20 @@ class Committed:
 
 def text_of(sequence: Sequence) -> Text:
     """What a policy sees of a sequence."""
-    return Text(sequence.now.belief, sequence.now.left)
+    now = sequence.now
+    return Text(now.copied if now.copying else now.belief, now.left, now.copying)
+
+
+def copies(sequence: Sequence) -> bool:
+    """Whether copies of earlier text are worth verifying in place of a block of the drafter's."""
+    now = sequence.now
+    if now.lookup is None or now.anchor is None:
+        return False
+    if not now.lookup.look(sequence.tokens, now.anchor):
+        return False
+    said = now.lookup.block(now.block_size).confidence()().tolist()
+    drafted = None if sequence.drafter is None else Text(now.belief, now.left)
+    return now.policy.copies(Text(now.copied, now.left, copied=True), said, drafted)
 
 
 def count_rows(draft: Piece | Draft) -> int:
@@ -39,6 +53,19 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
         tokens = mx.array(draft.tokens)
         return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
     return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
+
+
+def drafted_of(sequence: Sequence, block: DraftBlock, *, reads: bool) -> Drafted:
+    """What a sequence's rule takes from a block; `reads`: the policy wants its confidence."""
+    now = sequence.now
+    chain = now.rule.draft(block, sequence.history)
+    found = Drafted(block, chain, now.request.stop_ids, now.constraint)
+    if now.request.mode == "ddtree":
+        found.top = block.top_tokens(now.request.nodes)
+    elif reads:
+        found.confidence = block.confidence()
+    found.begin()
+    return found
 
 
 def undrafted(sequence: Sequence, plan: Piece | Plan) -> Piece | Draft:
@@ -64,7 +91,8 @@ def may_run_ahead(sequence: Sequence) -> bool:
     """Whether the next round takes a plain step whatever token this one gives."""
     now = sequence.now
     # Penalties and grammars look at tokens that the host has not read yet.
-    plain = now.block_size == 1 or now.policy.rests([text_of(sequence)])
+    rests = sequence.drafter is None or now.policy.rests([text_of(sequence)])
+    plain = now.block_size == 1 or (rests and not copies(sequence))
     known = not now.request.sampling.penalised and now.constraint is None
     return plain and now.left > 1 and known
 

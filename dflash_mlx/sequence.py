@@ -12,13 +12,14 @@ from typing import Any
 
 import mlx.core as mx
 
-from .drafter.drafter import Drafter
 from .kv_rows import Rows
+from .lookup.lookup import Lookup
 from .policy.belief import Belief
 from .policy.policy import Policy
 from .request import Request
 from .speculation.acceptance import Match
 from .speculation.sampling import HISTORY
+from .speculation.source import DraftSource
 from .speculation.tree import Tree
 from .structure.constraint import Constraint
 from .target.caches.target_cache import Snapshot
@@ -46,18 +47,22 @@ class Answer:
     `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
     tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
     is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
-    is one.
+    is one. `lookup`: where the text stood before, if drafts may be copied from there; `copied`: the
+    belief in such drafts, and `copying`: whether this round's are.
     """
 
     request: Request
     rule: Match
     policy: Policy
     belief: Belief
+    copied: Belief
     block_size: int
     left: int
     snapshots_at: tuple[int, ...]
     last_alone: bool
     constraint: Constraint | None = None
+    lookup: Lookup | None = None
+    copying: bool = False
     anchor: int | None = None
     place: int = 0
     finish_reason: str | None = None
@@ -70,7 +75,7 @@ class Sequence:
     With `shares` what it reads may serve others, and what they have read may serve it.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, *, shares: bool = True):
+    def __init__(self, target: Target, drafter: DraftSource | None, *, shares: bool = True):
         self.target = target
         self.drafter = drafter
         self.shares = shares
@@ -93,6 +98,8 @@ class Sequence:
             twin.answer = copy(self.answer)
             twin.answer.rule = copy(self.answer.rule)
             twin.answer.belief = self.answer.belief.fork()
+            twin.answer.copied = self.answer.copied.fork()
+            twin.answer.lookup = None if self.answer.lookup is None else Lookup()
             if self.answer.constraint is not None:
                 twin.answer.constraint = self.answer.constraint.fork()
         return twin
@@ -255,7 +262,7 @@ class Sequence:
         drafting = self.answer is None or self.answer.block_size > 1
         if self.draft_cache is not None and drafting:
             assert self.draft_cache.offset == len(self.tokens)
-            self.draft_cache.absorb(taps)
+            self.draft_cache.absorb(taps, tokens)
         before = len(self.tokens)
         self.tokens += tokens
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

@@ -55,7 +55,7 @@ class Session:
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
         check_mode(mode)
-        if mode != "baseline" and pair.drafter is None:
+        if mode != "baseline" and not pair.drafts:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import tiny
@@ -64,19 +63,24 @@ def tool_tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:
     )
 
 
-def pair_saying(said: str, messages: list[dict[str, Any]], **options: Any) -> Pair:
+def pair_saying(
+    said: str,
+    messages: list[dict[str, Any]],
+    tokenizer: TokenizerWrapper | None = None,
+    *,
+    strict: bool = True,
+    **options: Any,
+) -> Pair:
     """A pair that says one text after these messages of a chat template, and nonsense elsewhere.
 
-    Its drafter fails where an answer goes on from another prompt.
+    If `strict` its drafter fails where an answer is another one, or goes on from another prompt.
+    The tokenizer is `tool_tokenizer` if none is given.
     """
-    tokenizer = tool_tokenizer()
+    tokenizer = tokenizer or tool_tokenizer()
     target = tiny.make_target("qwen3", vocab_size=272)
     target = Target(target.model, tokenizer, target.config, target.path)
     prompt = target.chat_tokens(messages, TemplateOptions(**options))
-    pair = speaking(said, tokenizer, prompt)
-    drafter: Any = pair.drafter
-    drafter.config = SimpleNamespace(block_size=8, num_layers=1, num_kv_heads=1, head_dim=16)
-    return pair
+    return speaking(said, tokenizer, prompt, strict=strict)
 
 
 def transport(server: Server) -> AsyncClient:

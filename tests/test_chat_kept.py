@@ -12,7 +12,7 @@ import pytest
 import tiny
 from terminal import SLOWED, ChatTerminal, Terminal, environment
 
-command = import_module("dflash_mlx.cli.chat.command")
+loop = import_module("dflash_mlx.cli.chat.loop")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -66,11 +66,11 @@ def test_what_was_not_saved_is_not_said_to_be(
     with monkeypatch.context() as patch:
         patch.setattr(transcript, "write_atomically", full)
         state.dialogue.ask("one")
-        command.show_resume_hint(state)
+        loop.show_resume_hint(state)
         told = capsys.readouterr().err
         assert told.count("No space left on device") == 2
         assert "saved: dflash chat" not in told
-    command.show_resume_hint(state)
+    loop.show_resume_hint(state)
     assert f"saved: dflash chat --resume {state.dialogue.file.name}" in capsys.readouterr().err
     assert prompts(state.dialogue.file.name) == ["one"]
 
@@ -79,7 +79,7 @@ def test_the_hint_can_be_pasted(state: Any, capsys: pytest.CaptureFixture[str]) 
     """Names may have spaces."""
     state.dialogue.ask("one")
     state.dialogue.save("my chat")
-    command.show_resume_hint(state)
+    loop.show_resume_hint(state)
     assert "dflash chat --resume 'my chat'" in capsys.readouterr().err
 
 

@@ -67,7 +67,7 @@ BAD = [
     (["generate", "  \n"], 2, "the prompt is empty."),
     (["generate", "-"], 2, "the prompt is empty."),
     (["generate", "-f", "no-such-file"], 2, "the file 'no-such-file' cannot be read"),
-    (["generate", "-f", "/"], 2, "the file '/' cannot be read (Is a directory)."),
+    (["generate", "-f", "/"], 2, "the folder '/' has more than 20,000 files."),
     (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
     (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
     (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no drafter were asked for."),

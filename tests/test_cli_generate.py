@@ -48,6 +48,43 @@ def test_json_object(ask):
     assert found["peak_memory_gb"] > 0
 
 
+def test_json_lines(dflash, ask):
+    """A line for each block; the last is what --json gives."""
+    result = dflash("--jsonl", *RAW, "--max-tokens", "96")
+    *blocks, last = map(json.loads, result.stdout.splitlines())
+    assert {block["type"] for block in blocks} == {"block"}
+    assert "".join(block["text"] for block in blocks) == last["text"] == said(0)
+    assert [token for block in blocks for token in block["tokens"]] == last["tokens"]
+    assert sum(block["accepted"] for block in blocks) == last["speculation"]["accepted"]
+    assert last.pop("type") == "answer"
+    assert set(last) == set(ask(*RAW, "--max-tokens", "4"))
+    assert dflash("--jsonl", "--json", "x").exit_code == 2
+
+
+def test_json_has_the_settings(ask):
+    """All that the answer depends on beside the models."""
+    given = ("--temp", "0.5", "--top-k", "4", "--stop", "a", "--stop", "b", "--accept", "token")
+    assert ask(*RAW, *given, "--max-tokens", "4")["sampling"] == {
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": 4,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "accept": "token",
+        "max_tokens": 4,
+        "stop": ["a", "b"],
+    }
+
+
+def test_no_block_is_longer_than_the_drafters(dflash):
+    """It would draft what it never learned, in silence."""
+    result = dflash("hi", "--block-size", "9")
+    assert result.exit_code == 2
+    assert "a block cannot have 9 tokens: this drafter's have 8." in result.stderr
+
+
 def test_json_has_the_seed(ask):
     """Also one that nobody gave: with it the answer can be had again."""
     drawn = [*RAW, "--temp", "1", "--max-tokens", "30"]

@@ -18,9 +18,11 @@ from dflash_mlx.pair import Pair
 
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+messages = import_module("dflash_mlx.cli.chat.messages")
 interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
+external_editor = import_module("dflash_mlx.cli.terminal.external_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.thinking")
@@ -118,7 +120,13 @@ def test_names_and_prefixes(command: Any) -> None:
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
     """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
     assert use(f"/{which.name}").startswith(f"  {which.name} ")
-    value = {"top-p": "0.5", "min-p": "0.5", "mode": "ddtree"}.get(which.name, "2")
+    value = {
+        "top-p": "0.5",
+        "min-p": "0.5",
+        "mode": "ddtree",
+        "accept": "token",
+        "stop": '"2"',
+    }.get(which.name, "2")
     assert use(f"/{which.name} {value}") == f"  {which.name} {value}"
     assert use(f"/set {which.name} {value}") == f"  {which.name} {value}"
 
@@ -137,6 +145,11 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
         ("/top-p 0", "top_p cannot be 0.0."),
         ("/seed 1.5", "seed cannot be '1.5'."),
         ("/block 1", "block cannot be 1."),
+        ("/block 9", "a block cannot have 9 tokens: this drafter's have 8."),
+        ("/accept all", "accept cannot be 'all'."),
+        ("/stop 'a", "stop cannot be ''a'."),
+        ("/history 0", "nothing was said yet."),
+        ("/fork", "nothing was said yet."),
         ("/max-tokens 0", "max-tokens cannot be 0."),
         ("/mode baseline", "mode cannot be 'baseline'."),
         ("/tree-budget 1025", "tree-budget cannot be 1,025."),
@@ -201,7 +214,7 @@ def test_system(state: Any, use: Callable[[str], str]) -> None:
     state.dialogue.ask("hi")
     use("/system Be\nbrief.")
     assert use("/system") == "  Be\nbrief."
-    assert dialogue.chat_messages(state.dialogue.chat, "x")[0]["content"] == "Be\nbrief."
+    assert messages.chat_messages(state.dialogue.chat, "x")[0]["content"] == "Be\nbrief."
     assert len(state.dialogue.chat.turns) == 1
     use("/clear")
     assert state.dialogue.chat == transcript.Chat(system="Be\nbrief.")
@@ -272,7 +285,7 @@ def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
     with pytest.raises(UsageError, match="a saved chat 'kept' already"):
         use("/save kept")
     assert "kept" in use("/load")
-    assert "last prompt: two" in use("/load kept")
+    assert "› two" in use("/load kept")
     assert [turn.prompt for turn in state.dialogue.chat.turns] == ["one", "two"]
 
 
@@ -439,6 +452,59 @@ def test_copy(state: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch
     assert (tmp_path / "clip").read_text() == state.dialogue.chat.turns[-1].answer
 
 
+def test_copy_code(state: Any, use: Callable[[str], str], monkeypatch: Any) -> None:
+    """The last block, or one by its number; nothing else is copied."""
+    copying = import_module("dflash_mlx.cli.chat.copying")
+    kept: list[str] = []
+    monkeypatch.setattr(copying, "copy_to_clipboard", lambda text: kept.append(text) or "there")
+    answer = "See:\n\n```py\na = 1\n```\n\n- and\n\n  ~~~~sh\n  ls\n  ```\n  ~~~~\n\n`no` code"
+    state.dialogue.chat = transcript.Chat((transcript.Turn("hi", answer),))
+    assert use("/copy code") == "  block 2 of 2 copied there"
+    use("/copy code 1")
+    assert kept == ["ls\n```\n", "a = 1\n"]
+    for wrong in ("/copy code 3", "/copy code 0", "/copy all", "/copy code x"):
+        with pytest.raises(UsageError):
+            use(wrong)
+    state.dialogue.chat = transcript.Chat((transcript.Turn("hi", "none"),))
+    with pytest.raises(UsageError, match="has no code"):
+        use("/copy code")
+
+
+def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
+    """Texts that end an answer, one as it is or several in quotes; the next answer obeys."""
+    assert use("/stop") == "  stop none"
+    assert use("/set stop the end\\n") == '  stop "the end\\n"'
+    assert state.dialogue.settings.stop == ("the end\n",)
+    use('/stop "a b" "c"')
+    assert state.dialogue.options()["stop"] == ("a b", "c")
+    assert use("/stop none") == "  stop none"
+    assert state.dialogue.settings.stop == ()
+    use("/accept token")
+    assert state.dialogue.options()["accept"] == "token"
+    answer = state.dialogue.ask("one").text
+    use(f"/stop {answer[3]}")
+    assert state.dialogue.ask("one").text != answer or answer[3] in answer[:3]
+
+
+def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
+    """What a command prints is shown, and goes with the next prompt, once."""
+    shell = import_module("dflash_mlx.cli.chat.shell")
+    files = import_module("dflash_mlx.cli.chat.files")
+    assert shell.is_shell_command("!ls")
+    assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
+    shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")
+    assert state.told[:3] == ["  one", "  two", "  exit code 3"]
+    assert "with the next prompt; /read off drops it" in state.told[3]
+    wanted = "why?\n\n$ echo one; echo two >&2; exit 3:\n\n```text\none\ntwo\n```"
+    assert files.with_files(state, "why?") == wanted
+    assert files.with_files(state, "why?") == "why?"
+    shell.run_in_shell(state, "!true")
+    assert files.with_files(state, "why?") == "why?"
+    shell.run_in_shell(state, "!echo one")
+    use("/read off")
+    assert files.with_files(state, "why?") == "why?"
+
+
 def test_leave(use: Callable[[str], str]) -> None:
     """By any of its names."""
     for name in ("exit", "quit", "bye"):
@@ -453,13 +519,13 @@ def test_the_external_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     script.chmod(0o755)
     monkeypatch.setenv("EDITOR", f"'{script}' --wait")
     monkeypatch.delenv("VISUAL", raising=False)
-    assert line_editor.edit_externally("text") == "text more"
+    assert external_editor.edit_externally("text") == "text more"
     monkeypatch.setenv("VISUAL", "false")
     with pytest.raises(DFlashError, match="ended with 1"):
-        line_editor.edit_externally("text")
+        external_editor.edit_externally("text")
     monkeypatch.setenv("VISUAL", "/no/such/editor")
     with pytest.raises(DFlashError, match="cannot be used"):
-        line_editor.edit_externally("text")
+        external_editor.edit_externally("text")
 
 
 def test_the_history_file_is_private(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
 
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 chat_settings = import_module("dflash_mlx.cli.chat_settings")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -116,7 +117,7 @@ class Watched:
     def expect(self, chat: Any, prompt: str) -> tuple[Any, int]:
         """What the stranger says to these messages, and how much the caches could give."""
         talk = self.talk
-        sent = dialogue.chat_messages(chat, prompt)
+        sent = messages.chat_messages(chat, prompt)
         wanted = self.stranger(sent, talk.settings.max_tokens, talk.settings.think)
         ids = talk.session.tokens(sent, think=talk.settings.think)
         return wanted, common(talk.session.sequence.tokens, ids[:-1])

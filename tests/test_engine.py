@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,7 @@ import tiny
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.engine import Engine
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.lookup import lookup
 from dflash_mlx.request import Request
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.target.packed import PackedCache, PackedPass
@@ -101,6 +103,26 @@ def check_all(family: str, seeds: range) -> None:
 def test_answers_do_not_depend_on_company(family: str) -> None:
     """Chains, trees, plain steps and pieces of prompts share passes; sequences join and leave."""
     check(family, 6)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a drafter, in chains and trees, alone and in company: what plain steps say."""
+    monkeypatch.setattr(lookup, "LEAST", 1)  # random models seldom repeat two tokens
+    engine = Engine(target_of(family), None, lookup=True)
+    engine.chunk, copied = CHUNK, 0
+    every = tuple(range(engine.target.vocab_size))
+    requests = [replace(r, prompt=every + r.prompt) for r in map(request_of, range(6))]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+    for request, answer in zip(requests, wanted, strict=True):
+        sequence = Sequence(engine.target, None)
+        engine.begin(sequence, request, -1)
+        blocks = list(tiny.rounds(engine, sequence))
+        assert tiny.joined(blocks) == answer
+        copied += sum(block.drafted for block in blocks)
+    assert copied
 
 
 @pytest.mark.slow

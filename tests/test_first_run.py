@@ -13,7 +13,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download, memory, registry
 
-chat = import_module("dflash_mlx.cli.chat.command")
+chat = import_module("dflash_mlx.cli.chat.start")
 first_run = import_module("dflash_mlx.cli.first_run")
 loading = import_module("dflash_mlx.cli.loading")
 options = import_module("dflash_mlx.cli.options")

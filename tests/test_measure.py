@@ -30,6 +30,7 @@ from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.target.caches.target_cache import members
 from dflash_mlx.target.target import Target
+from dflash_mlx.thread import mlx_thread
 from dflash_mlx.timing.cost_file import cost_file, fingerprint, read_costs, write_costs
 from dflash_mlx.timing.cost_table import CostTable, depth_for
 from dflash_mlx.timing.measure import BUDGET, BUILDING, Job, survey
@@ -460,6 +461,22 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
     list(Session(pair, mode="auto").stream(prompt_of(20, 1), max_tokens=9))
     list(Session(pair_of("qwen3"), mode="auto").stream(prompt_of(200), max_tokens=9))
     assert depths == [256, 64]
+
+
+def test_all_depths_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against a server that measures while clients wait: one stalled for four seconds."""
+    pair, depths = pair_of("qwen3"), list[int]()
+
+    def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
+        depths.append(depth)
+        return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
+
+    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
+    list(Session(pair, mode="auto").stream(prompt_of(20), max_tokens=9))
+    mlx_thread().call(pair.engine.policies.measure, 1200)
+    assert depths == [64, 256, 1024]
+    list(Session(pair, mode="auto").stream(prompt_of(1100), max_tokens=90))
+    assert depths == [64, 256, 1024]
 
 
 def test_other_pairs_and_block_sizes_have_their_own_costs() -> None:

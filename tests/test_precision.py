@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from test_pair import edit_weights
 from trace_ops import Operation, operations
 
-from dflash_mlx import pair as pair_module
+from dflash_mlx import drafters
 from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
@@ -156,7 +156,7 @@ def test_a_float32_norm_does_not_widen_a_drafter(
             weights[key] = weights[key].astype(mx.float32 if key == name else mx.bfloat16)
 
     edit_weights(folder, mixed)
-    monkeypatch.setattr(pair_module, "use_cpu_modules", lambda model: None)
+    monkeypatch.setattr(drafters, "use_cpu_modules", lambda model: None)
     found = load(target, folder)
     assert found.drafter is not None
     values: Any = tree_flatten(found.drafter.model.parameters())

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dflash_mlx.drafter.config import DraftConfig
+from dflash_mlx.drafters import checked
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.resolve import Names
-from dflash_mlx.pair import checked
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}

@@ -129,13 +129,6 @@ def test_a_listed_pair_that_does_not_run_says_why():
     assert pair_names(entry.target, entry.draft).draft == entry.draft
 
 
-def test_an_unknown_target_is_told_where_to_look(tmp_path):
-    for name, listed in (("owner/other", True), (str(tmp_path), False)):
-        with pytest.raises(DFlashError, match="no DFlash drafter is known") as caught:
-            pair_names(name, None)
-        assert ("`dflash models list`" in caught.value.hint) is listed
-
-
 def test_lacks_names_the_family_or_the_drafter():
     entry = find("Qwen/Qwen3-4B")
     assert entry

@@ -7,7 +7,7 @@ import pytest
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from scripted_server import ADD, tool_tokenizer
 
-from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.chat.tool_calls import reader_of
 from dflash_mlx.serve.items import Items
 from dflash_mlx.serve.job import Delta
 from dflash_mlx.stats import Stats
@@ -22,7 +22,8 @@ def items_of(pieces: Sequence[str], parse: object) -> Told:
     """The items of an answer that comes in pieces."""
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = parse
-    reader, items = ToolReader(tokenizer, TOLD), Items()
+    reader, items = reader_of(tokenizer, TOLD), Items()
+    assert reader is not None
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
         said = reader.read(piece, final=final)

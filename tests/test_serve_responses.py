@@ -190,7 +190,7 @@ def test_events_are_as_published() -> None:
     assert all(name == data["type"] for name, data in found)
     assert [data["sequence_number"] for _, data in found] == list(range(len(found)))
     read = [data["prompt_progress"]["processed"] for _, data in found if "prompt_progress" in data]
-    assert read == list(range(64, 64 * len(read) + 1, 64))
+    assert read[:-1] == list(range(0, read[-1], 64))
     kinds = [name.removeprefix("response.") for name, _ in found if name]
     assert [kind for n, kind in enumerate(kinds) if n == 0 or kinds[n - 1] != kind] == [
         "created",

@@ -14,7 +14,7 @@ from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from serving import serving
 from test_session import speaking
 
-from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.chat.tool_calls import reader_of
 
 TEMPLATE = (
     "{% if tools %}[tools]{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}"
@@ -142,13 +142,19 @@ def test_what_is_no_call_stays_text(said: str) -> None:
 
 
 def test_a_call_that_is_cut_is_not_dropped() -> None:
-    whole, streamed, _ = both(f"<tool_call>{XML}</tool_call>", parser=qwen3_coder, max_tokens=20)
+    """It is text while it has no name, then a call with the arguments that came."""
+    said = f"<tool_call>{XML}</tool_call>"
+    whole, streamed, _ = both(said, parser=qwen3_coder, max_tokens=19)
     for one in (whole, streamed):
         assert one.finish_reason == "length"
-        assert one.message.content == ("<tool_call>" + XML)[: 11 + 19]
-    whole, *_ = both(f"<tool_call>{CALL}</tool_call>", max_tokens=45)
-    assert whole.finish_reason == "length"
-    assert whole.message.tool_calls[0].function.arguments == '{"city": "B'
+        assert one.message.content == said[: 11 + 18]
+    for call, parser, most, arguments in (
+        (CALL, json_tools, 45, '{"city": "B'),
+        (XML, qwen3_coder, 39, '{"city": "B'),
+    ):
+        whole, *_ = both(f"<tool_call>{call}</tool_call>", parser=parser, max_tokens=most)
+        assert whole.finish_reason == "length"
+        assert whole.message.tool_calls[0].function.arguments == arguments
 
 
 def test_tools_that_are_not_to_be_called() -> None:
@@ -205,7 +211,8 @@ def test_pieces_do_not_matter(step: int, parser: ModuleType) -> None:
     """Text and calls are the same however the answer is cut."""
     call = CALL if parser is json_tools else XML
     said = f"a<b <tool_call>{call}</tool_call> c </tool <tool_call>x</tool_call> d <tool_"
-    reader = ToolReader(tokenizer(parser), [WEATHER])
+    reader = reader_of(tokenizer(parser), [WEATHER])
+    assert reader is not None
     found = [reader.read(said[n : n + step]) for n in range(0, len(said), step)]
     found.append(reader.read("", final=True))
     text = "".join(one.text for one in found)

@@ -42,13 +42,18 @@ def tiny_pair(family: str, **changes: Any) -> Pair:
     return Pair(target, tiny.random_drafter(target), family, "random")
 
 
-def speaking(text: str, tokenizer: TokenizerWrapper, prompt: list[int]) -> Pair:
-    """A pair whose target says one text, whatever its weights say, and stops."""
+def speaking(
+    text: str, tokenizer: TokenizerWrapper, prompt: list[int], *, strict: bool = True
+) -> Pair:
+    """A pair whose target says one text, whatever its weights say, and stops.
+
+    Its drafter fails where an answer is another one, if `strict`.
+    """
     target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
     target = Target(target.model, tokenizer, target.config, target.path)
     script = [*prompt, *tokenizer.encode(text, add_special_tokens=False), 256, *[0] * 16]
 
-    def read(parts: Sequence[SequenceRows]) -> list[SequencePass]:
+    def read(parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         found = []
         starts = [part.cache.offset for part in parts]
         for start, part, done in zip(starts, parts, honest(parts), strict=True):
@@ -59,7 +64,7 @@ def speaking(text: str, tokenizer: TokenizerWrapper, prompt: list[int]) -> Pair:
 
     honest = target.read
     target.read = read  # type: ignore[method-assign]
-    fake: Any = tiny.scripted_drafter(script, vocab=272)
+    fake: Any = tiny.scripted_drafter(script, vocab=272, strict=strict)
     return Pair(target, fake, "script", "script")
 
 

@@ -16,6 +16,7 @@ from test_pair import assert_lossless, edit_weights, refused
 from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
 from dflash_mlx.drafter.config import is_drafter, parse
+from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.mask_embedding import FILE, read_mask_embedding
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import load
@@ -138,7 +139,7 @@ def test_reduced_vocabulary(folders: Any) -> None:
     loaded = load(*folders)
     assert_lossless(loaded)
     drafter = loaded.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     hidden = mx.random.normal((3, 32), key=mx.random.key(1))
     logits = drafter.head(hidden)
     assert logits.shape == (3, tiny.VOCAB)
@@ -186,13 +187,13 @@ def test_own_embedding_and_head(tmp_path: Path) -> None:
     shape = (tiny.VOCAB, 32)
     table, head = (mx.random.normal(shape, key=mx.random.key(i)) for i in (1, 2))
     shared = load(target, draft).drafter
-    assert shared is not None
+    assert isinstance(shared, Drafter)
     own = {"embed_tokens.weight": table, "lm_head.weight": head, "verifier_norm.weight": table[0]}
     edit_weights(draft, lambda weights: weights.update(own))
     loaded = load(target, draft)
     assert_lossless(loaded)
     drafter = loaded.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     ids = mx.array([[4, tiny.MASK]])
     assert (drafter.embed(ids) == table[ids]).all()
     assert tiny.apart(drafter.head(table[:3]), table[:3] @ head.T) < 1e-4
@@ -213,8 +214,8 @@ def test_mask_embedding(tmp_path: Path) -> None:
         os.link(source / "draft" / name, draft / name)
     (draft / FILE).write_bytes((tiny.GOLDEN / FILE).read_bytes())
     pair, plain = load(source / "target", draft), load(source / "target", source / "draft")
-    assert pair.drafter is not None
-    assert plain.drafter is not None
+    assert isinstance(pair.drafter, Drafter)
+    assert isinstance(plain.drafter, Drafter)
     ids = mx.array([[4, tiny.MASK, tiny.MASK]])
     ours, before = pair.drafter.embed(ids)[0], plain.drafter.embed(ids)[0]
     assert (ours[0] == before[0]).all()

@@ -382,7 +382,7 @@ class ScriptedCache:
         """Nothing to evaluate."""
         return []
 
-    def absorb(self, taps: mx.array) -> None:
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Count the rows."""
         self.offset += taps.shape[1]
         self.absorbed += taps.shape[1]
@@ -426,6 +426,9 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Dr
     fake = SimpleNamespace(
         model=nn.Identity(),
         config=SimpleNamespace(block_size=block_size),
+        block_size=block_size,
+        taps=(),
+        row_bytes=lambda item: 32 * item,
         make_cache=make_cache,
         draft=lambda caches, anchors, width: [
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)

@@ -17,10 +17,11 @@ from ..chat_settings import SETTINGS, find_setting, format_value, with_value
 from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, load_downloaded
-from ..modes import in_bits
+from ..modes import check_block, in_bits
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
-from .dialogue import LEAVE_WINDOW, chat_messages
+from .dialogue import LEAVE_WINDOW
+from .messages import chat_messages
 from .state import ChatState, shorten
 from .stats_page import stats_page
 
@@ -36,7 +37,7 @@ def known_targets(state: ChatState) -> list[str]:
 
 def drafter_arguments(state: ChatState) -> list[str]:
     """Completions of `/draft`."""
-    return ["on", "off"]
+    return ["on", "off", "lookup"]
 
 
 def describe_pair(state: ChatState) -> str:
@@ -74,6 +75,7 @@ def change_model(state: ChatState, model_id: str) -> None:
     state.print_line(
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
+    drop_long_block(state)
     warn_of_kernels(state)
 
 
@@ -86,7 +88,7 @@ def change_drafter(state: ChatState, argument: str) -> None:
     if argument == "off":
         dialogue.set_pair(dialogue.pair, drafting=False)
     elif argument:
-        if argument != "on" or dialogue.pair.drafter is None:
+        if argument != "on" or not dialogue.pair.drafts:
             model_options = replace(
                 state.model_options,
                 draft=None if argument == "on" else argument,
@@ -99,7 +101,18 @@ def change_drafter(state: ChatState, argument: str) -> None:
         dialogue.set_pair(pair)
     state.print_line(f"  {describe_pair(state)}")
     if argument not in ("", "off"):
+        drop_long_block(state)
         warn_of_kernels(state)
+
+
+def drop_long_block(state: ChatState) -> None:
+    """Go back to the drafter's own block where another drafter's was longer."""
+    dialogue = state.dialogue
+    try:
+        check_block(dialogue.pair, dialogue.settings.block_size)
+    except UsageError:
+        dialogue.settings = replace(dialogue.settings, block_size=None)
+        state.print_line("  this drafter's blocks are shorter: block is auto now", "warning")
 
 
 def warn_of_kernels(state: ChatState) -> None:
@@ -137,7 +150,9 @@ def change_setting(state: ChatState, text: str) -> None:
         names = ", ".join(spec.name for spec in SETTINGS)
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
-        state.dialogue.settings = settings = with_value(settings, spec, value.strip())
+        settings = with_value(settings, spec, value.strip())
+        check_block(state.dialogue.pair, settings.block_size)
+        state.dialogue.settings = settings
         state.dialogue.session.mode = state.dialogue.mode
     state.print_line(f"  {spec.name} {format_value(settings, spec)}", "dim" if value else "")
 
@@ -234,7 +249,8 @@ def undo(state: ChatState, _: str) -> None:
 def edit_last(state: ChatState, _: str) -> None:
     """`/edit`: keeps the old turn when the text comes back empty or unchanged."""
     turn, _earlier = state.dialogue.split_last_turn()
-    text = state.edit(turn.prompt).strip()
+    with state.terminal_for_others():
+        text = state.edit(turn.prompt).strip()
     if not text or text == turn.prompt.strip():
         state.print_line("  nothing was changed", "dim")
         return

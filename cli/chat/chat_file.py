@@ -3,6 +3,7 @@
 Knows saved chats and their names; does not know when to save.
 """
 
+import re
 import time
 from pathlib import Path
 
@@ -11,27 +12,29 @@ from dflash_mlx.errors import DFlashError, UsageError
 from . import transcript
 from .transcript import Chat
 
+TITLE_LENGTH = 40  # characters
 FORK_NAME_LENGTH = 70  # characters of a name that are kept when a number is added
 
 
 class ChatFile:
     """Saves a conversation under one name; never over turns that another process saved there.
 
-    `name` is None until the first save, which makes one of the date.
+    `name` is None until the first save, which makes one of the first prompt; `held` is what the
+    file has.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self._held: Chat | None = None
+        self.held: Chat | None = None
 
     def holds(self, chat: Chat) -> bool:
         """Whether the file has all turns of this conversation."""
-        return self._held is not None and self._held.turns == chat.turns
+        return self.held is not None and self.held.turns == chat.turns
 
     def load(self, name: str) -> Chat:
         """Read a chat, and save under its name from now on."""
         chat = transcript.load(name)
-        self.name, self._held = name, chat
+        self.name, self.held = name, chat
         return chat
 
     def save(self, chat: Chat, name: str | None = None) -> tuple[Path, str | None]:
@@ -47,26 +50,41 @@ class ChatFile:
                     f"there is a saved chat '{name}' already.",
                     hint=f"give another name, or /load {name}",
                 )
-            self.name, self._held = name, None
+            self.name, self.held = name, None
         elif self.name is None:
-            self.name = unused_name(time.strftime("%Y-%m-%d-%H%M%S"))
+            self.name = self.unused_name(chat)
         elif self._changed_elsewhere(self.name):
-            left, self.name = self.name, unused_name(self.name[:FORK_NAME_LENGTH].rstrip(" ."))
+            left, self.name = self.name, self.unused_name(chat)
         path = transcript.save(self.name, chat)
-        self._held = chat
+        self.held = chat
         return path, left
+
+    def unused_name(self, chat: Chat) -> str:
+        """A name for this conversation that no saved chat has."""
+        return unused(self.name[:FORK_NAME_LENGTH].rstrip(" .") if self.name else title(chat))
 
     def _changed_elsewhere(self, name: str) -> bool:
         """Whether the file is there and does not hold what this process knows of it."""
         if not transcript.chat_path(name).exists():
             return False
         try:
-            return transcript.load(name) != self._held
+            return transcript.load(name) != self.held
         except DFlashError:
             return True  # not this process's work, and perhaps mended by hand
 
 
-def unused_name(name: str) -> str:
+def title(chat: Chat) -> str:
+    """A name made of the first words of the first prompt; of the date where there are none."""
+    words, length = [], 0
+    for word in re.findall(r"\w+", chat.turns[0].prompt if chat.turns else ""):
+        length += len(word) + 1
+        if words and length > TITLE_LENGTH:
+            break
+        words.append(word[:TITLE_LENGTH].lower())
+    return "-".join(words) or time.strftime("%Y-%m-%d-%H%M%S")
+
+
+def unused(name: str) -> str:
     """The name, with a number if there is such a chat."""
     found, number = name, 2
     while transcript.chat_path(found).exists():

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
+from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
-from . import actions, file_actions
+from . import actions, copying, file_actions, files
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -25,7 +26,7 @@ def no_completions(state: ChatState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command; `usage` is empty when it takes no argument."""
+    """One slash command; `usage` is empty when it takes no argument; `paths`: it takes files."""
 
     name: str
     usage: str
@@ -34,6 +35,7 @@ class Command:
     aliases: tuple[str, ...] = ()
     needs_argument: bool = False
     arguments: Callable[[ChatState], list[str]] = no_completions
+    paths: bool = False
     detail: str = ""
 
     @property
@@ -128,6 +130,14 @@ COMMANDS = (
     Command(
         "compare", "", "answer the last prompt both ways: rates, and same words", actions.compare
     ),
+    Command(
+        "read",
+        "[file...|off]",
+        "send files with the next prompt; @file in a prompt does, too",
+        files.read_files,
+        paths=True,
+        detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
+    ),
     Command("retry", "", "answer the last prompt again", actions.retry),
     Command("undo", "", "forget the last prompt and its answer", actions.undo),
     Command("edit", "", "change the last prompt in $EDITOR and answer it", actions.edit_last),
@@ -146,13 +156,33 @@ COMMANDS = (
         arguments=file_actions.saved_chats,
     ),
     Command(
+        "fork",
+        "[name]",
+        "go on in a copy of the chat; this one stays",
+        file_actions.fork_chat,
+    ),
+    Command(
+        "history",
+        "[turns]",
+        "show what was said, or the last turns of it",
+        file_actions.show_history,
+    ),
+    Command(
         "export",
         "file.md",
         "write the chat as Markdown",
         file_actions.export_chat,
         needs_argument=True,
+        paths=True,
     ),
-    Command("copy", "", "the last answer to the clipboard", file_actions.copy_answer),
+    Command(
+        "copy",
+        "[code [n]]",
+        "the last answer to the clipboard, or a block of its code",
+        copying.copy_answer,
+        arguments=lambda state: ["code"],
+        detail="/copy code is the last block, /copy code 1 the first.",
+    ),
     Command(
         "clear", "", "begin a new conversation with the same system prompt", file_actions.clear_chat
     ),
@@ -207,6 +237,9 @@ def find_command(word: str) -> tuple[Command, str]:
 
 def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
     """The completions of the last word of a text, each with its description."""
+    last = re.split(r"\s", text)[-1]
+    if last.startswith("@"):
+        return [(f"@{path}", "") for path in complete_path(last[1:])]
     if not text.startswith("/") or "\n" in text:
         return []
     word, space, _ = text.partition(" ")
@@ -217,6 +250,8 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
         command, shortcut = find_command(word[1:])
     except UsageError:
         return []
+    if command.paths:
+        return [(path, "") for path in complete_path(last)]
     if shortcut or text.count(" ") > 1:
         return []
     return [(name, "") for name in command.arguments(state)]

@@ -17,6 +17,7 @@ from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, stderr_columns
 from ..terminal.wrapping import wrap_hanging, wrap_parts
 from .chat_file import ChatFile
+from .messages import chat_messages, with_turn
 from .transcript import Chat, Turn
 from .view import make_chat_view
 
@@ -90,7 +91,7 @@ class Dialogue:
 
         previous = getattr(self, "session", None)
         self.pair, self.totals = pair, Totals()
-        self.drafting = drafting and pair.drafter is not None
+        self.drafting = drafting and pair.drafts
         if previous is not None and previous.pair is pair:
             previous.mode = self.mode
         else:
@@ -158,6 +159,7 @@ class Dialogue:
             markdown=self.display.markdown,
             show_thinking=self.display.show_thinking,
             quiet=self.display.quiet,
+            context_length=self.context_length,
         )
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
@@ -183,9 +185,7 @@ class Dialogue:
             return
         self.last = answer
         self.totals.add(answer)
-        text, thinking = answer.text.strip("\n"), answer.thinking.strip("\n")
-        turn = Turn(prompt, text, thinking, answer.finish_reason)
-        self.replace_chat(replace(self.chat, turns=(*self.chat.turns, turn)))
+        self.replace_chat(with_turn(self.chat, prompt, answer))
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
         """Answer the last prompt again, or another one in its place; the old turn and the answer.
@@ -285,12 +285,3 @@ class Dialogue:
     def clear(self) -> None:
         """Begin a new conversation with the same system prompt; the old file stays."""
         self.chat, self.file = Chat(system=self.chat.system), ChatFile()
-
-
-def chat_messages(chat: Chat, prompt: str) -> list[dict[str, str]]:
-    """The messages to send: system prompt, turns that are not left out, and a new prompt."""
-    sent = [] if chat.system is None else [{"role": "system", "content": chat.system}]
-    for turn in chat.turns[chat.left_out :]:
-        sent.append({"role": "user", "content": turn.prompt})
-        sent.append({"role": "assistant", "content": turn.answer})
-    return [*sent, {"role": "user", "content": prompt}]

@@ -6,10 +6,13 @@ from pathlib import Path
 from dflash_mlx.errors import UsageError
 
 from ..terminal.interrupt import LeaveChat
-from ..terminal.output import format_count
+from ..terminal.output import format_count, stdout_size
 from . import transcript
-from .state import ChatState, shorten
+from .state import ChatState
 from .transcript import Chat
+from .turns_view import show_turns
+
+MIN_ROWS = 12  # of a screen whose half the end of a loaded chat may take
 
 
 def saved_chats(state: ChatState) -> list[str]:
@@ -34,16 +37,41 @@ def load_chat(state: ChatState, name: str) -> None:
 
 
 def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
-    """Describe a loaded chat, and say when it was saved with another target."""
+    """Show the end of a loaded chat, and say when it was saved with another target."""
     turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
-    if chat.turns:
-        state.print_line(f"  last prompt: {shorten(chat.turns[-1].prompt)}", "dim")
     target = state.dialogue.pair.target_name
     if chat.model not in (None, target):
         state.print_line(
             f"  saved with {chat.model}; {target} goes on. /model {chat.model} changes that"
         )
+    if chat.turns:
+        state.print_line("")
+        show_turns(state, chat.turns[-2:], max(stdout_size()[1] or 24, MIN_ROWS) // 2)
+
+
+def fork_chat(state: ChatState, name: str) -> None:
+    """`/fork`: the chat goes on in a copy; what was said so far also stays where it is."""
+    dialogue = state.dialogue
+    if not dialogue.chat.turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    previous = dialogue.file.name
+    if previous is not None and not dialogue.file.holds(dialogue.chat):
+        dialogue.save()
+        previous = dialogue.file.name
+    dialogue.save(name or dialogue.file.unused_name(dialogue.chat))
+    left = f"; {previous} stays as it is" if previous else ""
+    state.print_line(f"  goes on as {dialogue.file.name}{left}", "dim")
+
+
+def show_history(state: ChatState, count: str) -> None:
+    """`/history`: all turns, or the last ones."""
+    turns = state.dialogue.chat.turns
+    if not turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    if count and not (count.isdecimal() and int(count)):
+        raise UsageError(f"/history cannot be '{count}'.", hint="give how many turns, or nothing")
+    show_turns(state, turns[-int(count) :] if count else turns)
 
 
 def export_chat(state: ChatState, name: str) -> None:
@@ -56,20 +84,12 @@ def export_chat(state: ChatState, name: str) -> None:
     state.print_line(f"  written to {path}", "dim")
 
 
-def copy_answer(state: ChatState, _: str) -> None:
-    """`/copy`."""
-    if not state.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    from ..terminal.clipboard import copy_to_clipboard
-
-    state.print_line(f"  copied {copy_to_clipboard(state.dialogue.chat.turns[-1].answer)}", "dim")
-
-
 def clear_chat(state: ChatState, _: str) -> None:
     """`/clear`: the old conversation stays saved."""
     dialogue = state.dialogue
     previous_name = dialogue.file.name
     dialogue.clear()
+    state.attached, state.outputs = [], []
     saved = f"; the old one is saved as {previous_name}" if previous_name else ""
     state.print_line(f"  new conversation{saved}", "dim")
 

@@ -1,12 +1,17 @@
 """The state that slash commands act on: conversation, output and model options."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 
+from ..attachments import Attachment
 from ..cache_options import NO_CACHE, CacheOptions
 from ..options import ModelOptions
-from ..terminal.line_editor import KEYS, edit_externally
+from ..terminal.external_editor import edit_externally
+from ..terminal.key_reader import KeyReader
+from ..terminal.line_editor import KEYS
 from ..terminal.output import Output, stderr_columns
+from ..terminal.tty_modes import seen_lines
 from ..terminal.wrapping import wrap_hanging
 from .dialogue import Dialogue
 
@@ -20,10 +25,28 @@ class ChatState:
     model_options: ModelOptions
     cache_options: CacheOptions = NO_CACHE
     edit: Callable[[str], str] = edit_externally
+    attached: list[str] = field(default_factory=list)  # names of files for the next prompt
+    outputs: list[Attachment] = field(default_factory=list)  # of commands, for the next prompt
+    keys: KeyReader | None = None  # reads what is typed while a command runs
+
+    @contextmanager
+    def terminal_for_others(self) -> Iterator[None]:
+        """Inside, another program has the terminal, as a shell would give it."""
+        with nullcontext() if self.keys is None else self.keys.paused():
+            with seen_lines():
+                yield
+            if self.keys is not None:
+                self.keys.take_echoed()
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print one line for the user."""
         self.out.info(wrap_hanging(text, stderr_columns()), style)
+
+    def print_styled(self, line: str) -> None:
+        """Print a line with escape sequences for the user, on a terminal that takes them."""
+        from rich.text import Text
+
+        self.out.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def show_keys(self) -> None:
         """Print the keys and what they do."""

@@ -14,6 +14,8 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..fences import close_fence, fenced
+
 FORMAT_VERSION = 1
 TITLE = "# Chat with "
 CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
@@ -87,7 +89,31 @@ def chat_names() -> list[str]:
         return 0
 
     folder = data_path() / "chats"
-    return [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+    stems = [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+    return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
+
+
+def complete_name(incomplete: str) -> list[str]:
+    """The names that begin so, for the shell's completion."""
+    return [name for name in chat_names() if name.startswith(incomplete)]
+
+
+def check_exists(name: str) -> None:
+    """DFlashError when no chat has this name."""
+    if not chat_path(name).exists():
+        raise missing_error(name)
+
+
+def remove(name: str) -> None:
+    """Remove a chat; DFlashError when that fails."""
+    path = chat_path(name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DFlashError(
+            f"the chat '{path}' cannot be removed ({error.strerror}).",
+            hint="check the folder's permissions",
+        ) from None
 
 
 def save(name: str, chat: Chat) -> Path:
@@ -135,10 +161,7 @@ def load(name: str) -> Chat:
     try:
         document = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
     except FileNotFoundError:
-        raise DFlashError(
-            f"there is no saved chat '{name}'.",
-            hint=f"saved chats: {summarise_names(chat_names())}",
-        ) from None
+        raise missing_error(name) from None
     except OSError as error:
         raise DFlashError(
             f"the chat '{path}' cannot be read ({error.strerror}).", hint="check its permissions"
@@ -153,6 +176,13 @@ def load(name: str) -> Chat:
         with suppress(KeyError, TypeError):
             return chat_from_json(document)
     raise damaged_error(path)
+
+
+def missing_error(name: str) -> DFlashError:
+    """The error for a name that no chat has."""
+    return DFlashError(
+        f"there is no saved chat '{name}'.", hint=f"saved chats: {summarise_names(chat_names())}"
+    )
 
 
 def damaged_error(path: Path) -> DFlashError:
@@ -202,25 +232,6 @@ def to_markdown(chat: Chat) -> str:
             "## Answer\n\n" + close_fence(turn.answer.strip()) + note.get(turn.finish_reason, "")
         )
     return "\n\n".join(parts) + "\n"
-
-
-def fenced(text: str) -> str:
-    """Text as a code block with a fence longer than any inside."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def close_fence(text: str) -> str:
-    """Close a code fence that a cut answer left open."""
-    fence = ""
-    for line in text.splitlines():
-        mark = re.match(r" {0,3}(`{3,}|~{3,})([^`]*)$", line)
-        if mark and not fence:
-            fence = mark[1]
-        elif mark and mark[1].startswith(fence) and not mark[2].strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
 
 
 def export(path: Path, chat: Chat) -> None:

@@ -21,14 +21,22 @@ FRAME_INTERVAL = 0.1  # seconds between two frames
 MAX_FRAME_INTERVAL = 1.0  # seconds; the longest pause after a slow frame
 PREFILL_DELAY = 0.3  # seconds; a quicker prefill shows nothing
 TAIL_ROWS = 8  # rows of unfinished text
+FOOTER_ROWS = 5  # rows of what is typed meanwhile
 
 
 def make_chat_view(
-    out: Output, *, markdown: bool = True, show_thinking: bool = False, quiet: bool = False
+    out: Output,
+    *,
+    markdown: bool = True,
+    show_thinking: bool = False,
+    quiet: bool = False,
+    context_length: int = 0,
 ) -> PlainView:
     """The view that fits stdout: only a terminal gets more than the answer."""
     if out.stdout_live and not quiet:
-        return ChatView(out, markdown=markdown, show_thinking=show_thinking)
+        return ChatView(
+            out, markdown=markdown, show_thinking=show_thinking, context_length=context_length
+        )
     return PlainView(out, thinking=show_thinking)
 
 
@@ -38,11 +46,20 @@ class ChatView(PlainView):
     `thought_tokens` and `thought_seconds` measure the thinking before the answer.
     """
 
-    def __init__(self, out: Output, *, markdown: bool = True, show_thinking: bool = False):
+    def __init__(
+        self,
+        out: Output,
+        *,
+        markdown: bool = True,
+        show_thinking: bool = False,
+        context_length: int = 0,
+    ):
+        """`context_length` in tokens, 0 when it is not to be shown."""
         from ..terminal.render import Renderer
 
         super().__init__(out, thinking=show_thinking)
         self.thought_tokens, self.thought_seconds = 0, 0.0
+        self._context_length = context_length
         self._renderer = Renderer(ascii=out.ascii)
         self._region = out.region = LiveRegion(out.draw, self._screen)
         self._lock = RLock()  # another thread redraws during prefill
@@ -57,6 +74,18 @@ class ChatView(PlainView):
         self._thinking_began = 0.0
         self._prefill_over: Event | None = None
         self._last_size = (80, 24)
+        self._finished = False
+
+    def __enter__(self) -> "ChatView":
+        self.out.redraw = self.redraw
+        return self
+
+    def redraw(self) -> None:
+        """Draw a frame at once: something was typed. Any thread may call it."""
+        with self._lock:
+            if not self._finished:
+                self._next_frame_at = 0.0
+                self._draw()
 
     def prefill(self, done: int, total: int) -> None:
         """Show prefill progress when it takes long."""
@@ -78,11 +107,16 @@ class ChatView(PlainView):
                 self._end_thinking_block()
                 self._fragments += self._answer.feed(text)
             self._status = progress_line(stats)
+            if self._context_length:
+                used = stats.prompt_tokens + stats.generated
+                self._status += f" · context {used:,} / {self._context_length:,}"
             self._draw()
 
     def finish(self) -> None:
         """Print the rest and erase the live region."""
+        self.out.redraw = None
         with self._lock:
+            self._finished = True
             self._end_prefill()
             try:
                 self._end_thinking_block()
@@ -128,21 +162,25 @@ class ChatView(PlainView):
             finished += lines
             self._printed = self._printed or bool(lines)
         self._fragments.clear()
-        live = [] if last else [*self._tail(width, rows), self._status_line(width)]
+        live: list[str] = []
+        if not last:
+            footer = self.out.footer(width, max(1, min(FOOTER_ROWS, rows // 4)))
+            tail = self._tail(width, rows, len(footer))
+            live = [*tail, self._status_line(width), *footer]
         self._region.draw(finished, live)
         self._next_frame_at = now + min(
             max(FRAME_INTERVAL, 4 * (time.perf_counter() - now)), MAX_FRAME_INTERVAL
         )
 
-    def _tail(self, width: int, rows: int) -> list[str]:
+    def _tail(self, width: int, rows: int, below: int) -> list[str]:
         """Lines of the unfinished text.
 
-        They take at most half the screen, so that they still fit when the window is made half as
-        wide and each line takes two rows.
+        They and those below take at most half the screen, so that they still fit when the window is
+        made half as wide and each line takes two rows.
         """
         stream = self._thinking or self._answer
         fragments = [*self._recent_thinking, *stream.tail()]
-        max_rows = min(TAIL_ROWS, max(rows // 2 - 1, 0))
+        max_rows = min(TAIL_ROWS, max(rows // 2 - 1 - below, 0))
         lines = self._renderer.preview(fragments, width)
         if len(lines) > max_rows:
             lines = lines[len(lines) - max_rows :]

@@ -29,9 +29,7 @@ from ..terminal.spinner import Spinner
 from ..thinking import check_thinking, resolve_thinking
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
     from dflash_mlx.serve.app import Server
-    from dflash_mlx.serve.settings import Settings
 
 NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
 WARM_UP, WARM_UP_TOKENS = "1 2 3 4 5 6 7 8", 32
@@ -138,7 +136,7 @@ def serve(
     )
     log = RequestLog(lambda line: write_line(line, out, data=log_json), log_json, log_prompts)
     server = Server(pair, settings, log)
-    warm_up(pair, settings, out)
+    warm_up(server, out)
     show_address(server, listening.getsockname()[1], host, seconds, out)
     try:
         run(server.app, listening)
@@ -180,10 +178,12 @@ def check_address(host: str, api_key: str | None) -> None:
         )
 
 
-def warm_up(pair: "Pair", settings: "Settings", out: Output) -> None:
-    """Answer once, so that nobody waits for what is built and measured at the first answer."""
+def warm_up(server: "Server", out: Output) -> None:
+    """Answer once and measure at all depths, so that no answer waits for that later."""
     from dflash_mlx import api
+    from dflash_mlx.thread import mlx_thread
 
+    pair, settings = server.pair, server.settings
     with Spinner(out, "measuring this machine"):
         api.generate(
             pair,
@@ -193,6 +193,7 @@ def warm_up(pair: "Pair", settings: "Settings", out: Output) -> None:
             block_size=settings.options["block_size"],
             tree_budget=settings.options["tree_budget"],
         )
+        mlx_thread().call(pair.engine.policies.measure, server.runner.context)
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:

@@ -4,20 +4,19 @@ Knows prompt_toolkit and text, not what happens to the text.
 """
 
 import os
-import shlex
-import signal
-import subprocess
+import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError
 
 from .live_region import truncate
+from .multiline import continued
 from .output import Output, strip_control
+from .type_ahead import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead
+from .wrapping import excerpt
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
@@ -27,10 +26,14 @@ CompletionSource = Callable[[str], list[tuple[str, str]]]
 
 KEYS = (
     ("Enter", "send"),
+    ("Enter, in an answer", "queue a message; Up takes the last one back"),
     ("Alt-Enter, Ctrl-J", "new line; a paste of many lines stays one prompt"),
+    ("\\ Enter, Shift-Enter", "new line too, the second where the terminal tells it from Enter"),
+    ('"""', "begins and ends a prompt of several lines"),
+    ("!command", "run it in the shell; what it prints goes with the next prompt"),
     ("Up, Down", "earlier prompts"),
     ("Ctrl-R", "search earlier prompts"),
-    ("Tab", "complete a command, a setting or a name"),
+    ("Tab", "complete a command, a setting, a name, or a file after @"),
     ("Ctrl-X Ctrl-E", "write in $EDITOR"),
     ("Ctrl-L", "clear the screen"),
     ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave"),
@@ -42,7 +45,13 @@ KEYS = (
 class LineEditor:
     """Reads prompts from a terminal."""
 
-    def __init__(self, out: Output, complete: CompletionSource, history: Path | None):
+    def __init__(
+        self,
+        out: Output,
+        complete: CompletionSource,
+        history: Path | None,
+        typed: TypeAhead,
+    ):
         """`complete(text)` returns completions of the last word, each with a description."""
         from prompt_toolkit import PromptSession
         from prompt_toolkit.application import create_app_session
@@ -51,7 +60,7 @@ class LineEditor:
 
         if history is not None:
             create_private_file(history)
-        self._out, self._arrow = out, out.ascii_fallback("› ")
+        self._out, self._arrow, self._typed = out, out.ascii_fallback("› "), typed
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
                 self._arrow,
@@ -60,28 +69,52 @@ class LineEditor:
                 history=InMemoryHistory() if history is None else FileHistory(str(history)),
                 completer=make_completer(complete),
                 complete_while_typing=False,
-                key_bindings=make_key_bindings(),
+                key_bindings=make_key_bindings(typed),
                 color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             )
 
     def read(self) -> str:
-        """Read one prompt. KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D."""
+        """Read one prompt, which begins with the draft that was typed ahead.
+
+        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D.
+        """
+        from prompt_toolkit.input.typeahead import get_typeahead
+
         app = self._session.app
         app.erase_when_done = False
-        text = self._session.prompt()
+        try:
+            text = self._session.prompt(default=self._typed.take_draft())
+        finally:
+            for key in get_typeahead(app.input):  # came in one read with the Enter
+                pasted = key.key == "<bracketed-paste>"
+                self._typed.feed(PASTE_BEGINS + key.data + PASTE_ENDS if pasted else key.data)
         if app.erase_when_done:
-            screen = self._session.output
-            columns = screen.get_size().columns
-            screen.write("\n".join(self._excerpt(text.split("\n"), columns - 6)) + "\n")
-            screen.flush()
+            self._write(self._excerpt(text.split("\n"), self._columns() - 6))
         return text
+
+    def show(self, text: str) -> None:
+        """Print a prompt that was typed ahead as if it had been read here, and remember it."""
+        self._session.history.append_string(text)
+        screen = self._session.output.get_size()
+        lines = text.split("\n")
+        if exceeds_screen(text, screen.columns, screen.rows):
+            lines = self._excerpt(lines, self._columns() - 6)
+        else:
+            shown = (strip_control(line.replace("\t", "    ")) for line in lines)
+            lines = [("  " if i else self._arrow) + line for i, line in enumerate(shown)]
+        self._write(lines)
+
+    def _columns(self) -> int:
+        return self._session.output.get_size().columns
+
+    def _write(self, lines: list[str]) -> None:
+        self._session.output.write("\n".join(lines) + "\n")
+        self._session.output.flush()
 
     def _excerpt(self, lines: list[str], columns: int) -> list[str]:
         """The first lines and the last line of a long text, each on one row."""
-        if left_out := max(len(lines) - 4, 0):
-            lines = [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
         rows = []
-        for line in lines:
+        for line in excerpt(lines):
             line = strip_control(line).replace("\t", " ")
             shown = truncate(line, columns)
             shown += "…" if shown != line else ""
@@ -127,10 +160,11 @@ def create_private_file(path: Path) -> None:
         ) from None
 
 
-def make_key_bindings() -> "KeyBindings":
+def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
     """Enter sends, Alt-Enter and Ctrl-J insert a newline, Ctrl-C first clears the line.
 
-    Ctrl-Z stops the program until `fg`.
+    Shift-Enter inserts a newline where the terminal tells it from Enter, as do a backslash before
+    Enter and an open block. Ctrl-Z stops the program until `fg`.
     """
     from prompt_toolkit.filters import completion_is_selected, is_searching
     from prompt_toolkit.key_binding import KeyBindings
@@ -140,18 +174,24 @@ def make_key_bindings() -> "KeyBindings":
     # Without the filter Enter could not end a search or select a completion.
     @keys.add("enter", filter=~is_searching & ~completion_is_selected)
     def _(event: Any) -> None:
+        buffer = event.current_buffer
+        if event.key_sequence[-1].data in SHIFT_ENTER:
+            buffer.newline(copy_margin=False)
+            return
+        if buffer.document.is_cursor_at_the_end and (more := continued(buffer.text)) is not None:
+            buffer.document = type(buffer.document)(more)
+            return
         size = event.app.output.get_size()
         # Only the end of a text that exceeds the screen would stay: `read` prints an excerpt.
-        event.app.erase_when_done = exceeds_screen(
-            event.current_buffer.text, size.columns, size.rows
-        )
-        event.current_buffer.validate_and_handle()
+        event.app.erase_when_done = exceeds_screen(buffer.text, size.columns, size.rows)
+        buffer.validate_and_handle()
 
     @keys.add("enter", filter=completion_is_selected)
     def _(event: Any) -> None:
         event.current_buffer.complete_state = None
 
     @keys.add("escape", "enter", filter=~is_searching)
+    @keys.add("escape", *SHIFT_ENTER[0][1:], filter=~is_searching)
     @keys.add("c-j", filter=~is_searching)
     def _(event: Any) -> None:
         event.current_buffer.newline(copy_margin=False)
@@ -168,6 +208,8 @@ def make_key_bindings() -> "KeyBindings":
     def _(event: Any) -> None:
         if event.current_buffer.text:
             event.current_buffer.reset()
+            if typed.held:
+                event.app.exit(result="")  # the next message comes back
         else:
             event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
 
@@ -183,81 +225,9 @@ def make_completer(complete: CompletionSource) -> Any:
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
-            last = (text[len(text.rstrip()) :] and "") or text.split(" ")[-1]
+            last = re.split(r"\s", text)[-1]
             for word, meaning in complete(text):
                 if word.startswith(last):
                     yield Completion(word, start_position=-len(last), display_meta=meaning)
 
     return FunctionCompleter()
-
-
-def edit_externally(text: str) -> str:
-    """Open a text in $VISUAL or $EDITOR and return the result; DFlashError when that fails."""
-    from termios import ECHO, ICANON
-
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    handle, name = tempfile.mkstemp(prefix="dflash-", suffix=".md")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        with terminal_flags(
-            lambda flags: flags | ECHO | ICANON
-        ):  # line editors such as ed need them
-            code = subprocess.call([*shlex.split(editor), name])
-        if code:
-            raise DFlashError(
-                f"the editor '{editor}' ended with {code}.", hint="nothing was changed"
-            )
-        return Path(name).read_text(encoding="utf-8").rstrip("\n")
-    except (OSError, ValueError) as error:
-        raise DFlashError(
-            f"the editor '{editor}' cannot be used ({getattr(error, 'strerror', None) or error}).",
-            hint="set EDITOR to the one you like",
-        ) from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(name)
-
-
-@contextmanager
-def echo_off() -> Iterator[None]:
-    """Hide keys typed during an answer; they go to the next prompt.
-
-    Enter inserts a newline meanwhile, so that a paste is not sent line by line. SIGTERM and a
-    closed window (SIGHUP, unless ignored) end the program in order, the terminal restored.
-    """
-    from termios import ECHO, ICANON
-
-    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, exit_on_signal) for number in ends}
-    try:
-        with terminal_flags(lambda flags: flags & ~(ECHO | ICANON)):
-            yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def exit_on_signal(number: int, _: Any) -> None:
-    """Exit with the code of a signal."""
-    raise SystemExit(128 + number)
-
-
-@contextmanager
-def terminal_flags(change: Callable[[int], int]) -> Iterator[None]:
-    """Change the local flags of the terminal on standard input, and restore them at the end."""
-    import termios
-
-    try:
-        original = termios.tcgetattr(sys.stdin)
-    except (OSError, ValueError, termios.error):  # not a terminal
-        yield
-        return
-    changed = [*original]
-    changed[3] = change(changed[3])
-    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal was closed
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, original)

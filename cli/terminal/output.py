@@ -8,8 +8,11 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
+
+from .live_region import STYLE_SEQUENCE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +55,9 @@ class Output:
         self._at_line_start = True
         self._has_status = False
         self.region: LiveRegion | None = None  # what the last view redraws
+        # What is typed meanwhile, in at most so many columns and rows: shown below moving lines.
+        self.footer: Callable[[int, int], list[str]] = lambda columns, rows: []
+        self.redraw: Callable[[], None] | None = None  # of the view that is running
 
     @cached_property
     def console(self) -> "Console":
@@ -129,10 +135,15 @@ class Output:
             self.console.print(Text.assemble((start, style), text), soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Show a status line that the next one replaces; nothing where lines cannot move."""
+        """Show a status line with what is typed until the next; nothing where lines cannot move."""
         if self.stderr_live:
+            from rich.cells import cell_len
+
             self.clear_status()
-            self.info(self.ascii_fallback(text)[: stderr_columns() - 1], "dim", end="")
+            room = stderr_columns() - 1
+            typed = "  ".join(STYLE_SEQUENCE.sub("", line) for line in self.footer(room // 2, 1))
+            text = self.ascii_fallback(text)[: room - cell_len(typed) - 2 * bool(typed)]
+            self.info(f"{text}  {typed}" if typed else text, "dim", end="")
             self._has_status = True
 
     def clear_status(self) -> None:

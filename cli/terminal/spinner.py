@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from .output import Output, stderr_columns, strip_control
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import RenderableType
     from rich.progress import Progress
 
 SHOW_AFTER = 1.0  # seconds; quicker work shows no spinner
 BAR_COLUMNS = 70  # narrower terminals get no bar
+FOOTER_ROWS = 4  # rows of what is typed meanwhile
 
 
 class Spinner:
@@ -90,6 +94,16 @@ class Spinner:
 def make_progress(out: Output, unit: str) -> "Progress":
     """A Rich progress line: bytes with rate and time left, a count, or only a spinner."""
     from rich import progress
+    from rich.text import Text
+
+    class WithFooter(progress.Progress):
+        """The line, and below it what was typed meanwhile."""
+
+        def get_renderables(self) -> "Iterable[RenderableType]":
+            """What one frame shows."""
+            yield from super().get_renderables()
+            footer = out.footer(stderr_columns() - 1, FOOTER_ROWS)
+            yield from (Text.from_ansi(line, no_wrap=True) for line in footer)
 
     progress_columns: list[progress.ProgressColumn] = [
         progress.SpinnerColumn("line" if out.ascii else "dots", style="dim"),
@@ -107,4 +121,4 @@ def make_progress(out: Output, unit: str) -> "Progress":
         progress_columns.append(
             progress.TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
         )
-    return progress.Progress(*progress_columns, console=out.console, transient=True)
+    return WithFooter(*progress_columns, console=out.console, transient=True)

@@ -9,27 +9,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .line_editor import terminal_flags
+from .tty_modes import seen_lines
 
 
 @contextmanager
-def suspendable(erase: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-Z first calls `erase`, which removes what would be redrawn.
+def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Inside, Ctrl-Z first calls `before`, which removes what would be redrawn; `fg` calls `after`.
 
     A shell without job control ignores Ctrl-Z as before.
     """
-    from termios import ECHO, ICANON
-
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN:
         yield
         return
 
     def stop(number: int, frame: Any) -> None:
-        erase()
-        with terminal_flags(lambda flags: flags | ECHO | ICANON):
+        before()
+        with seen_lines():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)  # returns after `fg`
             signal.signal(number, stop)
+        after()
 
     previous = signal.signal(signal.SIGTSTP, stop)
     try:

@@ -43,3 +43,10 @@ def wrap_hanging_line(line: str, width: int) -> list[str]:
         rows, label, indent = [label.rstrip()], " " * 6, 6
     wrapped = textwrap.wrap(text, max(width - indent, 1), break_on_hyphens=False)
     return rows + [(label if not n else " " * indent) + row for n, row in enumerate(wrapped)]
+
+
+def excerpt(lines: list[str]) -> list[str]:
+    """The first lines of a text and the last one, with a note of how many were left out."""
+    if left_out := max(len(lines) - 4, 0):
+        return [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
+    return lines

@@ -38,7 +38,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
             "drafter_weights": None if drafter is None else weights_hash(drafter.model),
             "type": str(pair.target.config.get("model_type")),
             "dtype": weights_dtype(pair.target.model),
-            "block_size": None if drafter is None else drafter.config.block_size,
+            "block_size": pair.block_size if pair.drafts else None,
             "exact": kernels.exact,
             "kernels": None if kernels.launcher is None else sorted(kernels.on or ()),
         },

@@ -88,8 +88,7 @@ def measure_costs(
 ) -> None:
     """Have the costs measured that the mode auto would measure in the middle of these answers."""
     pair = session.pair
-    assert pair.drafter is not None
-    size = schedule.block_size or pair.drafter.config.block_size
+    size = schedule.block_size or pair.block_size
     costs, reached = cost_table(pair.target, pair.drafter, size), list[int]()
     for question in questions:
         least, most = reach(session, question, schedule)

@@ -96,13 +96,11 @@ class MessageFormat:
         return found
 
 
-MESSAGE_FORMATS = (
-    MessageFormat("<|start|>", "<|message|>", ("<|eom|>",), ("<|eot|>",)),  # Muse: recipients
-    # gpt-oss: channels
-    MessageFormat(
-        "<|start|>", "<|message|>", ("<|end|>",), ("<|return|>", "<|call|>"), ("<|channel|>",)
-    ),
+MUSE = MessageFormat("<|start|>", "<|message|>", ("<|eom|>",), ("<|eot|>",))  # recipients
+HARMONY = MessageFormat(  # gpt-oss: channels
+    "<|start|>", "<|message|>", ("<|end|>",), ("<|return|>", "<|call|>"), ("<|channel|>",)
 )
+MESSAGE_FORMATS = (MUSE, HARMONY)
 
 
 class MessageSplitter:

@@ -1,20 +1,21 @@
-"""Streaming split of an answer into text and calls of tools, by mlx-lm's parser of the model.
+"""Streaming split of an answer into text and calls of tools, in the form of the model.
 
-A call's arguments come as they are written where the model writes them as JSON; else when the call
-has ended. Text that is no call after all stays text. Does not know who runs the tools.
+A call's arguments come as they are written, where its format is JSON or one of `tagged_arguments`;
+else when the call has ended, read by mlx-lm's parser. Text that is no call after all stays text.
+Does not know who runs the tools.
 """
 
 import json
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .call_formats import CallFormat, call_format
+from .json_arguments import JsonArguments
+from .tagged_arguments import TaggedArguments
 from .thinking import partial_match
-
-JSON_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"arguments"\s*:\s*(?=[{\[])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,131 +40,134 @@ class Said:
     parts: tuple[CallPart, ...] = ()
 
 
-@dataclass(slots=True)
-class JsonArguments:
-    """A JSON value that is read as it is written: how deep it is in, and whether in a string."""
+class Arguments(Protocol):
+    """One call's arguments; `rest` is the text behind them when they have `ended`."""
 
-    depth: int = 0
-    quoted: bool = False
-    escaped: bool = False
-    ended: bool = False
+    ended: bool
+    rest: str
 
     def feed(self, text: str) -> str:
-        """The part of a text that belongs to the value."""
-        for place, mark in enumerate(text):
-            if self.escaped:
-                self.escaped = False
-            elif self.quoted:
-                self.escaped, self.quoted = mark == "\\", mark != '"'
-            elif mark == '"':
-                self.quoted = True
-            else:
-                self.depth += (mark in "{[") - (mark in "}]")
-                if not self.depth:
-                    self.ended = True
-                    return text[: place + 1]
-        return text
+        """More text; the JSON that it makes."""
+        ...
 
 
 @dataclass(slots=True)
 class OpenCall:
-    """A call that is being written: its text so far, and what was given out of it."""
+    """What has come since `start`; `arguments` of a call in it are open, `begun` calls were found.
 
-    text: str = ""
-    arguments: JsonArguments | None = None
-    given: int = 0  # characters of `text`
+    `searched`: characters of `text` that lie before the next call's head.
+    """
+
+    start: str
+    text: str
+    arguments: Arguments | None = None
+    begun: int = 0
+    searched: int = 0
 
 
 @dataclass(slots=True)
 class ToolReader:
     """Splits one answer of a model that was told of `tools` (JSON schemas).
 
-    `tokenizer` must know how its model calls tools (`can_call`). `calls` have begun, `closed` of
-    them have ended.
+    `calls` have begun, `closed` of them have ended.
     """
 
-    tokenizer: TokenizerWrapper
+    form: CallFormat
     tools: Sequence[dict[str, Any]]
     calls: int = 0
     closed: int = 0
     _held: str = ""
     _call: OpenCall | None = None
-    _parse: Callable[..., Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        assert self.tokenizer.tool_parser is not None
-        self._parse = self.tokenizer.tool_parser
-
-    @property
-    def _marks(self) -> tuple[str, str]:
-        return self.tokenizer.tool_call_start or "", self.tokenizer.tool_call_end or ""
 
     def read(self, text: str, *, final: bool = False) -> Said:
         """Add text of the answer; with `final` it has ended, and nothing is held back."""
-        start, end = self._marks
         said: list[Said] = []
         self._held += text
         while self._held:
-            if self._call is None:
-                before, found, rest = self._held.partition(start)
-                if not found:
-                    cut = len(self._held) - (0 if final else partial_match(self._held, (start,)))
-                    said.append(Said(self._held[:cut]))
-                    self._held = self._held[cut:]
-                    break
-                said.append(Said(before))
-                self._call, self._held = OpenCall(), rest
+            call = self._call
+            if call is None:
+                found = self._outside(final)
+            elif call.arguments is not None:
+                found = self._in_arguments(call, call.arguments)
             else:
-                inside, found, rest = self._held.partition(end) if end else (self._held, "", "")
-                held = 0 if found or final or not end else partial_match(inside, (end,))
-                cut = len(inside) - held
-                self._call.text += inside[:cut]
-                said.append(self._going_on(self._call))
-                self._held = rest if found else inside[cut:]
-                if not found:
-                    break
-                said.append(self._closed(self._call))
+                found = self._begun(call) or self._inside(call, final)
+            if found is None:
+                break
+            said.append(found)
         if final and self._call is not None:
-            said.append(self._closed(self._call, whole=not end))
+            said.append(self._closed(self._call, whole=not self.form.end))
         told, parts = "", []
         for one in said:
             parts += [replace(part, after=len(told)) for part in one.parts]
             told += one.text
         return Said(told, tuple(parts))
 
-    def _going_on(self, call: OpenCall) -> Said:
-        """What can be given out of a call before it has ended."""
-        if call.arguments is None:
-            head = JSON_HEAD.match(call.text)
-            if head is None or not self._writes_json:
-                return Said()
-            call.arguments, call.given = JsonArguments(), head.end()
-            self.calls += 1
-            return Said(parts=(CallPart(self.calls - 1, head[1]), *self._new(call)))
-        return Said(parts=tuple(self._new(call)))
+    def _outside(self, final: bool) -> Said | None:
+        """Text up to the next start; None where all that is left may be one."""
+        starts = self.form.starts
+        place, start = min(
+            ((at, mark) for mark in starts if (at := self._held.find(mark)) >= 0), default=(-1, "")
+        )
+        if place < 0:
+            place = len(self._held) - (0 if final else partial_match(self._held, starts))
+        text, self._held = self._held[:place], self._held[place + len(start) :]
+        if start:
+            self._call = OpenCall(start, start if self.form.heads_start else "")
+        return Said(text) if text or start else None
 
-    def _new(self, call: OpenCall) -> list[CallPart]:
-        if call.arguments is None or call.arguments.ended:
-            return []
-        more = call.arguments.feed(call.text[call.given :])
-        call.given += len(more)
-        return [CallPart(self.calls - 1, arguments=more)] if more else []
+    def _begun(self, call: OpenCall) -> Said | None:
+        """The name of a call whose arguments begin; None where none does."""
+        head = self.form.head
+        found = head and head.match(call.text + self._held, call.searched)
+        if not found:
+            return None
+        call.text, self._held = found.string[: found.end()], found.string[found.end() :]
+        call.arguments, call.searched = self._arguments(found[1]), found.end()
+        call.begun += 1
+        self.calls += 1
+        return Said(parts=(CallPart(self.calls - 1, found[1]),))
+
+    def _arguments(self, name: str) -> Arguments:
+        form = self.form
+        if form.tagged is None or form.parse is None:
+            return JsonArguments()
+        return TaggedArguments(form.tagged, name, form.parse, self.tools, form.end)
+
+    def _in_arguments(self, call: OpenCall, arguments: Arguments) -> Said:
+        """More of the arguments."""
+        more = arguments.feed(self._held)
+        self._held = arguments.rest
+        if arguments.ended:
+            self.closed += 1
+            call.text, call.searched, call.arguments = "", 0, None
+            if not self.form.end:
+                self._call = None
+        return Said(parts=(CallPart(self.calls - 1, arguments=more),) if more else ())
+
+    def _inside(self, call: OpenCall, final: bool) -> Said | None:
+        """Up to the end of the calls; None where more has to come."""
+        end = self.form.end
+        inside, found, rest = self._held.partition(end) if end else (self._held, "", "")
+        held = 0 if found or final or not end else partial_match(inside, (end,))
+        cut = len(inside) - held
+        call.text += inside[:cut]
+        self._held = rest if found else inside[cut:]
+        return self._closed(call) if found else None
 
     def _closed(self, call: OpenCall, *, whole: bool = True) -> Said:
-        """The rest of a call that has ended; `whole` is False where the answer was cut in it."""
-        start, end = self._marks
+        """What is left when calls have ended; `whole` is False where the answer was cut in one."""
         self._call = None
-        if call.arguments is not None:
-            self.closed += whole
+        if call.begun:
             return Said()
+        text = call.text.removeprefix(call.start) if self.form.heads_start else call.text
         try:
-            found = self._parse(call.text, list(self.tools)) if whole else None
+            found = self.form.parse(text, list(self.tools)) if self.form.parse and whole else None
         except Exception:  # a parser raises what it likes for what it cannot read
             found = None
         parts = []
         for one in found if isinstance(found, list) else [found]:
             if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-                return Said(start + call.text + (end if whole else ""))
+                return Said(call.start + text + (self.form.end if whole else ""))
             arguments = one.get("arguments", {})
             written = arguments if isinstance(arguments, str) else as_json(arguments)
             parts.append(CallPart(self.calls + len(parts), one["name"], written))
@@ -171,14 +175,11 @@ class ToolReader:
         self.closed += len(parts)
         return Said(parts=tuple(parts))
 
-    @property
-    def _writes_json(self) -> bool:
-        return self._parse.__module__.endswith(".json_tools")
 
-
-def can_call(tokenizer: TokenizerWrapper) -> bool:
-    """Whether mlx-lm knows how this tokenizer's model calls tools."""
-    return bool(tokenizer.has_tool_calling and tokenizer.tool_parser)
+def reader_of(tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]) -> ToolReader | None:
+    """A reader of an answer of this tokenizer's model; None where nobody knows its calls."""
+    form = call_format(tokenizer)
+    return None if form is None else ToolReader(form, tools)
 
 
 def as_json(value: Any) -> str:

@@ -44,6 +44,21 @@ class Drafter:
         self._head = head
         self._head_type = head_type
 
+    @property
+    def block_size(self) -> int:
+        """Rows of a block, the anchor's included, where nobody says otherwise."""
+        return self.config.block_size
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The target's layers whose outputs it reads."""
+        return self.config.target_layer_ids
+
+    def row_bytes(self, item: int) -> int:
+        """What a token takes in a cache, in numbers of `item` bytes."""
+        config = self.config
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
+
     def embed(self, ids: mx.array) -> mx.array:
         """Token ids [..., T] -> block embeddings [..., T, H] in the drafter's dtype."""
         own = self.model.get("embed_tokens")
@@ -169,7 +184,7 @@ class DraftCache:
         held = [part for rows in self.rows for part in (rows.keys, rows.values)]
         return [part for part in held if part is not None]
 
-    def absorb(self, taps: mx.array) -> None:
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
         They are computed when they are needed, or a hundred at once: plain steps between drafts

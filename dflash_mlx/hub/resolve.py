@@ -15,16 +15,25 @@ from .cache import cached_folder
 from .download import download
 
 BUNDLED = "bundled"
+LOOKUP = "lookup"  # the name of drafts that are copied from earlier text, which need no model
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The folders or Hub ids of a pair, and the labels to show for them; None without a drafter."""
+    """The folders or Hub ids of a pair, and the labels to show for them; None without a drafter.
+
+    The label of drafts by prompt lookup is `LOOKUP`, and they have no folder.
+    """
 
     target: str | Path
     target_label: str
     draft: str | Path | None
     draft_label: str | None
+
+    @property
+    def lookup(self) -> bool:
+        """Whether drafts are copied from earlier text."""
+        return self.draft is None and self.draft_label == LOOKUP
 
 
 def bundled(part: str) -> Path:
@@ -46,8 +55,9 @@ def pair_names(
 ) -> Names:
     """The names of the pair to load; without `target` the bundled pair.
 
-    Without `draft` the registry gives the drafter, unless `no_draft`. Raises DFlashError if it has
-    no supported drafter for the target, UsageError if both `draft` and `no_draft` are given.
+    Without `draft` the registry gives the drafter, unless `no_draft`; drafts for a target that it
+    does not know are copied from earlier text, as with the name "lookup". Raises DFlashError if the
+    known drafter cannot run, UsageError if both `draft` and `no_draft` are given.
     """
     if no_draft and draft is not None:
         raise UsageError("a drafter and no drafter were asked for.", hint="leave one of them out")
@@ -58,26 +68,25 @@ def pair_names(
         source, label = target, str(target)
     if no_draft:
         return Names(source, label, None, None)
+    if draft == LOOKUP:
+        return Names(source, label, None, LOOKUP)
     if draft is not None:
         return Names(source, label, draft, str(draft))
     if target is None:
         return Names(source, label, bundled("draft"), BUNDLED)
     found = known_drafter(target)
-    return Names(source, label, found, found)
+    return Names(source, label, found, found or LOOKUP)
 
 
-def known_drafter(target: str | Path) -> str:
-    """The Hub id of a target's drafter. Raises DFlashError if there is no supported one."""
+def known_drafter(target: str | Path) -> str | None:
+    """The Hub id of a target's drafter, None where none is known. DFlashError if it cannot run."""
     entry = registry.find(str(target))
     if entry is None:
-        hint = "give one with --draft, or run without with --no-draft"
-        if is_hub_id(target):
-            hint += "; `dflash models list` shows the known pairs"
-        raise DFlashError(f"no DFlash drafter is known for '{target}'.", hint=hint)
+        return None
     if entry.lacks:
         raise DFlashError(
             f"the pair of '{target}' and '{entry.draft}' cannot run: {entry.lacks}.",
-            hint="`dflash models list` shows the pairs that run",
+            hint="add --draft lookup; `dflash models list` shows the pairs that run",
         )
     return entry.draft
 
@@ -92,6 +101,11 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
+    if path.suffix == ".gguf" and path.is_file():
+        raise DFlashError(
+            f"'{name}' is a GGUF file, and a folder is needed.",
+            hint="examples/smollm2/convert.py in the clone makes one of a Llama-like model",
+        )
     if not is_hub_id(name):
         raise DFlashError(
             f"there is no folder '{name}'.", hint="give a folder, or a Hub id such as Qwen/Qwen3-4B"

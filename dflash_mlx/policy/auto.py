@@ -37,7 +37,8 @@ class Auto:
     """The policy of the mode auto; keep one for a pair, over all its texts."""
 
     def __init__(self, costs: Costs, block_size: int):
-        self._positions, self._long_run, self._reading = block_size - 1, Belief(), Worth()
+        self._positions, self._reading = block_size - 1, Worth()
+        self._long_run, self._copied = Belief(), Belief()  # of the drafter's drafts, of copies
         self._counts: Counter[Plan] = Counter()
         self._rate = 0.0, 0.0  # tokens and seconds of the last rounds, older ones counting less
         self._account, self._size = Account(), 1  # of drafts; sequences of the last round
@@ -51,15 +52,34 @@ class Auto:
         """Other costs hold from now on."""
         self._costs, self._drift, self._measured = costs, Drift(), cache(costs.verify)
 
-    def new_belief(self) -> Belief:
-        """As `Policy`. Its drafts do not live on what was gained in other texts.
+    def new_belief(self, *, copied: bool = False) -> Belief:
+        """As `Policy`. The drafts of a new text do not live on what was gained in others.
 
         It may also be better than they were: where drafts were ever kept no wait goes on.
         """
+        if copied:
+            return self._copied.fork()
         self._account.debt = 0.0
         if self._proven:
             self._account.wait = 0
         return self._long_run.fork()
+
+    def copies(self, copied: Text, said: Confidence, drafted: Text | None) -> bool:
+        """As `Policy`: by the tokens per second of such a round alone."""
+        found = self._alone(copied.belief.survivals(said, min(self._positions, copied.room - 1)))
+        other = 1 / self._pass(1)
+        if drafted is not None and self._account.wait <= 0:
+            made = drafted.belief.by_position(min(self._positions, drafted.room - 1))
+            other = max(other, self._alone(made, self._costs.draft))
+        return found > other
+
+    def _alone(self, survivals: list[float], drafting: float = 0.0) -> float:
+        """Tokens per second of a round of one sequence at its best width."""
+        best, tokens = 0.0, 1.0
+        for count, survival in enumerate(survivals, 1):
+            tokens += survival
+            best = max(best, tokens / (drafting + self._pass(1 + count)))
+        return best
 
     def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
         """As `Policy`: all sequences, or none while drafts wait."""
@@ -88,34 +108,39 @@ class Auto:
         self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
     ) -> list[Plan]:
         """As `Policy`."""
-        costs, read = self._costs, any(said is not None for said in confidences)
-        self._drafting = costs.draft + costs.block * (len(texts) - 1) + costs.read * read
+        own = [said for text, said in zip(texts, confidences, strict=True) if not text.copied]
+        self._drafting, read = 0.0, any(said is not None for said in own)
+        if own:
+            costs = self._costs
+            self._drafting = costs.draft + costs.block * (len(own) - 1) + costs.read * read
         # Until a draft is kept, one a block is enough to see that.
         most = self._positions if self._proven else 1
-        bounds = [min(most, text.room - 1) for text in texts]
+        bounds = [min(self._positions if t.copied else most, t.room - 1) for t in texts]
         survivals = []
         for text, said, positions in zip(texts, confidences, bounds, strict=True):
             text.belief.confidence = said
             survivals.append(text.belief.survivals(said, positions))
-        choice = self._allot(survivals, rows)
-        if read and self._proven:
+        least = int(not self._proven or self._account.trying)
+        leasts = [0 if text.copied else least for text in texts]
+        choice = self._allot(survivals, leasts, rows)
+        if read and self._proven and len(own) == len(texts):
             blind = [t.belief.by_position(n) for t, n in zip(texts, bounds, strict=True)]
-            self._reading.learn(self._gain(choice, survivals, self._allot(blind, rows), rows))
+            other = self._allot(blind, leasts, rows)
+            self._reading.learn(self._gain(choice, survivals, other, rows))
         self._last = choice
         return [Plan(count + 1) for count in choice.drafts]
 
-    def _allot(self, survivals: list[list[float]], rows: int) -> Choice:
+    def _allot(self, survivals: list[list[float]], leasts: list[int], rows: int) -> Choice:
         """How many drafts of each sequence to verify beside so many rows, for the best rate.
 
-        Where it is to be found out whether drafts are kept, at least one of each.
+        At least so many of each: where it is to be found out whether drafts are kept.
         """
-        least = int(not self._proven or self._account.trying)
         ranked = sorted(
-            (place >= least, -survival, which)
+            (place >= leasts[which], -survival, which)
             for which, chain in enumerate(survivals)
             for place, survival in enumerate(chain)
         )
-        first = sum(min(least, len(chain)) for chain in survivals)
+        first = sum(min(n, len(chain)) for n, chain in zip(leasts, survivals, strict=True))
         (before, took), best, fastest = self._rate, (0, 1.0, 1.0), 0.0
         tokens = base = float(len(survivals) + rows)
         for count in range(len(ranked) + 1):
@@ -176,9 +201,9 @@ class Auto:
         if not done.own:
             return 0.0
         cut = done.committed <= done.accepted
-        for one in (belief, self._long_run):
+        for one in (belief, self._long_run if done.drafted else self._copied):
             one.learn(said, done.own, done.kept, cut=cut)
-        self._proven = self._proven or done.kept > 0
+        self._proven = self._proven or (done.drafted and done.kept > 0)
         return sum(belief.survivals(said, done.own))  # what was kept is luck
 
     @property

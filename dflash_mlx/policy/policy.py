@@ -1,6 +1,7 @@
 """What decides about rounds has to answer, and the policy that always decides the same.
 
-A round of all running sequences goes: `drafts` (which of them draft a block?), `reads` (is the
+A round of all running sequences goes: `copies` (of each that repeats itself: are copied drafts
+better than the drafter's?), `drafts` (which of the others draft a block?), `reads` (is the
 drafters' confidence wanted?), `choose` (how many rows are verified?), and when the round is done
 `learn`. Decides and counts only: knows no models, clocks or caches.
 """
@@ -18,10 +19,14 @@ from .costs import words
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What the policy sees of one sequence in a round; `room` tokens can still be committed."""
+    """What the policy sees of one sequence in a round; `room` tokens can still be committed.
+
+    `copied`: its drafts are copies of earlier text, which cost nothing to draft.
+    """
 
     belief: Belief
     room: int
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +78,12 @@ class PolicyState:
 class Policy(Protocol):
     """How the plans of a round are found."""
 
-    def new_belief(self) -> Belief:
-        """What a new sequence begins with: what was learned in the long run."""
+    def new_belief(self, *, copied: bool = False) -> Belief:
+        """What a new sequence begins with: what was learned in the long run, of such drafts."""
+        ...
+
+    def copies(self, copied: Text, said: Confidence, drafted: Text | None) -> bool:
+        """Whether copied drafts are better than plain steps, and than `drafted`, if that can be."""
         ...
 
     def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
@@ -116,9 +125,13 @@ class Fixed:
         self._counts: Counter[Plan] = Counter()
         self._acceptance = Belief()
 
-    def new_belief(self) -> Belief:
+    def new_belief(self, *, copied: bool = False) -> Belief:
         """Nothing is learned by text."""
         return self._acceptance
+
+    def copies(self, copied: Text, said: Confidence, drafted: Text | None) -> bool:
+        """Where there is no drafter."""
+        return drafted is None
 
     def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
         """All, unless the plan is a plain step."""

@@ -10,7 +10,7 @@ from mlx import nn
 from dflash_mlx.hub.memory import kv_width, layer_types
 
 if TYPE_CHECKING:
-    from dflash_mlx.drafter.drafter import Drafter
+    from dflash_mlx.speculation.source import DraftSource
     from dflash_mlx.target.target import Target
 
 DEFAULT_VERIFY_ROWS = 16  # without a drafter
@@ -88,13 +88,13 @@ class Shapes:
     exact: bool = False
 
     @classmethod
-    def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
+    def of(cls, target: "Target", drafter: "DraftSource | None") -> "Shapes":
         """The shapes of a loaded target and drafter; evaluates nothing."""
         selector = None
-        rows = drafter.config.block_size if drafter else DEFAULT_VERIFY_ROWS
-        if drafter and (dflash2 := drafter.config.dflash2):
-            assert drafter.model.selector is not None
-            codebook = drafter.model.selector.predecessor_codebook
+        rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
+        if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
+            model: Any = drafter.model
+            codebook = model.selector.predecessor_codebook
             selector = SelectorShape(
                 dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
             )

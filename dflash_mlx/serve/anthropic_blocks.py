@@ -100,8 +100,8 @@ def user(blocks: list[Block], names: dict[str, str]) -> list[dict[str, Any]]:
         if block.get("type") == "tool_result":
             number = field(block, "tool_use_id", str, place)
             result = joined(blocks_of(block.get("content"), f"{place}.content"))
-            if not result and block.get("is_error"):
-                result = "error"
+            if block.get("is_error") and "error" not in result.lower():
+                result = f"error: {result}" if result else "error"  # templates have no place for it
             name = {"name": names[number]} if number in names else {}
             found.append({"role": "tool", "tool_call_id": number, **name, "content": result})
             continue

@@ -31,13 +31,13 @@ from .job import Job
 from .log import RequestLog, Seen
 from .metrics import Metrics
 from .problem import Problem, as_problem
-from .replies import problem_body, problem_reply
+from .replies import ANTHROPIC, problem_body, problem_reply
 from .runner import Runner
 from .settings import Settings
 from .sse import EventStream, event, unless_gone
 
 COMMENT = b": waiting\n\n"
-COUNT = "/v1/messages/count_tokens"
+COUNT = f"{ANTHROPIC}/count_tokens"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -45,7 +45,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class Api:
     """One API that answers: its path, its body's fields, and what they are made into.
 
-    writer: has `whole` and `stream` of the choices. alive: the sign of life in its streams.
+    writer: has `whole` and `stream` of the choices. alive: the sign of life in its streams. short:
+    whether it answers without the `/v1`, too, which the addresses that some clients know lack.
     """
 
     path: str
@@ -53,6 +54,12 @@ class Api:
     job_of: Callable[[Any, Pair, Settings], Job]
     writer: Callable[[Any, Job, Runner], Any]
     alive: bytes = COMMENT
+    short: bool = False
+
+    @property
+    def paths(self) -> list[str]:
+        """Where it answers."""
+        return [self.path, *([self.path.removeprefix("/v1")] if self.short else [])]
 
 
 APIS = (
@@ -61,6 +68,7 @@ APIS = (
         openai_chat.ChatBody,
         openai_chat.job_of,
         openai_chat.ChatWriter,
+        short=True,
     ),
     Api(
         "/v1/completions",
@@ -73,9 +81,10 @@ APIS = (
         openai_responses.ResponsesBody,
         openai_responses.job_of,
         responses_writer.ResponsesWriter,
+        short=True,
     ),
     Api(
-        "/v1/messages",
+        ANTHROPIC,
         anthropic_messages.MessagesBody,
         anthropic_messages.job_of,
         anthropic_writer.MessagesWriter,
@@ -92,14 +101,17 @@ class Server:
         self.metrics = Metrics()
         self.runner = Runner(pair, settings, self.metrics)
         self.began = int(time.time())
-        routes = [Route(api.path, self._endpoint(api), methods=["POST"]) for api in APIS]
+        routes = [
+            Route(path, self._endpoint(api), methods=["POST"]) for api in APIS for path in api.paths
+        ]
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
             Route(COUNT, answering(self._count_tokens, COUNT), methods=["POST"]),
-            Route("/v1/models", self._models),
-            Route("/v1/models/{name:path}", self._model),
         ]
+        for start in ("/v1", ""):
+            routes.append(Route(f"{start}/models", self._models))
+            routes.append(Route(f"{start}/models/{{name:path}}", self._model))
         layers = [Middleware(Watch, server=self)]
         if settings.origins:
             layers.append(

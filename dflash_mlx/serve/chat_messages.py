@@ -49,6 +49,8 @@ def read_message(message: Any, place: str) -> dict[str, Any]:
             found["reasoning_content"] = thought
         if calls:
             found["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
+            if isinstance(thought, str) and not content:
+                found["thinking"] = thought  # gpt-oss's name; it refuses a text beside it
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
             found[name] = message[name]
@@ -80,6 +82,27 @@ def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
                 "function": {"name": function["name"], "arguments": arguments},
             }
         )
+    return found
+
+
+def numbered_calls(messages: Messages) -> Messages:
+    """The messages with calls named functions.NAME:N in place of their ids, as Kimi's template has
+    them: it writes no other name of a call.
+    """
+    told: dict[str, str] = {}
+    found: Messages = []
+    number = 0
+    for message in messages:
+        more: dict[str, Any] = {}
+        if message.get("tool_calls"):
+            more["tool_calls"] = []
+            for call in message["tool_calls"]:
+                told[call["id"]] = f"functions.{call['function']['name']}:{number}"
+                more["tool_calls"].append({**call, "id": told[call["id"]]})
+                number += 1
+        if message.get("tool_call_id") in told:
+            more["tool_call_id"] = told[message["tool_call_id"]]
+        found.append({**message, **more})
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from dflash_mlx.chat.call_formats import call_format
 from dflash_mlx.chat.template import Template, TemplateOptions
-from dflash_mlx.chat.tool_calls import can_call
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
@@ -125,7 +125,7 @@ def check_tools(pair: Pair) -> None:
         told = template.write(sample, TemplateOptions(tools=[TOOL])) != template.write(sample)
     except DFlashError:
         told = False
-    if not told or not can_call(pair.target.tokenizer):
+    if not told or call_format(pair.target.tokenizer) is None:
         why = "does not call tools" if not told else "calls tools in a form that cannot be read"
         raise Problem(400, f"this model {why}.", param="tools")
 

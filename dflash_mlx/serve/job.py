@@ -15,9 +15,10 @@ from dflash_mlx.types import SamplingParams, TokenLogprob
 class Job:
     """One request: `choices` answers to a prompt; None is what the server's settings say.
 
-    prompt: messages as chat templates read them, a text (`raw`), or token ids. calls: whether calls
-    of `tools` are looked for in the answers; with `one_call` the first one ends an answer. clip:
-    `max_tokens` may be more than the context holds.
+    prompt: messages as chat templates read them, a text (`raw`), or token ids. tools: those
+    that the model is told of. calls: the tools as a parser reads calls of them, None where none are
+    looked for; with `one_call` the first one ends an answer. clip: `max_tokens` may be more than
+    the context holds.
     """
 
     prompt: Prompt
@@ -31,7 +32,7 @@ class Job:
     effort: str | None = None
     tools: Sequence[dict[str, Any]] = ()
     grammar: Grammar | None = None
-    calls: bool = False
+    calls: Sequence[dict[str, Any]] | None = None
     one_call: bool = False
     progress: bool = False
     clip: bool = False

@@ -23,14 +23,17 @@ def usage(stats: Sequence[Stats]) -> dict[str, Any]:
 def timings(stats: Stats) -> dict[str, Any]:
     """llama-server's timings of one choice; rates are tokens a second."""
     read = stats.prompt_tokens - stats.cached_tokens
+    speed, prompt_seconds = stats.tokens_per_second, stats.prefill_seconds
     return {
         "cache_n": stats.cached_tokens,
         "prompt_n": read,
-        "prompt_ms": round(1e3 * stats.prefill_seconds, 3),
-        "prompt_per_second": round(read / stats.prefill_seconds, 3) if stats.prefill_seconds else 0,
+        "prompt_ms": round(1e3 * prompt_seconds, 3),
+        "prompt_per_token_ms": round(1e3 * prompt_seconds / read, 3) if read else 0,
+        "prompt_per_second": round(read / prompt_seconds, 3) if prompt_seconds else 0,
         "predicted_n": stats.generated,
         "predicted_ms": round(1e3 * stats.decode_seconds, 3),
-        "predicted_per_second": round(stats.tokens_per_second, 3),
+        "predicted_per_token_ms": round(1e3 / speed, 3) if speed else 0,
+        "predicted_per_second": round(speed, 3),
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
     }

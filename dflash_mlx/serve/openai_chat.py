@@ -7,17 +7,19 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from dflash_mlx import __version__
+from dflash_mlx.chat.call_formats import call_format
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import Effort
 
-from .chat_messages import template_messages
-from .fields import Fields, SamplingFields, Whole, check_tools, refuse
+from .chat_messages import numbered_calls, template_messages
+from .fields import Fields, SamplingFields, Whole, refuse
 from .job import Delta, Job, Progress
 from .job import Whole as WholeAnswer
 from .numbers import progress, timings, usage
@@ -26,29 +28,22 @@ from .problem import Problem
 from .runner import Prepared, Runner
 from .settings import Settings
 from .sse import event
+from .tool_choice import Tool, chosen_tools
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
+FINGERPRINT = f"dflash-{__version__}"
+OTHER_WORD = "use response_format"
 UNSUPPORTED = {
+    "grammar": OTHER_WORD,
+    "json_schema": OTHER_WORD,
+    "guided_json": OTHER_WORD,
+    "structured_outputs": OTHER_WORD,
+    "continue_final_message": "an answer is a message of its own",
     "functions": "use tools",
     "function_call": "use tool_choice",
     "web_search_options": "nothing is searched here",
     "audio": "answers are text",
 }
-
-
-class Function(Fields):
-    """A function that the model may call."""
-
-    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class Tool(Fields):
-    """One tool."""
-
-    type: Literal["function"]
-    function: Function
 
 
 class StreamOptions(Fields):
@@ -85,6 +80,11 @@ class ChatBody(SamplingFields):
     chat_template_kwargs: TemplateFields | None = None
     modalities: list[str] | None = None
     return_progress: bool | None = None
+    grammar: Any = None
+    json_schema: Any = None
+    guided_json: Any = None
+    structured_outputs: Any = None
+    continue_final_message: Any = None
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
@@ -98,10 +98,12 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         raise Problem(400, "modalities is not supported: answers are text.", "modalities")
     if body.top_logprobs is not None and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
-    tools, calls = chosen_tools(body, pair)
+    form = grammar_of(body.response_format)
+    chosen = chosen_tools(body.tools, body.tool_choice, body.parallel_tool_calls, form, pair)
     think, effort = thinking_of(body, pair)
+    messages, calls = template_messages(body.messages), call_format(pair.target.tokenizer)
     return Job(
-        prompt=template_messages(body.messages),
+        prompt=numbered_calls(messages) if calls and calls.name == "kimi_k2" else messages,
         sampling=body.params(settings.sampling),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=stop_strings(body.stop),
@@ -109,10 +111,10 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         think=think,
         effort=effort,
-        grammar=grammar_of(body.response_format),
-        tools=tools,
-        calls=calls,
-        one_call=body.parallel_tool_calls is False,
+        grammar=chosen.grammar,
+        tools=chosen.told,
+        calls=chosen.calls,
+        one_call=chosen.one_call,
         progress=bool(body.return_progress),
     )
 
@@ -122,11 +124,11 @@ def grammar_of(form: dict[str, Any] | None) -> Grammar | None:
     kind = (form or {}).get("type", "text")
     if form is None or kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and form.get("schema") is None:
         return Grammar("json_object")
-    schema = form.get("json_schema")
-    schema = schema.get("schema") if isinstance(schema, dict) else None
-    if kind != "json_schema" or not isinstance(schema, dict):
+    named = form if kind == "json_object" else form.get("json_schema")  # llama-server's, OpenAI's
+    schema = named.get("schema") if isinstance(named, dict) else None
+    if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         raise Problem(
             400,
             "response_format must be text, json_object, or json_schema with a schema.",
@@ -144,20 +146,6 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
     if len(found) > 16 or any(not one for one in found):
         raise Problem(400, "stop must be up to 16 strings that are not empty.", "stop")
     return found
-
-
-def chosen_tools(body: ChatBody, pair: Pair) -> tuple[list[dict[str, Any]], bool]:
-    """The tools that the model is told of, and whether its calls are looked for."""
-    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
-    choice = body.tool_choice or "auto"
-    if choice == "none" or not tools:
-        if choice not in ("none", "auto"):
-            raise Problem(400, "tool_choice needs tools.", "tool_choice")
-        return [], False
-    if choice != "auto":
-        raise Problem(400, "tool_choice can be auto or none here.", "tool_choice")
-    check_tools(pair)
-    return tools, True
 
 
 def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]:
@@ -191,6 +179,7 @@ class ChatWriter:
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": runner.settings.names[0],
+            "system_fingerprint": FINGERPRINT,
         }
         self._ids: dict[tuple[int, int], str] = {}
 
@@ -236,6 +225,8 @@ class ChatWriter:
         for one in choices:
             yield self._chunk(one.choice, {"role": "assistant", "content": ""})
         last: dict[int, Any] = {}
+        usage_asked = (self._body.stream_options or StreamOptions()).include_usage
+        ended = 0
         async with aclosing(self._runner.answer(self._job, choices)) as events:
             async for found in events:
                 if isinstance(found, Progress):
@@ -245,18 +236,21 @@ class ChatWriter:
                 if line := self._delta(found):
                     yield line
                 if found.finish_reason:
-                    yield self._chunk(found.choice, {}, finish=FINISH[found.finish_reason])
-        stats = [last[number] for number in sorted(last)]
-        options = self._body.stream_options or StreamOptions()
-        ending = {
-            **self._head,
-            "object": "chat.completion.chunk",
-            "choices": [],
-            "timings": timings(stats[0]),
-            "dflash": self._runner.describe(stats),
-        }
-        yield event(ending | ({"usage": usage(stats)} if options.include_usage else {}))
+                    ended += 1
+                    # Only who asks for usage expects a chunk without choices.
+                    told = ended == len(choices) and not usage_asked
+                    more = self._told(last) if told else {}
+                    yield self._chunk(found.choice, {}, FINISH[found.finish_reason], **more)
+        if usage_asked:
+            counts = usage([last[number] for number in sorted(last)])
+            head = {**self._head, "object": "chat.completion.chunk", "choices": []}
+            yield event({**head, "usage": counts, **self._told(last)})
         yield event("[DONE]")
+
+    def _told(self, last: dict[int, Any]) -> dict[str, Any]:
+        """How fast the answers were found, and how."""
+        stats = [last[number] for number in sorted(last)]
+        return {"timings": timings(stats[0]), "dflash": self._runner.describe(stats)}
 
     def _delta(self, delta: Delta) -> bytes | None:
         """One delta as a chunk; None where it adds nothing."""
@@ -285,10 +279,16 @@ class ChatWriter:
         return self._chunk(delta.choice, change, logprobs=self._logprobs(delta.logprobs))
 
     def _chunk(
-        self, choice: int, change: dict[str, Any], *, logprobs: Any = None, finish: Any = None
+        self,
+        choice: int,
+        change: dict[str, Any],
+        finish: str | None = None,
+        *,
+        logprobs: Any = None,
+        **more: Any,
     ) -> bytes:
         one = {"index": choice, "delta": change, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head, "object": "chat.completion.chunk", "choices": [one]})
+        return event({**self._head, "object": "chat.completion.chunk", "choices": [one], **more})
 
     def _progress(self, found: Progress) -> bytes:
         head = {**self._head, "object": "chat.completion.chunk", "choices": []}

@@ -16,7 +16,7 @@ from dflash_mlx.pair import Pair
 from .fields import SamplingFields, Whole, refuse
 from .job import Job, Progress
 from .numbers import progress, timings, usage
-from .openai_chat import StreamOptions, stop_strings
+from .openai_chat import FINGERPRINT, StreamOptions, stop_strings
 from .openai_logprobs import text_logprobs
 from .problem import Problem
 from .runner import Prepared, Runner
@@ -84,6 +84,7 @@ class CompletionWriter:
             "object": "text_completion",
             "created": int(time.time()),
             "model": runner.settings.names[0],
+            "system_fingerprint": FINGERPRINT,
         }
 
     async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
@@ -105,6 +106,8 @@ class CompletionWriter:
         """The answer as events."""
         last: dict[int, Any] = {}
         lengths = [0] * len(choices)
+        usage_asked = (self._body.stream_options or StreamOptions()).include_usage
+        ended = 0
         async with aclosing(self._runner.answer(self._job, choices)) as events:
             async for found in events:
                 if isinstance(found, Progress):
@@ -116,18 +119,20 @@ class CompletionWriter:
                     number, found.text, found.logprobs, found.finish_reason, lengths[number]
                 )
                 lengths[number] += len(found.text)
+                ended += found.finish_reason is not None
+                told = ended == len(choices) and not usage_asked
                 if found.text or found.logprobs or found.finish_reason:
-                    yield event({**self._head, "choices": [one]})
-        stats = [last[number] for number in sorted(last)]
-        options = self._body.stream_options or StreamOptions()
-        ending = {
-            **self._head,
-            "choices": [],
-            "timings": timings(stats[0]),
-            "dflash": self._runner.describe(stats),
-        }
-        yield event(ending | ({"usage": usage(stats)} if options.include_usage else {}))
+                    more = self._told(last) if told else {}
+                    yield event({**self._head, "choices": [one], **more})
+        if usage_asked:
+            counts = usage([last[number] for number in sorted(last)])
+            yield event({**self._head, "choices": [], "usage": counts, **self._told(last)})
         yield event("[DONE]")
+
+    def _told(self, last: dict[int, Any]) -> dict[str, Any]:
+        """How fast the answers were found, and how."""
+        stats = [last[number] for number in sorted(last)]
+        return {"timings": timings(stats[0]), "dflash": self._runner.describe(stats)}
 
     def _choice(
         self, number: int, text: str, logprobs: Any, finish: str | None, offset: int

@@ -82,7 +82,7 @@ def job_of(body: ResponsesBody, pair: Pair, settings: Settings) -> Job:
         "max_tokens": body.max_output_tokens,
         "stop": body.stop,
         "tools": [offer.function for offer in offers.all] or None,
-        "tool_choice": choice_of(body.tool_choice),
+        "tool_choice": choice_of(body.tool_choice, offers),
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": reasoning.effort,
         "response_format": format_of(form),

@@ -136,6 +136,7 @@ class ResponseObject:
     def _object(self, status: str, output: list[dict[str, Any]] | None = None) -> dict[str, Any]:
         body, sampling = self._body, self._job.sampling
         reasoning, config = body.reasoning or Reasoning(), body.text or TextConfig()
+        verbosity = {"verbosity": config.verbosity} if config.verbosity else {}
         return {
             "id": self._id,
             "object": "response",
@@ -154,7 +155,7 @@ class ResponseObject:
             "tool_choice": body.tool_choice or "auto",
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
-            "text": {"format": config.format or {"type": "text"}, "verbosity": config.verbosity},
+            "text": {"format": config.format or {"type": "text"}, **verbosity},
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "presence_penalty": sampling.presence_penalty,

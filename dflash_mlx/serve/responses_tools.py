@@ -104,12 +104,14 @@ def offer_of(tool: Any, place: str, namespace: str | None = None) -> Offer:
     return Offer(told, name, tool, namespace, is_text=kind == "custom")
 
 
-def choice_of(choice: Any) -> Any:
+def choice_of(choice: Any, offers: Offers) -> Any:
     """A tool_choice in the words of OpenAI's chat API."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") in ("function", "custom"):
-        return {"type": "function", "function": {"name": text(choice, "name", "tool_choice")}}
+        name = text(choice, "name", "tool_choice")
+        found = next((one.told for one in offers.all if name in (one.told, one.name)), name)
+        return {"type": "function", "function": {"name": found}}
     raise Problem(
         400,
         f"tool_choice cannot be of the type '{choice.get('type')!s:.40}': give auto, none, "

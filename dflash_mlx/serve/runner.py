@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from dflash_mlx.chat.tool_calls import ToolReader
+from dflash_mlx.chat.tool_calls import ToolReader, reader_of
 from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.memory import cache_bytes, snapshot_bytes, working_set
@@ -64,8 +64,7 @@ class Runner:
         config = self.pair.target.config
         found = cache_bytes(config, tokens, item) + snapshot_bytes(config, item)
         if self.pair.drafter is not None:
-            draft = self.pair.drafter.config
-            found += tokens * 2 * draft.num_layers * draft.num_kv_heads * draft.head_dim * item
+            found += tokens * self.pair.drafter.row_bytes(item)
         return found
 
     async def prepare(self, job: Job) -> list[Prepared]:
@@ -171,20 +170,20 @@ class Runner:
                 reply = await uninterrupted(one.session.begin, one.prompted)
             except DFlashError as error:
                 raise of_error(error, asked=True) from error
-            reader = ToolReader(self.pair.target.tokenizer, job.tools) if job.calls else None
+            tokenizer, calls = self.pair.target.tokenizer, job.calls
+            reader = None if calls is None else reader_of(tokenizer, calls)
             deltas = Deltas(one.choice, reply, reader, job.one_call)
+            reading = job.progress and not one.choice
             try:
+                if reading:
+                    yield progress_of(reply, began)
                 while not deltas.finish_reason:
-                    block = await asyncio.wrap_future(reply.ask())
-                    read = reply.take(block)
+                    read = reply.take(await asyncio.wrap_future(reply.ask()))
+                    if reading:
+                        yield progress_of(reply, began)
+                        reading = read is None
                     if read is not None:
                         yield deltas.of(read)
-                    elif job.progress and not one.choice:
-                        stats = reply.stats
-                        spent = 1e3 * (time.perf_counter() - began)
-                        yield Progress(
-                            reply.prompt_read, stats.prompt_tokens, stats.cached_tokens, spent
-                        )
             except DFlashError as error:
                 raise of_error(error, asked=False) from error
             finally:
@@ -275,6 +274,12 @@ class Deltas:
             self.finish_reason,
             self._reply.stop,
         )
+
+
+def progress_of(reply: Reply, began: float) -> Progress:
+    """How far a reply's prompt is read, of what was begun at `began`."""
+    spent = 1e3 * (time.perf_counter() - began)
+    return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, spent)
 
 
 async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:

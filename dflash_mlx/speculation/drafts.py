@@ -19,7 +19,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 
 from .sampling import Shaper
 from .top_ids import top_ids
-from .tree import Candidates, Tree
+from .tree import Candidates, Rankings, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,25 @@ class TopTokens:
     scores: mx.array
     totals: mx.array
 
+    def begin(self) -> None:
+        """Compute them; the host does not wait."""
+        mx.async_eval(self.tokens, self.scores, self.totals)
+
     def to_host(self) -> Candidates:
         """Wait for them."""
         return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
+
+
+class Continuing(Protocol):
+    """What may follow an anchor, on its way to the host."""
+
+    def begin(self) -> None:
+        """Compute it; the host does not wait."""
+        ...
+
+    def to_host(self) -> Rankings:
+        """Wait for it."""
+        ...
 
 
 class DraftBlock(Protocol):
@@ -121,7 +137,7 @@ class DraftBlock(Protocol):
         """
         ...
 
-    def top_tokens(self, count: int) -> TopTokens:
+    def top_tokens(self, count: int) -> Continuing:
         """At least the `count` likeliest tokens of each position, or all there are."""
         ...
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heappushpop
 from math import inf
+from typing import Protocol
 
 import numpy as np
 
@@ -87,6 +88,19 @@ class Tree:
         return bool(rows) and 0 <= rows[-1] < self.rows and self.path_to(rows[-1]) == rows
 
 
+class Rankings(Protocol):
+    """What may stand at each position of a block, the likeliest first."""
+
+    @property
+    def positions(self) -> int:
+        """γ."""
+        ...
+
+    def after(self, position: int, case: int) -> Ranked:
+        """What may stand at a position, where that depends on the case that was taken before it."""
+        ...
+
+
 class Candidates:
     """The drafter's tokens for every position of a block, the likeliest first.
 
@@ -119,7 +133,7 @@ class Candidates:
 
 
 def best_first(
-    candidates: Candidates,
+    candidates: Rankings,
     budget: int,
     *,
     chain_seed: bool = False,

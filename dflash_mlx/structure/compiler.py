@@ -66,7 +66,7 @@ class Compiler:
         """
         if grammar is None:
             return None
-        lead = lead_after(self._tokenizer, opening)
+        lead = None if grammar.whole else lead_after(self._tokenizer, opening)
         return Constraint(self.compile(grammar), lead, self._read()[1], self._ends | stop_ids)
 
     def _read(self) -> "tuple[LLTokenizer, Masks]":

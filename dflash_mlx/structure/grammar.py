@@ -12,7 +12,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The form of an answer's text, after its thinking.
+    """The form of an answer's text, after its thinking; with `whole` that is in the grammar too.
 
     kind: "json_schema", whose `text` is the schema as JSON; "json_object", any JSON object, without
     a text; "lark", a grammar in the dialect of llguidance, which begins with its rule `start`;
@@ -22,6 +22,7 @@ class Grammar:
 
     kind: Kind
     text: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         """Check what needs no compiler."""

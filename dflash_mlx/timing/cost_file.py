@@ -17,9 +17,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.files.user_cache import cache_file, replace_json
 from dflash_mlx.policy.costs import Costs
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.target import Target
 
 FORMAT = 5
@@ -34,13 +34,13 @@ def cost_file() -> Path:
     return cache_file("costs.json")
 
 
-def fingerprint(target: Target, drafter: Drafter) -> str:
+def fingerprint(target: Target, drafter: DraftSource | None) -> str:
     """What the costs of a pair depend on: its shapes and types, the machine, and versions."""
     kernels = target.kernels
     parts = [
         json.dumps(target.config, sort_keys=True, default=str),
-        repr(drafter.config),
-        *map(weights, (target.model, drafter.model)),
+        weights(target.model),
+        *([] if drafter is None else [repr(drafter.config), weights(drafter.model)]),
         repr(sorted(mx.device_info().items())),
         repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
         repr((kernels.exact, kernels.own, sorted(kernels.on or ()))),
@@ -88,7 +88,7 @@ def from_json(entry: dict[str, Any]) -> Costs:
     if (
         [*rows] != sorted({*rows})
         or not all(map(isfinite, (*parts.values(), *seconds)))
-        or min(costs.plain, costs.draft, *seconds) <= 0
+        or min(costs.plain, *seconds) <= 0
         or min(costs.depth, *parts.values()) < 0
     ):
         raise ValueError("these are no costs")

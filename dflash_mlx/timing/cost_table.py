@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from math import log2
 
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.policy.costs import Costs
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.target import Target
 
 from .cost_file import cost_file, fingerprint, read_costs, write_costs
@@ -27,7 +27,11 @@ class CostTable:
     """Gives the costs of one pair at a depth; asking again near that depth costs nothing."""
 
     def __init__(
-        self, target: Target, drafter: Drafter, block_size: int, measure: Callable[[int], Costs]
+        self,
+        target: Target,
+        drafter: DraftSource | None,
+        block_size: int,
+        measure: Callable[[int], Costs],
     ):
         """`measure(depth)` times the pair with blocks of `block_size` rows."""
         self._measure, self._most = measure, target.context_length
@@ -57,7 +61,7 @@ class CostTable:
         return sorted({*ends, *(depth for depth in DEPTHS if ends[0] < depth < ends[1])})
 
 
-def cost_table(target: Target, drafter: Drafter, block_size: int) -> CostTable:
+def cost_table(target: Target, drafter: DraftSource | None, block_size: int) -> CostTable:
     """The table of a pair's costs with blocks of so many rows, measured in the calling thread."""
     return CostTable(
         target, drafter, block_size, lambda depth: measure(target, drafter, depth, block_size)

@@ -38,11 +38,13 @@ def survey(
     block_size: int,
     *,
     batch: bool = False,
+    drafts: bool = True,
     budget: tuple[float, int] = BUDGET,
     clock: Clock = time.perf_counter,
 ) -> Costs:
     """Costs from `run`, which does a job and says its seconds; with `batch` two sequences as well.
 
+    Without `drafts` there is no drafter, and its block costs nothing.
     The first run of a job builds kernels: it never counts, nor does the warm-up before all. Jobs
     run in turn, and the shortest time of each counts: other work on the machine only adds. Passes
     wider than a block, which only batches use, come last. When the `budget` (seconds on `clock`, or
@@ -53,7 +55,8 @@ def survey(
     times, quickest = dict[Job, float](), dict[Job, float]()  # what `run` said, and the clock
     plain, draft, widest = Job("plain", 1), Job("draft", block_size), Job("chain", block_size)
     look = Job("look", block_size)
-    second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)] * batch
+    second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)]
+    second = second[not drafts :] * batch
     narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
     wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size] * batch
     warm_up(run, widest)
@@ -74,8 +77,9 @@ def survey(
         late = clock() - began - building > LATE * seconds_of(budget)
         return not late and spent + quickest.get(job, quickest[widest]) < seconds_of(budget)
 
-    needed = [plain, draft, widest]
-    for job in [*needed, *[*narrow, look, *second, *needed] * RUNS, *wide * RUNS]:
+    needed = [plain, draft, widest] if drafts else [plain, widest]
+    others = [*narrow, *[look] * drafts, *second]
+    for job in [*needed, *[*others, *needed] * RUNS, *wide * RUNS]:
         if job not in needed[len(times) :] and not fits(job):
             continue
         if job not in quickest:
@@ -87,18 +91,19 @@ def survey(
         counts[job] += 1
 
     block = sequence = 0.0
+    drafted = times.get(draft, 0.0)
     if all(job in times for job in second) and batch:
-        drafts, chain = second
-        block = max(0.0, times[drafts] - times[draft])
+        chain = second[-1]
+        block = max(0.0, times.get(second[0], 0.0) - drafted) if drafts else 0.0
         alone = times.get(Job("chain", chain.rows), times[widest])
         sequence = max(0.0, times[chain] - alone - block)
     chains = {j.rows: s for j, s in times.items() if j.kind == "chain" and j.sequences == 1}
     # No verify is quicker than a plain step: where it seems so, other work was in the way.
-    knots = {rows: max(times[plain], s - times[draft]) for rows, s in sorted(chains.items())}
+    knots = {rows: max(times[plain], s - drafted) for rows, s in sorted(chains.items())}
     found = ((1, times[plain]), *knots.items())
     # Nothing hides less than all of a draft.
-    read = min(times[draft], max(0.0, times.get(look, math.inf) - times[widest]))
-    return Costs(times[plain], times[draft], found, read=read, sequence=sequence, block=block)
+    read = min(drafted, max(0.0, times.get(look, math.inf) - times[widest]))
+    return Costs(times[plain], drafted, found, read=read, sequence=sequence, block=block)
 
 
 def warm_up(run: Callable[[Job], float], job: Job) -> None:

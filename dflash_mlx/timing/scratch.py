@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.hub.memory import cache_bytes, working_set
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
+from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.packed import SequencePass
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
@@ -26,9 +26,12 @@ SHARE = 0.5  # of the free memory that scratch sequences may take; passes need s
 
 
 class Scratch:
-    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows."""
+    """Two sequences of `depth` tokens, which draft blocks of `block_size` rows.
 
-    def __init__(self, target: Target, drafter: Drafter, depth: int, block_size: int):
+    Without a drafter "draft" is no job of theirs.
+    """
+
+    def __init__(self, target: Target, drafter: DraftSource | None, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
         self._block_size, self._none = block_size, Draft.none()
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
@@ -37,8 +40,8 @@ class Scratch:
             sequence.read(self._ids(2))
             sequence.target_cache.fill(depth)
             sequence.target_cache.snapshot()
-            assert sequence.draft_cache is not None
-            sequence.draft_cache.fill(depth)
+            if sequence.draft_cache is not None:
+                sequence.draft_cache.fill(depth)
             sequence.tokens = [0] * depth
         (found,) = self._verify(self._sequences[:1], min(block_size, depth))
         self._taps = found.taps[:, : half(min(block_size, depth))]
@@ -52,10 +55,10 @@ class Scratch:
         that reads the drafter's confidence before the verify is built.
         """
         some = self._sequences[: job.sequences]
-        for sequence in some:  # what the round before committed waits for the drafter
-            assert sequence.draft_cache is not None
-            sequence.draft_cache.rewind(self._depth - self._taps.shape[1])
-            sequence.draft_cache.absorb(self._taps)
+        caches = [s.draft_cache for s in some if s.draft_cache is not None]
+        for cache in caches:  # what the round before committed waits for the drafter
+            cache.rewind(self._depth - self._taps.shape[1])
+            cache.absorb(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
             return self._plain_steps(some[0])
         began = time.perf_counter()
@@ -95,6 +98,8 @@ class Scratch:
     def _draft(self, some: list[Sequence]) -> list[DraftBlock]:
         """A block each; evaluates nothing."""
         caches = [s.draft_cache for s in some if s.draft_cache is not None]
+        if self._drafter is None:
+            return []
         return self._drafter.draft(caches, self._ids(len(some)), self._block_size)
 
     def _verify_and_commit(self, some: list[Sequence], rows: int) -> None:
@@ -125,10 +130,10 @@ def half(rows: int) -> int:
     return 1 + (rows - 1) // 2
 
 
-def depth_that_fits(target: Target, drafter: Drafter, depth: int, free: int) -> int:
+def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, free: int) -> int:
     """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
-    config, item = drafter.config, target.embed(mx.array([0])).dtype.size
-    row = 2 * config.num_layers * config.num_kv_heads * config.head_dim * item  # of the drafter
+    item = target.embed(mx.array([0])).dtype.size
+    row = 0 if drafter is None else drafter.row_bytes(item)
     while depth > 1 and 2 * (cache_bytes(target.config, depth, item) + depth * row) > SHARE * free:
         depth //= 2
     return depth
@@ -136,7 +141,7 @@ def depth_that_fits(target: Target, drafter: Drafter, depth: int, free: int) -> 
 
 def measure(
     target: Target,
-    drafter: Drafter,
+    drafter: DraftSource | None,
     depth: int,
     block_size: int,
     *,
@@ -148,6 +153,6 @@ def measure(
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)
-    costs = survey(scratch.run, block_size, batch=True, budget=budget)
+    costs = survey(scratch.run, block_size, batch=True, drafts=drafter is not None, budget=budget)
     mx.clear_cache()
     return replace(costs, depth=depth)

@@ -18,8 +18,8 @@ from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters import check_fit, check_tensors, load_drafter
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.pair import check_fit, check_tensors, load_drafter
 from dflash_mlx.target.target import Target
 
 from .answers import AnswerSettings, answer_all

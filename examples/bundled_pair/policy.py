@@ -95,7 +95,7 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     from dflash_mlx.pair import with_drafter
 
     target, drafter = pair.target, pair.drafter
-    assert drafter is not None
+    assert isinstance(drafter, Drafter)
     model = DraftModel(drafter.config, target.hidden_size)
     mx.random.seed(5)
     model.update(tree_map(lambda x: mx.random.normal(x.shape) * 0.05, model.parameters()))

@@ -5,22 +5,21 @@
 Both servers run as programs of their own and are asked in turn, each level with prompts of its own,
 so that no cache helps. mlx-lm's server gets OpenBLAS and a target in float32, as ours computes; it
 packs requests by itself. A client that has its answer asks the next prompt at once. Tokens are
-those of `usage`; the first one is the first event with text. Speeds hold for this machine only.
+those of `usage`; the first one is the first event with text. A gap is the time between two events
+with text of one stream. A server whose process ends at a level is begun again for the others.
+
+`--long N` adds the gaps of a stream while another client's prompt of about N tokens is read. The
+bundled pair's context is 2,048: copies of it that claim more are served, and speak nonsense at the
+speed of sense, so there each event with tokens counts. Speeds hold for this machine only.
 """
 
 import argparse
 import asyncio
 import json
-import shutil
-import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,134 +28,94 @@ import dflash_mlx  # before MLX, whose matrix products on the CPU it makes fast
 
 # isort: split
 import httpx
-import mlx.core as mx
+from servers import ask, copy_of, level, programs
 from text import held_out
 
-from dflash_mlx.hub.resolve import bundled
 
-OTHER = (
-    "import dflash_mlx, runpy, sys; sys.argv[0] = 'mlx_lm.server'; "
-    "runpy.run_module('mlx_lm.server', run_name='__main__')"
-)
+@dataclass
+class Found:
+    """What one server did at one level, over all turns; `ended`: its process did."""
 
-
-@dataclass(frozen=True)
-class Answer:
-    """One request: its tokens, seconds to the first, and its text."""
-
-    tokens: int
-    first: float
-    text: str
+    rates: list[float] = field(default_factory=list)
+    firsts: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    ended: bool = False
 
 
-@contextmanager
-def running(command: list[str], port: int) -> Iterator[str]:
-    """The address of a server that runs while the context lasts."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(600):
-            try:
-                if httpx.get(f"{url}/health", timeout=1).status_code == 200:
-                    break
-            except httpx.HTTPError:
-                time.sleep(0.1)
-        try:
-            yield url
-        finally:
-            program.terminate()
+def gaps_of(stamps: Sequence[float]) -> list[float]:
+    """Seconds between one and the next."""
+    return [b - a for a, b in pairwise(stamps)]
 
 
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+async def gaps_beside(url: str, model: str, long: str, eos: list[int]) -> tuple[list[float], int]:
+    """A stream's gaps while another client's long prompt is read, and that prompt's tokens."""
+    stamps: list[float] = []
+    endless = {"logit_bias": {str(token): -100 for token in eos}, "logprobs": True}
+    async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+        running = asyncio.create_task(ask(http, model, "Hi.", 6000, stamps=stamps, **endless))
+        while len(stamps) < 10:
+            await asyncio.sleep(0.01)
+        read = await ask(http, model, long, 2, **endless)
+        await asyncio.sleep(0.2)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    until = read.began + read.first
+    near = [(a, b) for a, b in pairwise(stamps) if b > read.began and a < until]
+    return [b - a for a, b in near], read.prompt_tokens
 
 
-def float32_copy(folder: Path) -> Path:
-    """The bundled target with float32 weights."""
-    shutil.copytree(bundled("target"), folder, dirs_exist_ok=True)
-    weights: Any = mx.load(str(folder / "model.safetensors"))
-    wide = {name: array.astype(mx.float32) for name, array in weights.items()}
-    mx.save_safetensors(str(folder / "model.safetensors"), wide, {"format": "mlx"})
-    return folder
+def quantile(values: Sequence[float], part: float) -> float:
+    """The value below which this part of them lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-async def ask(http: httpx.AsyncClient, model: str, prompt: str, max_tokens: int) -> Answer:
-    """One streamed answer."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "chat_template_kwargs": {"enable_thinking": False},  # mlx-lm's server thinks unless told
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    began, first, tokens, text = time.perf_counter(), 0.0, 0, ""
-    async with http.stream("POST", "/v1/chat/completions", json=body) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            data = json.loads(line[6:])
-            for choice in data["choices"]:
-                delta = choice["delta"]
-                piece = (delta.get("reasoning") or "") + (delta.get("content") or "")
-                if piece and not first:
-                    first = time.perf_counter() - began
-                text += delta.get("content") or ""
-            if usage := data.get("usage"):
-                tokens = usage["completion_tokens"]
-    return Answer(tokens, first, text.strip())
+def pair_of(values: Sequence[float], low: float, high: float) -> str:
+    """Two quantiles in milliseconds."""
+    return f"{1e3 * quantile(values, low):.0f} / {1e3 * quantile(values, high):.0f}"
 
 
-async def level(
-    url: str, model: str, prompts: list[str], clients: int, max_tokens: int
-) -> tuple[float, list[Answer]]:
-    """So many clients share the prompts: the seconds of all, and the answers by prompt."""
-    left = list(enumerate(prompts))
-    found: dict[int, Answer] = {}
-
-    async def client() -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=600) as http:
-            while left:
-                number, prompt = left.pop(0)
-                found[number] = await ask(http, model, prompt, max_tokens)
-
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    return time.perf_counter() - began, [found[number] for number in range(len(prompts))]
-
-
-def show(rates: dict[str, Any], firsts: dict[str, Any]) -> None:
+def show(found: dict[str, dict[int, Found]]) -> None:
     """The tables."""
-    names = list(rates)
-    levels = list(rates[names[0]])
-    print(f"{'clients at once':22}" + "".join(f"{n:>14}" for n in levels))
-    for name in names:
-        cells = [f"{median(rates[name][n]):.0f} tok/s" for n in levels]
+    levels = list(next(iter(found.values())))
+
+    def line(name: str, cells: list[str]) -> None:
         print(f"{name:22}" + "".join(f"{cell:>14}" for cell in cells))
-    ours, other = names
-    ratios = [median(rates[ours][n]) / median(rates[other][n]) for n in levels]
-    print(f"{'ratio':22}" + "".join(f"{ratio:14.2f}" for ratio in ratios))
-    for name in names:
-        cells = []
-        for n in levels:
-            ordered = sorted(firsts[name][n])
-            late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
-            cells.append(f"{1e3 * median(ordered):.0f} / {1e3 * late:.0f}")
-        print(f"{name + ', first':22}" + "".join(f"{cell:>14}" for cell in cells))
+
+    def each(name: str, cell: Any) -> list[str]:
+        return ["ended" if one.ended else cell(one) for one in found[name].values()]
+
+    line("clients at once", [str(n) for n in levels])
+    for name in found:
+        line(name, each(name, lambda one: f"{median(one.rates):.0f} tok/s"))
+    pairs = zip(*(one.values() for one in found.values()), strict=True)
+    line(
+        "ratio",
+        [
+            "-" if a.ended or b.ended else f"{median(a.rates) / median(b.rates):.2f}"
+            for a, b in pairs
+        ],
+    )
+    for name in found:
+        line(f"{name}, first", each(name, lambda one: pair_of(one.firsts, 0.5, 0.95)))
+    for name in found:
+        line(f"{name}, gap", each(name, lambda one: pair_of(one.gaps, 0.95, 1)))
     print("first: milliseconds to the first text, median / 95th percentile")
+    print("gap: milliseconds between two texts of a stream, 95th percentile / longest")
+    if any(one.ended for levels in found.values() for one in levels.values()):
+        print("ended: the server's process ended at so many clients")
 
 
-def plot(rates: dict[str, Any], file: Path) -> None:
+def plot(found: dict[str, dict[int, Found]], file: Path) -> None:
     """A picture of the rates."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4))
-    levels = list(next(iter(rates.values())))
-    for name, found in rates.items():
-        axes.plot(levels, [median(found[n]) for n in levels], marker="o", label=name)
+    levels = list(next(iter(found.values())))
+    for name, by_level in found.items():
+        kept = {n: median(one.rates) for n, one in by_level.items() if not one.ended}
+        label = name if len(kept) == len(levels) else f"{name} (ended above)"
+        axes.plot(list(kept), list(kept.values()), marker="o", label=label)
     axes.set_xscale("log", base=2)
     axes.set_xticks(levels, [str(n) for n in levels])
     axes.set_xlabel("clients at once")
@@ -167,6 +126,62 @@ def plot(rates: dict[str, Any], file: Path) -> None:
     figure.savefig(file, dpi=130)
 
 
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, dict[int, Found]]:
+    """Both servers at all levels."""
+    levels = [int(one) for one in options.levels.split(",")]
+    needed = options.prompts * len(levels) * (options.repeats + 1)
+    texts = [sample.prompt for sample in held_out(needed)]
+    print(f"dflash {dflash_mlx.__version__}, {len(set(texts))} prompts", flush=True)
+    flags = ["--mode", options.mode]
+    with programs(flags, copy_of("target", folder / "target"), "bundled") as servers:
+        found = {name: {n: Found() for n in levels} for name in servers}
+        for turn in range(options.repeats + 1):
+            for clients in levels:
+                prompts = [texts.pop() for _ in range(options.prompts)]
+                said = []
+                for name, program in servers.items():
+                    one = found[name][clients]
+                    if one.ended:
+                        continue
+                    try:
+                        seconds, answers = asyncio.run(
+                            level(program.url, program.model, prompts, clients, options.max_tokens)
+                        )
+                    except httpx.TransportError:
+                        print(f"{name} ended at {clients} clients", flush=True)
+                        one.ended = True
+                        continue
+                    said.append([answer.text for answer in answers])
+                    if turn:  # the first turn warms up
+                        one.rates.append(sum(a.tokens for a in answers) / seconds)
+                        one.firsts += [a.first for a in answers if a.stamps]
+                        one.gaps += [gap for a in answers for gap in gaps_of(a.stamps)]
+                differ = sum(len(set(texts)) > 1 for texts in zip(*said, strict=True))
+                if differ:
+                    print(f"{differ} of {len(prompts)} texts differ at {clients}", flush=True)
+            print(f"turn {turn} of {options.repeats}", flush=True)
+    return found
+
+
+def measure_long(options: argparse.Namespace, folder: Path) -> None:
+    """A stream's gaps beside a long prompt, for both servers."""
+    context = options.long + 8192
+    target, draft = (copy_of(one, folder / f"long-{one}", context) for one in ("target", "draft"))
+    words = " ".join(sample.prompt for sample in held_out(options.long // 8)).split()
+    flags = ["-m", str(target), "-d", str(draft), "--alias", "long", "--mode", options.mode]
+    eos = json.loads((target / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
+    eos = eos if isinstance(eos, list) else [eos]
+    with programs(flags, target, "long") as servers:
+        for name, program in servers.items():
+            url, gaps, tokens = program.url, [], 0
+            for turn in range(options.repeats):
+                long = " ".join([f"{turn}:", *words[: options.long * 2 // 3]])
+                more, tokens = asyncio.run(gaps_beside(url, program.model, long, eos))
+                gaps += more
+            told = f"{pair_of(gaps, 0.95, 1)} ms (95th percentile / longest of {len(gaps)})"
+            print(f"{name}: gaps beside a prompt of {tokens:,} tokens {told}", flush=True)
+
+
 def main() -> None:
     """Start both, ask, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -174,45 +189,18 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--mode", default="auto")
-    parser.add_argument("--levels", default="1,2,4,8,16", help="clients at once")
+    parser.add_argument("--levels", default="1,2,4,8,16", help="clients at once; empty: none")
+    parser.add_argument("--long", type=int, default=0, help="tokens of a prompt beside a stream")
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    levels = [int(one) for one in options.levels.split(",")]
-    needed = options.prompts * len(levels) * (options.repeats + 1)
-    texts = [sample.prompt for sample in held_out(needed)]
-    print(f"dflash {dflash_mlx.__version__}, {len(set(texts))} prompts", flush=True)
-    rates: dict[str, Any] = defaultdict(lambda: defaultdict(list))
-    firsts: dict[str, Any] = defaultdict(lambda: defaultdict(list))
-    mine, theirs = free_port(), free_port()
-    program = str(Path(sys.executable).parent / "dflash")
-    with tempfile.TemporaryDirectory() as folder:
-        copy = float32_copy(Path(folder) / "target")
-        flags = ["serve", "--port", str(mine), "--mode", options.mode, "--cache-ram", "0"]
-        other = [sys.executable, "-c", OTHER, "--model", str(copy), "--port", str(theirs)]
-        with running([program, *flags], mine) as our_url, running(other, theirs) as their_url:
-            ways = {"dflash serve": (our_url, "bundled"), "mlx_lm.server": (their_url, str(copy))}
-            for turn in range(options.repeats + 1):
-                for clients in levels:
-                    prompts = [texts.pop() for _ in range(options.prompts)]
-                    said = {}
-                    for name, (url, model) in ways.items():
-                        try:
-                            seconds, answers = asyncio.run(
-                                level(url, model, prompts, clients, options.max_tokens)
-                            )
-                        except httpx.TransportError:
-                            sys.exit(f"{name} ended at {clients} clients: leave --levels below it")
-                        said[name] = [answer.text for answer in answers]
-                        if turn:  # the first turn warms up
-                            rates[name][clients].append(sum(a.tokens for a in answers) / seconds)
-                            firsts[name][clients] += [a.first for a in answers if a.first]
-                    differ = sum(a != b for a, b in zip(*said.values(), strict=True))
-                    if differ:
-                        print(f"{differ} of {len(prompts)} texts differ at {clients}", flush=True)
-                print(f"turn {turn} of {options.repeats}", flush=True)
-    show(rates, firsts)
-    if options.plot:
-        plot(rates, options.plot)
+    with tempfile.TemporaryDirectory() as name:
+        if options.levels:
+            found = measure(options, Path(name))
+            show(found)
+            if options.plot:
+                plot(found, options.plot)
+        if options.long:
+            measure_long(options, Path(name))
 
 
 if __name__ == "__main__":

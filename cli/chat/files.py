@@ -1,0 +1,89 @@
+"""Files in a chat's prompts: `@path` in the text, and `/read` before it.
+
+Knows where names of files stand in a text, and shows what is attached before it is sent.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from glob import glob, has_magic
+
+from dflash_mlx.errors import UsageError
+
+from ..attachments import Attachments, read_attachments
+from ..terminal.output import format_count
+from .state import ChatState
+
+# At the start of a word; quotes allow spaces in it.
+MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+AFTER_NAME = ".,:;!?)]}'\""
+
+
+def read_files(state: ChatState, argument: str) -> None:
+    """`/read`: the files go with the next prompt."""
+    if argument == "off":
+        state.attached, state.outputs = [], []
+        state.print_line("  no files go with the next prompt", "dim")
+        return
+    if argument:
+        try:
+            names = shlex.split(argument)
+        except ValueError:
+            raise UsageError("a quotation mark is not closed.", hint="close it") from None
+        read_attachments(names)  # what cannot be read is told before it is remembered
+        state.attached = list(dict.fromkeys([*state.attached, *names]))
+    found = all_attached(state)
+    if not found.files:
+        state.print_line("  no files go with the next prompt; /read FILE... adds some")
+        return
+    for file in found.files if len(found.files) <= 8 else ():
+        state.print_line(f"  {file.name}")
+    state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
+
+
+def with_files(state: ChatState, prompt: str) -> str:
+    """The prompt with the files that it mentions, and what waits for it, which it uses up.
+
+    Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
+    """
+    found = all_attached(state, mentioned(prompt))
+    if not found.files:
+        return prompt
+    state.print_line(f"  {described(state, found)}", "dim")
+    state.attached, state.outputs = [], []
+    return f"{prompt}\n\n{found.text}"
+
+
+def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
+    """The outputs of commands, the files of `/read`, and those of these names."""
+    found = read_attachments([*state.attached, *names])
+    return replace(found, files=(*state.outputs, *found.files))
+
+
+def described(state: ChatState, found: Attachments) -> str:
+    """Which files, their size and tokens; UsageError when the context cannot hold them."""
+    dialogue = state.dialogue
+    count = len(dialogue.session.tokens([{"role": "user", "content": found.text}]))
+    if count >= dialogue.context_length:
+        raise UsageError(
+            f"{found.summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
+            hint="take fewer or shorter files",
+        )
+    return f"{found.summary} · {format_count(count, 'token', 'tokens')}"
+
+
+def mentioned(prompt: str) -> list[str]:
+    """The names after an @ that are files, folders or patterns with matches; others are text."""
+    names = []
+    for quoted, word in MENTION.findall(prompt):
+        candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
+        names += [name for name in candidates if name and is_there(name)][:1]
+    return names
+
+
+def is_there(name: str) -> bool:
+    """Whether a name stands for at least one file or folder."""
+    path = os.path.expanduser(name)
+    return os.path.exists(path) or bool(has_magic(path) and glob(path, recursive=True))

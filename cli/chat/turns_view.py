@@ -1,0 +1,51 @@
+"""Shows turns that were said before, as they looked: after a resume, and for `/history`.
+
+Knows turns and how they look, not where they come from.
+"""
+
+from collections.abc import Sequence
+
+from ..terminal.markdown_stream import MarkdownStream
+from ..terminal.output import Output, stderr_columns, strip_control
+from ..terminal.wrapping import excerpt
+from .state import ChatState
+from .transcript import Turn
+
+
+def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = None) -> None:
+    """Print prompts and answers; of more than `max_rows` rows only the last."""
+    out = state.out
+    styled = out.stderr_live and state.dialogue.display.markdown
+    lines: list[str] = []
+    for turn in turns:
+        lines += [*prompt_lines(turn.prompt, out), ""]
+        lines += rendered(turn.answer, out) if styled else strip_control(turn.answer).split("\n")
+        note = {"interrupted": "(stopped)", "length": "(cut)"}.get(turn.finish_reason)
+        lines += [f"  {note}", ""] if note else [""]
+    lines = lines[:-1]
+    if max_rows is not None and len(lines) > max_rows:
+        lines = lines[len(lines) - max_rows + 1 :]
+        state.print_line("  … /history shows all of it", "dim")
+    for line in lines:
+        if styled:
+            state.print_styled(line)
+        else:
+            state.print_line(line)
+
+
+def prompt_lines(prompt: str, out: Output) -> list[str]:
+    """A prompt as it was typed; of a long one the first lines and the last."""
+    lines = [strip_control(line.replace("\t", "    ")) for line in excerpt(prompt.split("\n"))]
+    return [out.ascii_fallback("  " if i else "› ") + line for i, line in enumerate(lines)]
+
+
+def rendered(text: str, out: Output) -> list[str]:
+    """Markdown as lines with escape sequences, of the width of the screen."""
+    from ..terminal.render import Renderer
+
+    stream = MarkdownStream()
+    renderer, width, lines = Renderer(ascii=out.ascii), max(stderr_columns() - 1, 8), []
+    for fragment in [*stream.feed(strip_control(text)), *stream.finish()]:
+        shown = renderer.lines(fragment, width)
+        lines += [""] * (fragment.gap and bool(lines) and bool(shown)) + shown
+    return lines

@@ -1,0 +1,1 @@
+"""`dflash chats`: the saved chats."""

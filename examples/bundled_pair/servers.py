@@ -1,0 +1,159 @@
+"""Servers that run as programs of their own, ours and mlx-lm's, and clients that time streams."""
+
+import asyncio
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dflash_mlx  # noqa: F401  # before MLX, whose matrix products on the CPU it makes fast
+
+# isort: split
+import httpx
+import mlx.core as mx
+
+from dflash_mlx.hub.resolve import bundled
+
+OTHER = (
+    "import dflash_mlx, runpy, sys; sys.argv[0] = 'mlx_lm.server'; "
+    "runpy.run_module('mlx_lm.server', run_name='__main__')"
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request: its tokens, when it began and each piece of its text came, and the text."""
+
+    prompt_tokens: int
+    tokens: int
+    began: float
+    stamps: list[float]
+    text: str
+
+    @property
+    def first(self) -> float:
+        """Seconds to the first text."""
+        return self.stamps[0] - self.began
+
+
+async def ask(
+    http: httpx.AsyncClient, model: str, prompt: str, max_tokens: int, **more: Any
+) -> Answer:
+    """One streamed answer; with `logprobs` tokens that add no text count as pieces, too."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "chat_template_kwargs": {"enable_thinking": False},  # mlx-lm's server thinks unless told
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    stamps: list[float] = more.pop("stamps", [])
+    began, usage, text = time.perf_counter(), {}, ""
+    async with http.stream("POST", "/v1/chat/completions", json=body | more) as answer:
+        answer.raise_for_status()
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            data = json.loads(line[6:])
+            for choice in data["choices"]:
+                delta = choice["delta"]
+                if delta.get("reasoning") or delta.get("content") or choice.get("logprobs"):
+                    stamps.append(time.perf_counter())
+                text += delta.get("content") or ""
+            usage = data.get("usage") or usage
+    counts = usage["prompt_tokens"], usage["completion_tokens"]
+    return Answer(*counts, began, stamps, text.strip())
+
+
+async def level(
+    url: str, model: str, prompts: list[str], clients: int, max_tokens: int
+) -> tuple[float, list[Answer]]:
+    """So many clients share the prompts: the seconds of all, and the answers by prompt."""
+    left = list(enumerate(prompts))
+    found: dict[int, Answer] = {}
+
+    async def client() -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+            while left:
+                number, prompt = left.pop(0)
+                found[number] = await ask(http, model, prompt, max_tokens)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return time.perf_counter() - began, [found[number] for number in range(len(prompts))]
+
+
+@dataclass
+class Program:
+    """A server, begun again where it has ended; its context stops it."""
+
+    command: list[str]
+    port: int
+    model: str
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address; it runs and has answered once."""
+        url = f"http://127.0.0.1:{self.port}"
+        if self.process is None or self.process.poll() is not None:
+            quiet = subprocess.DEVNULL
+            self.process = subprocess.Popen(self.command, stdout=quiet, stderr=quiet)
+            for _ in range(600):
+                with suppress(httpx.HTTPError):
+                    if httpx.get(f"{url}/health", timeout=1).status_code == 200:
+                        break
+                time.sleep(0.1)
+            asyncio.run(level(url, self.model, ["What is 1 plus 2?"], 1, 8))
+        return url
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
+
+
+@contextmanager
+def programs(ours: Sequence[str], target: Path, model: str) -> Iterator[dict[str, Program]]:
+    """Both servers; `ours` are flags beside the port."""
+    mine, theirs = free_port(), free_port()
+    own = [str(Path(sys.executable).parent / "dflash"), "serve", "--port", str(mine)]
+    other = [sys.executable, "-c", OTHER, "--model", str(target), "--port", str(theirs)]
+    found = {
+        "dflash serve": Program([*own, "--cache-ram", "0", *ours], mine, model),
+        "mlx_lm.server": Program(other, theirs, str(target)),
+    }
+    try:
+        yield found
+    finally:
+        for program in found.values():
+            program.stop()
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]
+
+
+def copy_of(which: str, folder: Path, context: int | None = None) -> Path:
+    """The bundled target or drafter with float32 weights, and with what context it claims."""
+    shutil.copytree(bundled(which), folder, dirs_exist_ok=True)
+    weights: Any = mx.load(str(folder / "model.safetensors"))
+    wide = {name: array.astype(mx.float32) for name, array in weights.items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), wide, {"format": "mlx"})
+    if context is not None:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config["max_position_embeddings"] = context
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder

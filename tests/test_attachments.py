@@ -1,0 +1,158 @@
+"""Files in prompts: what is taken, what is refused, how it stands there, `@path` and `/read`."""
+
+import json
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from terminal import ChatTerminal
+
+from dflash_mlx.errors import UsageError
+
+attachments = import_module("dflash_mlx.cli.attachments")
+files = import_module("dflash_mlx.cli.chat.files")
+read, complete = attachments.read_attachments, attachments.complete_path
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with text and other things."""
+    folder = tmp_path / "work"
+    for name, data in {
+        "notes.md": b"some `code`\n\n```py\n1\n```\n",
+        "src/a.py": b"a = 1\n",
+        "src/deep/b.py": b"\xef\xbb\xbfb = 2",
+        "src/picture.png": b"\x89PNG\0\0",
+        "src/latin.txt": b"caf\xe9",
+        "src/.hidden": b"no",
+        "src/__pycache__/a.pyc": b"no",
+        "with space.txt": b"spaced\n",
+        "[odd].txt": b"odd\n",
+    }.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "src/pipe")  # reading it would wait for ever
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_what_is_taken(tree: Path) -> None:
+    """Files, folders and patterns, each file once; what is not text is left out and counted."""
+    found = read(["notes.md", "src", "src/*.py", "[odd].txt"])
+    assert [file.name for file in found.files] == [
+        "notes.md",
+        "src/a.py",
+        "src/deep/b.py",
+        "[odd].txt",
+    ]
+    assert found.left_out == 2
+    assert found.summary == "4 files · 37 bytes · 2 not text, left out"
+    assert [file.name for file in read(["**/*.py"]).files] == ["src/a.py", "src/deep/b.py"]
+    assert read(["src/deep/b.py"]).text == "src/deep/b.py:\n\n```py\nb = 2\n```"
+    assert read([str(tree / "notes.md")]).text.count("````") == 2  # longer than the one inside
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere.md", "No such file"),
+        ("src/picture.png", "it is not text"),
+        ("src/latin.txt", "not UTF-8 text"),
+        ("*.rs", "no file is named '*.rs'"),
+        ("empty", "the folder 'empty' has no files"),
+        ("src/*.png", "none of these files is text"),
+        ("/dev/zero", "more than 2.0 MB"),
+    ],
+)
+def test_what_is_refused(tree: Path, name: str, says: str) -> None:
+    """One sentence each."""
+    with pytest.raises(UsageError, match=says.replace("*", r"\*")):
+        read([name])
+
+
+def test_limits(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files and of bytes, in all."""
+    for limit, value in (("MAX_FILES", 1), ("MAX_BYTES", 8)):
+        with monkeypatch.context() as patch:
+            patch.setattr(attachments, limit, value)
+            with pytest.raises(UsageError, match="'src' is too much"):
+                read(["src"])
+    monkeypatch.setattr(attachments, "MAX_ENTRIES", 3)
+    with pytest.raises(UsageError, match="the folder 'src' has more than 3 files"):
+        read(["src"])
+
+
+def test_mentions(tree: Path) -> None:
+    """Only what is there: addresses, decorators and names of people stay text."""
+    text = 'see @notes.md, (no@notes.md) @nobody, @"with space.txt" and @src/*.py? @ @[odd].txt!'
+    assert files.mentioned(text) == ["notes.md", "with space.txt", "src/*.py", "[odd].txt"]
+
+
+def test_completion_of_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders end with a slash; hidden ones are offered when asked for."""
+    assert complete("s") == ["src/"]
+    shown = ("__pycache__/", "a.py", "deep/", "latin.txt", "picture.png", "pipe")
+    assert complete("src/") == [f"src/{name}" for name in shown]
+    assert complete("src/.") == ["src/.hidden"]
+    assert complete(f"{tree}/no") == [f"{tree}/notes.md"]
+    assert complete("nowhere/") == []
+    monkeypatch.setenv("HOME", str(tree))
+    assert complete("~/no") == ["~/notes.md"]
+
+
+def test_generate_takes_several_files(tree: Path, dflash, ask) -> None:
+    """One is the prompt as it is, as ever; several have names and fences."""
+    both = f"What?\n\n{read(['src/a.py', 'with space.txt']).text}"
+    wanted = ask(both, "--max-tokens", "4")["tokens"]
+    arguments = ["What?", "-f", "src/a.py", "-f", "with space.txt", "--max-tokens", "4"]
+    assert ask(*arguments)["tokens"] == wanted
+    assert (
+        ask("-f", "src/a.py", "--max-tokens", "4")["usage"]
+        == ask("a = 1", "--max-tokens", "4")["usage"]
+    )
+    refused = dflash("What?", "-f", "src/a.py", "-f", "src/picture.png")
+    assert (refused.exit_code, "it is not text" in refused.stderr) == (2, True)
+
+
+@pytest.fixture
+def chat(tree: Path, tmp_path: Path) -> Iterator[ChatTerminal]:
+    """A chat in that folder."""
+    terminal = ChatTerminal(tmp_path)
+    terminal.answers(says="Fine.\n")
+    terminal.prompted()
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+def test_files_in_a_chat(chat: ChatTerminal, tmp_path: Path, size: tuple[int, int]) -> None:
+    """Tab finds them, size and tokens are told before the answer, and the model gets their text."""
+    chat.resize(*size)
+    chat.send("Read @not\t")
+    chat.prompted("Read @notes.md")
+    chat.send(" and @nobody\r")
+    chat.wait_for(r"  notes\.md · 24 bytes · \d+ tokens\s+Fine\.")
+    chat.prompted()
+    chat.send("/read sr\t")
+    chat.prompted("/read src/")
+    chat.send("\r")
+    chat.wait_for(r"src/a\.py\s+src/deep/b\.py\s+2\s+files\s·\s10\s+bytes\s·\s2\s+not\s+text")
+    chat.prompted()
+    chat.command("/read nowhere", "No such file")
+    chat.ask("And these?")
+    chat.ask("No files.")
+    (tmp_path / "work/long.txt").write_text("many words " * 3000)
+    chat.command("See @long.txt", r"(?s)are [\d,]+\s+tokens;\s+the\s+context\s+holds\s+2,048")
+    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
+    prompts = [turn["prompt"] for turn in json.loads(file.read_text())["turns"]]
+    assert prompts == [
+        f"Read @notes.md and @nobody\n\n{read(['notes.md']).text}",
+        f"And these?\n\n{read(['src/']).text}",
+        "No files.",
+    ]
+    assert max(map(len, chat.screen_text().splitlines()[-size[1] :])) <= size[0]

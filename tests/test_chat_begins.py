@@ -1,0 +1,99 @@
+"""How a chat begins: with a first prompt, with standard input, or where the last one ended."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from terminal import SLOWED, ChatTerminal, Terminal, environment
+
+from dflash_mlx.errors import UsageError
+
+start = import_module("dflash_mlx.cli.chat.start")
+transcript = import_module("dflash_mlx.cli.chat.transcript")
+Chat, Turn = transcript.Chat, transcript.Turn
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "name", "prompt"),
+    [
+        ([], {}, None, ""),
+        (["a prompt"], {}, None, "a prompt"),
+        ([], {"resume": True}, "last", ""),
+        (["first"], {"resume": True}, "first", ""),
+        (["first", "and on"], {"resume": True}, "first", "and on"),
+        (["first"], {"latest": True}, "last", "first"),
+    ],
+)
+def test_what_the_words_are(
+    words: list[str],
+    flags: dict[str, bool],
+    name: str | None,
+    prompt: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """--resume takes a name first; everything else is one prompt."""
+    monkeypatch.setattr(sys, "stdin", None)
+    for saved in ("first", "last"):
+        transcript.save(saved, Chat((Turn("hi", "ho"),)))
+    flags = {"resume": False, "latest": False, "piped": False} | flags
+    assert start.read_beginning(words, **flags) == start.Beginning(name, prompt)
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"), [(["two", "words"], {}), ([], {"resume": True, "latest": True})]
+)
+def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None:
+    """A prompt without quotes, two chats at once."""
+    flags = {"resume": False, "latest": False, "piped": False} | flags
+    with pytest.raises(UsageError):
+        start.read_beginning(words, **flags)
+
+
+@pytest.fixture
+def piped(tmp_path: Path) -> Iterator[Terminal]:
+    """A chat whose standard input is a pipe, in a terminal."""
+    (tmp_path / "slowed.json").write_text(json.dumps({"says": "Fine.\n"}))
+    chat = f"{shlex.quote(sys.executable)} -P {shlex.quote(str(SLOWED))} chat --demo"
+    program = f"printf '/help me\\nwith this\\n' | {chat} 'A question:'"
+    terminal = Terminal(["sh", "-c", program], environment(tmp_path))
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.slow
+def test_a_pipe_and_then_the_terminal(piped: Terminal, tmp_path: Path) -> None:
+    """The text is the first prompt, after the argument; the chat goes on, and is saved."""
+    piped.wait_for(r"› A question:\s+/help me\s+with this\s+Fine\.[\s\S]*prompt \d+ new")
+    piped.prompted()
+    piped.send("/temp\r")
+    piped.wait_for("temp 0")
+    piped.prompted()
+    piped.send("more\r")
+    piped.wait_for(r"prompt \d+ new")
+    piped.prompted()
+    piped.send("\x04")
+    piped.leaves(0)
+    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
+    turns = json.loads(file.read_text())["turns"]
+    assert [turn["prompt"] for turn in turns] == ["A question:\n\n/help me\nwith this", "more"]
+
+
+@pytest.mark.slow
+def test_a_first_prompt_and_going_on(tmp_path: Path) -> None:
+    """`dflash chat "prompt"`, then `-c "another"`: the same chat."""
+    for words in (["one"], ["-c", "two"]):
+        chat = ChatTerminal(tmp_path, *words, columns=40, rows=12)
+        try:
+            chat.answers(says="Fine.\n")
+            chat.wait_for(rf"› {words[-1]}\s+Fine\.[\s\S]*prompt \d+ new")
+            chat.prompted()
+            chat.send("\x04")
+            chat.leaves(0)
+        finally:
+            chat.close()
+    (file,) = (tmp_path / "data/dflash/chats").glob("*.json")
+    assert [t["prompt"] for t in json.loads(file.read_text())["turns"]] == ["one", "two"]

@@ -1,0 +1,153 @@
+"""A small language model as drafter: classic speculative decoding, exact in every mode."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from test_engine import alone, request_of, together
+
+from dflash_mlx.draft_model.draft_model import ModelBlock, ModelCache, ModelDrafter
+from dflash_mlx.engine import Engine
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.session import Session
+from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.types import SamplingParams
+
+PROMPTS = ("What is 7 plus 5?", "I want to fix a flat tyre. What should I do?")
+
+
+def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):
+    """A random small model."""
+    reader = tiny.make_target(family, **changes)
+    return ModelDrafter(reader, vocab_size or reader.vocab_size)
+
+
+def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
+    """The greedy drafts after an anchor."""
+    return np.array(ModelBlock(cache, anchor, count).greedy().tokens).tolist()
+
+
+def fresh_chain(source: ModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
+    """What a cache that has read nothing else drafts."""
+    cache = source.make_cache()
+    cache.absorb(mx.zeros((1, len(tokens), 0)), tokens)
+    return drafts_of(cache, anchor, count)
+
+
+def check_cache(source: ModelDrafter) -> None:
+    """Random rounds: kept drafts, others, plain steps, cuts and copies, against a fresh cache."""
+    dice = random.Random(4)
+    cache, tokens = source.make_cache(), [5, 9, 3]
+    cache.absorb(mx.zeros((1, 3, 0)), tokens)
+    for _ in range(30):
+        anchor = dice.randrange(source.vocab_size)
+        found = drafts_of(cache, anchor, 4)
+        assert found == fresh_chain(source, tokens, anchor, 4)
+        kept = found[: dice.randrange(5)]
+        if kept and dice.random() < 0.3:  # a grammar or a tree had another token there
+            kept[-1] = dice.randrange(source.vocab_size)
+        cache.absorb(mx.zeros((1, len(kept) + 1, 0)), [anchor, *kept])
+        tokens += [anchor, *kept]
+        assert cache.offset == len(tokens)
+        what = dice.random()
+        if what < 0.2:
+            tokens = tokens[: dice.randrange(2, len(tokens))]
+            cache.rewind(len(tokens))
+        elif what < 0.4:
+            cache = cache.fork()
+        elif what < 0.6:
+            parts = cache.copy_rows(0, len(tokens))
+            cache = source.make_cache()
+            cache.extend([parts])
+            assert cache.offset == len(tokens)
+
+
+def test_what_was_drafted_is_not_read_again_and_nothing_is_lost() -> None:
+    """At every round the drafts are those of a cache that has read just what was committed."""
+    check_cache(drafter_of())
+
+
+def test_rows_of_drafts_that_were_not_kept_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that keeps all that it drafted drafts something else."""
+    honest = ModelCache.absorb
+
+    def absorb(self: ModelCache, taps: mx.array, tokens: Any = ()) -> None:
+        if self._drafted is not None:
+            tokens = np.array(self._drafted).tolist()[: len(tokens)]
+        honest(self, taps, tokens)
+
+    monkeypatch.setattr(ModelCache, "absorb", absorb)
+    with pytest.raises(AssertionError):
+        check_cache(drafter_of())
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gemma4", "gpt_oss"])
+def test_answers_are_those_of_plain_decoding(family: str) -> None:
+    """For targets with every kind of cache; sequences join and leave."""
+    target = tiny.make_target(family)
+    engine = Engine(target, drafter_of(vocab_size=target.vocab_size))
+    engine.chunk = 7
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_another_number_of_rows_in_the_vocabulary() -> None:
+    """Tables are padded to other sizes: what one of the two lacks is never drafted."""
+    for size in (40, 400):
+        block = ModelBlock(drafter_of(vocab_size=size).make_cache(), 3, 4)
+        shaper = Shaper(SamplingParams(temperature=1.0), size)
+        draft = block.sample(shaper, mx.random.key(1), [])
+        assert draft.probabilities is not None
+        assert draft.probabilities.shape == (4, size)
+        assert int(draft.tokens.max()) < size
+
+
+@pytest.fixture(scope="module")
+def doubled() -> Pair:
+    """The bundled target, which drafts for itself."""
+    return load(None, str(bundled("target")), cache_ram=0)
+
+
+def test_a_model_that_is_always_right(doubled: Pair) -> None:
+    """Every draft is kept, in every mode and by every rule; by rejection because p is q."""
+    for prompt in PROMPTS:
+        for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=3)):
+            wanted: list[int] = []
+            for mode in ("baseline", "dflash", "ddtree", "auto"):
+                session = Session(doubled, mode=mode, shares=False)
+                blocks = list(session.stream(prompt, sampling=sampling, max_tokens=40))
+                tokens = [token for block in blocks for token in block.tokens]
+                wanted = wanted or tokens
+                assert tokens == wanted, mode
+                if mode == "dflash":
+                    assert all(b.accepted in (b.drafted, len(b.tokens)) for b in blocks[1:])
+        for rule in ("token", "block"):
+            session = Session(doubled, mode="dflash", shares=False)
+            sampling = SamplingParams(temperature=1.0, seed=3)
+            blocks = list(session.stream(prompt, sampling=sampling, max_tokens=40, accept=rule))
+            assert all(b.accepted in (b.drafted, len(b.tokens)) for b in blocks[1:]), rule
+
+
+def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
+    """By its folder, or to a loaded target; one with other tokens is refused."""
+    assert isinstance(doubled.drafter, ModelDrafter)
+    other = with_drafter(doubled)
+    assert not isinstance(other.drafter, ModelDrafter)
+    again = with_drafter(other, str(bundled("target")), draft_bits=4)
+    assert isinstance(again.drafter, ModelDrafter)
+    session = Session(again, mode="dflash", shares=False)
+    assert [b for b in session.stream(PROMPTS[0], max_tokens=20) if b.tokens]
+    target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
+    with pytest.raises(DFlashError, match="has other tokens than"):
+        with_drafter(other, str(target))
+    with pytest.raises(UsageError, match="says nothing to drafts that are copied"):
+        load(None, "lookup", draft_bits=8)
