@@ -53,7 +53,7 @@ class Auto:
         self._costs, self._drift, self._measured = costs, Drift(), cache(costs.verify)
 
     def new_belief(self, *, copied: bool = False) -> Belief:
-        """As `Policy`. The drafts of a new text do not live on what was gained in others.
+        """As `Policy`. Its drafts do not live on what was gained in other texts.
 
         It may also be better than they were: where drafts were ever kept no wait goes on.
         """

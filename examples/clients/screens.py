@@ -224,7 +224,7 @@ def main() -> None:
                     window.type(line, "$" if line in ("clear", AIDER[0], "/exit") else "ask>")
                 window.draw(HERE / "aider.svg", "aider")
             if "opencode" in options.screens:
-                settings = json.dumps(OPENCODE_SETTINGS, indent=2)
+                settings = json.dumps(OPENCODE_SETTINGS, indent=2) + "\n"
                 (folder / "opencode.json").write_text(settings, encoding="utf-8")
                 for line in ("clear", *OPENCODE):
                     window.type(line)
