@@ -105,7 +105,7 @@ def prepare_libraries(*, offline: bool) -> None:
 
 
 def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair":
-    """Add the drafter of the options, or the known one, to the loaded target.
+    """Give the loaded target the drafter of the options, the known one, or none.
 
     Refuses a pair that does not fit the memory, unless --force.
     """
@@ -114,7 +114,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
         from dflash_mlx.hub import resolve
         from dflash_mlx.pair import names_with, with_drafter
 
-        names = names_with(pair, model_options.draft)
+        names = names_with(pair, model_options.draft, no_draft=model_options.no_draft)
         folder = None
         if names.draft is not None:
             folder = resolve.fetch(names.draft, download_progress(spinner, label))
@@ -124,6 +124,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             pair,
             model_options.draft,
             draft_bits=model_options.draft_bits,
+            no_draft=model_options.no_draft,
             on_download=download_progress(spinner, label),
             on_kernels=kernel_progress(spinner),
         )

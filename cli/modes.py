@@ -85,8 +85,10 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
 
 
 def check_block(pair: "Pair", block_size: int | None) -> None:
-    """UsageError for a block that is longer than those the drafter was trained for."""
-    own = block_size if pair.drafter is None else pair.drafter.config.block_size
+    """UsageError for a block that is longer than those a DFlash drafter was trained for."""
+    from dflash_mlx.drafter.drafter import Drafter
+
+    own = pair.drafter.block_size if isinstance(pair.drafter, Drafter) else None
     if block_size is not None and own is not None and block_size > own:
         raise UsageError(
             f"a block cannot have {block_size} tokens: this drafter's have {own}.",

@@ -154,16 +154,17 @@ def with_drafter(
     draft: str | Path | None = None,
     *,
     draft_bits: int | None = None,
+    no_draft: bool = False,
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
 ) -> Pair:
-    """The same loaded target with another drafter, or with its known one; raises as `load`.
+    """The same loaded target with another drafter, its known one, or none; raises as `load`.
 
     Sessions of the old pair cannot be used any more: the target's layers are tapped anew. Whatever
     it raises, they go on as before.
     """
     check_bits(draft_bits)
-    names = names_with(pair, draft)
+    names = names_with(pair, draft, no_draft=no_draft)
     path = None if names.draft is None else resolve.fetch(names.draft, on_download)
     check_bits_of(names, draft_bits)
     if path is not None:
@@ -200,7 +201,7 @@ def check_bits_of(names: resolve.Names, draft_bits: int | None) -> None:
         )
 
 
-def names_with(pair: Pair, draft: str | Path | None) -> resolve.Names:
-    """The names of a loaded target and of another drafter for it, or of its known one."""
+def names_with(pair: Pair, draft: str | Path | None, *, no_draft: bool = False) -> resolve.Names:
+    """The names of a loaded target and of another drafter for it, its known one, or none."""
     bundled = pair.target_name == resolve.BUNDLED
-    return resolve.pair_names(None if bundled else pair.target_name, draft)
+    return resolve.pair_names(None if bundled else pair.target_name, draft, no_draft=no_draft)

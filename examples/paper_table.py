@@ -12,6 +12,10 @@ Stopped with Ctrl-C, the same command goes on. The same in one command, with qua
 
     dflash bench gsm8k math500 aime25 humaneval mbpp livecodebench mt-bench -m Qwen/Qwen3-4B \
         --max-tokens 2048 --repeats 1 --limit 16 --out qwen3-4b.jsonl --plot qwen3-4b.png
+
+The papers' comparison with other drafts is that command with `--drafts`:
+
+    --drafts dflash,model:Qwen/Qwen3-0.6B,lookup,none
 """
 
 import argparse

@@ -74,7 +74,6 @@ BAD = [
     (["generate", "x", "-m", "no-such-model"], 1, "there is no folder 'no-such-model'"),
     (["generate", "x", "-m", "./none", "--no-draft"], 1, "there is no folder './none'."),
     (["generate", "x", "-m", PAIR[3], "-d", PAIR[3]], 1, "not a model that can answer by itself."),
-    (["generate", "x", "-m", PAIR[1], "-d", PAIR[1]], 1, "not supported."),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import tiny
 from test_engine import alone, request_of, together
 
-from dflash_mlx.draft_model.draft_model import ModelBlock, ModelCache, ModelDrafter
+from dflash_mlx.bench.curve import measure
+from dflash_mlx.draft_model.draft_model import BLOCK, ModelBlock, ModelCache, ModelDrafter
 from dflash_mlx.engine import Engine
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
@@ -135,6 +137,15 @@ def test_a_model_that_is_always_right(doubled: Pair) -> None:
             sampling = SamplingParams(temperature=1.0, seed=3)
             blocks = list(session.stream(prompt, sampling=sampling, max_tokens=40, accept=rule))
             assert all(b.accepted in (b.drafted, len(b.tokens)) for b in blocks[1:]), rule
+
+
+def test_it_is_looked_at_like_a_drafter(doubled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config is no drafter's: any block size suits it, and `dflash bench` times its drafts."""
+    import_module("dflash_mlx.cli.modes").check_block(doubled, 64)
+    monkeypatch.setattr("dflash_mlx.bench.curve.PASSES", 1)
+    found = measure(doubled, 20).draft
+    assert found is not None
+    assert found[0] == BLOCK
 
 
 def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:

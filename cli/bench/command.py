@@ -20,17 +20,17 @@ from ..loading import bundled_note, load_pair, prepare_libraries
 from ..model_names import with_known_target
 from ..modes import resolve_draft
 from ..options import DisplayOptions, ModelOptions, PromptOptions, option, option_groups
-from ..terminal.interrupt import Interrupt
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from ..thinking import resolve_thinking
+from .drafts import drafts_json, measure_sources, options_of_target, show_drafts
 from .forecast import show_forecast
-from .progress import BenchProgress
+from .pictures import draw_pictures
 from .report import bench_json, show_report
+from .run import run_schedule
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
-    from dflash_mlx.bench import Question, Results, Schedule
+    from dflash_mlx.bench import Question
 
 DEFAULT_LIMIT, DEFAULT_REPEATS, DEFAULT_MAX_TOKENS = 8, 2, 256
 EXIT_DIFFERENT = 3
@@ -59,6 +59,14 @@ def bench(
     modes: Annotated[
         str | None,
         option("--modes", metavar="A,B", help="Modes, also with a width: dflash:8. [all]"),
+    ] = None,
+    drafts: Annotated[
+        str | None,
+        option(
+            "--drafts",
+            metavar="A,B",
+            help="Sources of drafts in place of modes: dflash, dflash:ID, model:ID, lookup, none.",
+        ),
     ] = None,
     temps: Annotated[
         str, option("--temps", metavar="T,T", help="Temperatures, with commas between.")
@@ -125,16 +133,25 @@ def bench(
     """Measure speed and sameness of the modes on many prompts.
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
+
+    With --drafts one source of drafts runs after another, in chains of its own length, each in turn
+    with plain decoding: a ratio is from the same minutes, the rates of two sources are not. Answers
+    above temperature 0 are compared, too; --out writes a file for each source.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     model_options = with_known_target(resolve_draft(ctx, model_options), out)
+    if drafts is not None:
+        model_options = options_of_target(ctx, model_options, modes, forecast)
     prepare_libraries(offline=model_options.offline)
     if forecast is not None:
         show_forecast(forecast, tau, model_options, out, json=json)
         return
     from dflash_mlx import bench as engine
 
+    sources = () if drafts is None else engine.parse_sources(drafts)
     names = ["baseline"] if model_options.no_draft else engine.default_modes()
+    if any(not source.no_draft for source in sources):
+        names = ["baseline", "dflash"]
     if not modes and model_options.accept != "match" and "ddtree" in names:
         names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")
@@ -148,8 +165,11 @@ def bench(
         accept=model_options.accept,
         cooldown=cooldown,
     )
+    samples = bool(sources) and schedule.accept == "match"
     if check and not (
-        schedule.has_baseline and 0 in schedule.temperatures and len(schedule.modes) > 1
+        schedule.has_baseline
+        and (samples or 0 in schedule.temperatures)
+        and len(schedule.modes) > 1
     ):
         raise UsageError(
             "--check needs the mode baseline, another one, and temperature 0.",
@@ -173,23 +193,37 @@ def bench(
     )
     think = False if switch_off else prompt_options.think
     schedule = replace(schedule, think=think, effort=prompt_options.effort)
-    engine.check(pair, schedule, questions)
-    with engine.Results(engine.facts_of(pair, schedule), results_path) as results:
-        finished = run_schedule(pair, schedule, questions, results, out)
-        records = results.of(schedule, questions)
-        differences = [
-            engine.with_gap(difference, pair, questions, results.records, schedule)
-            for difference in engine.find_differences(records)
-        ]
-    rows = engine.summarise(records)
+    if sources:
+        found = measure_sources(
+            sources, pair, schedule, questions, model_options, results_path, out
+        )
+        results, finished = found[0].results, found[-1].finished
+        records = [record for each in found for record in each.records]
+        differences = [one for each in found for one in each.differences]
+        rows = [row for each in found for row in each.rows]
+    else:
+        engine.check(pair, schedule, questions)
+        with engine.Results(engine.facts_of(pair, schedule), results_path) as results:
+            finished = run_schedule(pair, schedule, questions, results, out)
+            records = results.of(schedule, questions)
+            differences = [
+                engine.with_gap(difference, pair, questions, results.records, schedule)
+                for difference in engine.find_differences(records)
+            ]
+        found, rows = [], engine.summarise(records)
     if json:
-        document = bench_json(results, schedule, records, rows, differences, finished)
+        document = (
+            drafts_json(found)
+            if found
+            else bench_json(results, schedule, records, rows, differences, finished)
+        )
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+    elif found and records:
+        show_drafts(found, questions, out, pair.target.tokenizer)
     elif records:
         show_report(results, schedule, questions, rows, differences, out, pair.target.tokenizer)
     if plot is not None and rows:
-        for file in engine.draw(plot, rows, results.curve, plot_caption(results)):
-            out.note(f"drawn: {file}")
+        draw_pictures(plot, rows, results, out)
     if not finished:
         advice = (
             "the same command goes on from here"
@@ -219,38 +253,3 @@ def collect_questions(suites: list[str], prompts: Path | None, limit: int) -> li
         from_file = engine.read_questions(prompts, prompts.name)
         questions += from_file[: limit or len(from_file)]
     return questions
-
-
-def run_schedule(
-    pair: "Pair", schedule: "Schedule", questions: list["Question"], results: "Results", out: Output
-) -> bool:
-    """Answer what is not answered yet; False after Ctrl-C."""
-    from dflash_mlx import bench as engine
-
-    total = len(schedule.keys(questions))
-    with Interrupt() as interrupt, BenchProgress(out, total) as progress:
-        try:
-            progress.show(len(results.of(schedule, questions)))
-            for record in engine.run(pair, questions, schedule, results.records, interrupt.check):
-                results.keep(record)
-                progress.show(len(results.of(schedule, questions)), record)
-            if results.curve is None:
-                depths = [turn.prompt_tokens for r in results.records.values() for turn in r.turns]
-                depth = sorted(depths)[len(depths) // 2]
-                results.keep_curve(engine.measure(pair, depth, interrupt.check))
-        except KeyboardInterrupt:
-            return False
-    return True
-
-
-def plot_caption(results: "Results") -> str:
-    """The models, machine and versions of a plot."""
-    pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
-    return " · ".join(
-        (
-            f"{pair['target']} ({pair['dtype']})",
-            f"{machine['chip']}, {machine['cores']} cores",
-            f"mlx {versions['mlx']}",
-            f"dflash {versions['dflash']}",
-        )
-    )

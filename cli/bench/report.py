@@ -231,13 +231,18 @@ def header_lines(
     ]
 
 
-def output_lines(rows: list["Row"], differences: list["Difference"], tokenizer: Any) -> list[str]:
-    """How many greedy answers equal plain decoding's, and where the others differ."""
+def output_lines(
+    rows: list["Row"],
+    differences: list["Difference"],
+    tokenizer: Any,
+    what: str = "greedy answers",
+) -> list[str]:
+    """How many answers equal plain decoding's, and where the others differ."""
     parts = [row for row in rows if row.suite == "all"] or rows
     total, identical = sum(row.compared for row in parts), sum(row.identical for row in parts)
     if not total:
         return ["output   not compared: that needs baseline and temperature 0"]
-    lines = [f"output   identical to baseline in {identical:,} of {total:,} greedy answers"]
+    lines = [f"output   identical to baseline in {identical:,} of {total:,} {what}"]
     for difference in differences[:MAX_DIFFERENCES]:
         key = difference.key
         said, wanted = (

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .results import Results
     from .runner import check, run
     from .schedule import Schedule, parse_temperatures
+    from .sources import Source, parse_sources
     from .suites import questions_of, suite_names
     from .summary import Row, Spread, summarise
 
@@ -42,6 +43,7 @@ __all__ = [
     "Results",
     "Row",
     "Schedule",
+    "Source",
     "Spread",
     "Variant",
     "check",
@@ -52,6 +54,7 @@ __all__ = [
     "find_differences",
     "measure",
     "parse_modes",
+    "parse_sources",
     "parse_temperatures",
     "questions_of",
     "read_questions",
@@ -71,6 +74,7 @@ _HOMES = {
     "record": ("Record",),
     "results": ("Results",),
     "runner": ("check", "run"),
+    "sources": ("Source", "parse_sources"),
     "suites": ("questions_of", "suite_names"),
     "summary": ("Row", "Spread", "summarise"),
 }

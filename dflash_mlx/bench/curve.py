@@ -68,8 +68,10 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     }
     block, cache = 0, sequence.draft_cache
     if drafter is not None and cache is not None:
-        block = drafter.config.block_size
-        works[-block] = lambda: mx.eval(cache.block(values[0], block).greedy().tokens)
+        block = drafter.block_size
+        works[-block] = lambda: mx.eval(
+            drafter.draft([cache], values[:1], block)[0].greedy().tokens
+        )
     seconds = timed(works, check)
     verify = tuple((rows, seconds[rows]) for rows in ROWS)
     return Curve(depth, verify, (block, seconds[-block]) if block else None)

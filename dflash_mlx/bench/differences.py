@@ -1,5 +1,8 @@
-"""Where an answer at temperature 0 left the words of plain decoding, and how near the target was to
-saying the same: the gap between its two best logits there.
+"""Where an answer left the words of plain decoding, and how near the target was to saying the same:
+the gap between its two best logits there.
+
+Answers at temperature 0; with `samples` those above it, too, which are plain decoding's by the rule
+match and a seed.
 
 A gap of rounding size means a tie that 16 bits broke the other way; a wide one means a fault. Knows
 records, and the target for the gap.
@@ -50,9 +53,9 @@ def first_difference(wanted: Sequence[int], said: Sequence[int]) -> int | None:
     return None if len(wanted) == len(said) else min(len(wanted), len(said))
 
 
-def compared(records: Iterable[Record]) -> list[tuple[Record, Record]]:
-    """Greedy answers, each with the plain one to the same question in the same repeat."""
-    by_key = {record.key: record for record in records if record.key.temperature == 0}
+def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[Record, Record]]:
+    """Answers, each with the plain one to the same question in the same repeat."""
+    by_key = {r.key: r for r in records if samples or r.key.temperature == 0}
     return [
         (plain, record)
         for key, record in by_key.items()
@@ -72,9 +75,10 @@ def differs(plain: Record, record: Record) -> Difference | None:
     return None
 
 
-def find_differences(records: Iterable[Record]) -> list[Difference]:
-    """Every greedy answer that is not the plain one."""
-    return [found for pair in compared(records) if (found := differs(*pair)) is not None]
+def find_differences(records: Iterable[Record], *, samples: bool = False) -> list[Difference]:
+    """Every compared answer that is not the plain one."""
+    pairs = compared(records, samples=samples)
+    return [found for pair in pairs if (found := differs(*pair)) is not None]
 
 
 def with_gap(

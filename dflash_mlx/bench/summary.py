@@ -34,8 +34,9 @@ class Row:
     tokens per second. first_token: seconds. speedup: over questions, each the median of repeats and
     turns. tau: over answers. mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio
     of the mean seconds per token. acceptance_rate: accepted / drafted. by_position: accepted drafts
-    in position 1, 2, ... per verify. rounds: the passes by rows. identical: number of greedy
-    answers equal to plain decoding, out of `compared`. peak_bytes: the maximum over answers.
+    in position 1, 2, ... per verify. rounds: the passes by rows. identical: number of answers (the
+    greedy ones, unless samples count) equal to plain decoding, out of `compared`. peak_bytes: the
+    maximum over answers.
     """
 
     suite: str
@@ -73,36 +74,41 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(*quantiles(known, n=4, method="inclusive"))
 
 
-def summarise(records: Sequence[Record]) -> list[Row]:
-    """The rows of each task, then those of all tasks together if there are several."""
+def summarise(records: Sequence[Record], *, samples: bool = False) -> list[Row]:
+    """The rows of each task, then those of all tasks together if there are several.
+
+    With `samples` answers above temperature 0 are held against plain decoding's, too.
+    """
     tasks = list(dict.fromkeys((record.key.suite, record.task) for record in records))
     rows = []
     for suite, task in tasks:
         part = [r for r in records if (r.key.suite, r.task) == (suite, task)]
-        rows += rows_of(part, suite, task)
-    return rows + (rows_of(records, ALL, ALL) if len(tasks) > 1 else [])
+        rows += rows_of(part, suite, task, samples)
+    return rows + (rows_of(records, ALL, ALL, samples) if len(tasks) > 1 else [])
 
 
-def rows_of(records: Sequence[Record], suite: str, task: str) -> list[Row]:
+def rows_of(records: Sequence[Record], suite: str, task: str, samples: bool) -> list[Row]:
     """One row for each temperature and mode; plain decoding comes first."""
     groups: dict[tuple[float, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.key.temperature, record.key.mode].append(record)
     by_key = {record.key: record for record in records}
     return [
-        row_of(groups[place], by_key, suite, task)
+        row_of(groups[place], by_key, suite, task, samples)
         for place in sorted(groups, key=lambda place: (place[0], place[1] != BASELINE))
     ]
 
 
-def row_of(records: Sequence[Record], by_key: dict[Key, Record], suite: str, task: str) -> Row:
+def row_of(
+    records: Sequence[Record], by_key: dict[Key, Record], suite: str, task: str, samples: bool
+) -> Row:
     """The row of records with one mode and temperature."""
     turns = [turn for record in records for turn in record.turns]
     plain = {r.key: by_key.get(replace(r.key, mode=BASELINE)) for r in records}
     pairs = (
         []
         if records[0].key.mode == BASELINE
-        else compared([*records, *filter(None, plain.values())])
+        else compared([*records, *filter(None, plain.values())], samples=samples)
     )
     drafted, verifies = sum(t.drafted for t in turns), sum(t.verifies for t in turns)
     taus = [turn.acceptance_length for turn in turns]
