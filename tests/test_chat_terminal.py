@@ -449,6 +449,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/think", "thinking "),
         ("/stats", "drafts accepted"),
         ("/read off", "no files go"),
+        ("/preset", "no presets"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
         ("/save mine", r"saved in\s[^›]*mine\.json"),
