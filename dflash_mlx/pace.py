@@ -4,7 +4,7 @@ Numbers only; does not know sequences.
 """
 
 STALL = 0.1  # seconds that others may wait for a round that reads
-LEAST, MOST = 32, 2048  # tokens a round
+LEAST, MOST = 8, 2048  # tokens a round
 FIRST = 256  # before anything was measured
 
 
