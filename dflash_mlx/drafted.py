@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from .policy.belief import Confidence
-from .speculation.drafts import Continuing, Draft, DraftBlock
+from .speculation.drafts import Draft, DraftBlock, PendingRankings
 from .speculation.tree import best_first
 from .structure.constraint import Constraint
 from .types import Plan
@@ -30,7 +30,7 @@ class Drafted:
     chain: Draft
     stops: frozenset[int]
     constraint: Constraint | None = None
-    top: Continuing | None = None
+    top: PendingRankings | None = None
     confidence: Callable[[], np.ndarray] | None = None
 
     def begin(self) -> None:

@@ -107,7 +107,7 @@ class TopTokens:
         return Candidates(np.array(self.tokens), np.array(self.scores), np.array(self.totals))
 
 
-class Continuing(Protocol):
+class PendingRankings(Protocol):
     """What may follow an anchor, on its way to the host."""
 
     def begin(self) -> None:
@@ -137,7 +137,7 @@ class DraftBlock(Protocol):
         """
         ...
 
-    def top_tokens(self, count: int) -> Continuing:
+    def top_tokens(self, count: int) -> PendingRankings:
         """At least the `count` likeliest tokens of each position, or all there are."""
         ...
 
