@@ -14,13 +14,18 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
+    from dflash_mlx.tools.call import Call
+    from dflash_mlx.tools.call_splitter import CallSplitter
 
 INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
 class Answer:
-    """One answer of a session; `finish_reason` is stop, length or interrupted."""
+    """One answer of a session; `finish_reason` is stop, length or interrupted.
+
+    `calls` of tools are not in its text.
+    """
 
     stats: "Stats"
     tokens: list[int] = field(default_factory=list)
@@ -28,6 +33,7 @@ class Answer:
     thinking: str = ""
     finish_reason: str = INTERRUPTED
     first_token_seconds: float = 0.0
+    calls: tuple["Call", ...] = ()
 
     def add(self, block: "Block") -> "Block":
         """Append a block. Drops the empty lines that chat templates put around thinking."""
@@ -46,6 +52,7 @@ def answer_prompt(
     interrupt: Interrupt,
     *,
     keep: Callable[[Answer], None] = lambda answer: None,
+    splitter: "CallSplitter | None" = None,
     **options: Any,
 ) -> Answer:
     """Stream an answer into a view and return it; `options` are those of `Session.stream`.
@@ -53,7 +60,7 @@ def answer_prompt(
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
     or the terminal is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred
-    while `keep` runs.
+    while `keep` runs. `splitter` takes calls of tools out of the text.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -71,6 +78,9 @@ def answer_prompt(
                 for block in blocks:
                     if not result.tokens:
                         result.first_token_seconds = time.perf_counter() - started_at
+                    if splitter is not None:
+                        block = splitter.split(block)
+                        result.calls = splitter.calls
                     block = result.add(block)
                     view.block(block, result.stats)
                     if block.finish_reason:

@@ -17,7 +17,7 @@ from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .chat.chat_file import ChatFile
 from .chat.messages import chat_messages, with_turn
 from .chat.start import latest_chat_name, with_saved_pair
-from .chat.transcript import Chat
+from .chat.turn import Chat
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
 from .json_report import answer_report
 from .kernel_notes import kernel_warnings

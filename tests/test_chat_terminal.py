@@ -450,6 +450,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/stats", "drafts accepted"),
         ("/read off", "no files go"),
         ("/preset", "no presets"),
+        ("/mcp", "no MCP servers"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
         ("/save mine", r"saved in\s[^›]*mine\.json"),

@@ -111,6 +111,7 @@ def test_rounds_until_there_is_an_answer() -> None:
     for number, (messages, _) in enumerate(asked.prompts):
         assert messages == found.messages[: (1, 4, 6)[number]]
     assert found.stats[1].cached_tokens > asked.prompts[0][1].__len__()
+    assert all(stats.accepted for stats in found.stats)
     # A chat that goes on is numbered on.
     assert step_messages(found.steps[:1], found.messages)[1]["tool_call_id"] == "call00004"
 

@@ -1,5 +1,6 @@
 """Pairs that call tools: their target says what a test wants to each conversation."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,25 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
         prompts.append((messages, ids))
         return ids
 
+    def draft_cache() -> tiny.ScriptedCache:
+        cache = tiny.ScriptedCache((), False, 272, strict=False)
+        cache.text = script
+        return cache
+
     target.read, target.chat_tokens = read, chat_tokens  # type: ignore[method-assign]
     target.prompts = prompts  # type: ignore[attr-defined]
-    fake: Any = tiny.scripted_drafter(script, vocab=272, strict=False)
-    return Pair(target, fake, "talker", "script")
+    return Pair(target, tiny.stand_in(draft_cache), "talker", "script")
+
+
+def says(messages: list[dict[str, Any]]) -> str:
+    """What a weather-wise model says: it calls for what is asked, and tells what came of it."""
+    asked = next(m["content"] for m in reversed(messages) if m["role"] == "user")
+    last = messages[-1]
+    if last["role"] == "tool":
+        return "It says: " + last["content"].splitlines()[0]
+    word, _, rest = asked.partition(" ")
+    if word == "weather":
+        return f"I look.{calls('weather', json.dumps({'city': rest} if rest else {}))}"
+    if word in ("sleep", "end"):
+        return calls(word)
+    return "Fine."

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Annotated
 
 import typer
@@ -16,6 +17,7 @@ import typer
 from ..cache_options import CacheOptions, finish_writing
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
+from ..mcp_servers import configured_servers
 from ..modes import check_block
 from ..option_sources import is_fixed
 from ..option_tables import OptionTables, PresetName, with_model_defaults, with_preset
@@ -42,7 +44,8 @@ from .header import show_header
 from .loop import chat_loop
 from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
-from .transcript import Chat
+from .tool_box import ToolBox
+from .turn import Chat
 from .values import defaults_of, settings_of, values_of
 
 
@@ -78,6 +81,14 @@ def chat(
     no_history: Annotated[
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
     ] = False,
+    mcp: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--mcp",
+            metavar="FILE.json",
+            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
+        ),
+    ] = None,
     display_options: DisplayOptions,
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
@@ -102,6 +113,7 @@ def chat(
         ctx, *general, system=saved is None or saved.system is None
     )
     sampling_options.params()  # a wrong value is told before anything is loaded
+    servers = configured_servers(mcp or ())
     if no_history and cache_options.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         cache_options = replace(cache_options, cache_disk=0)
@@ -114,8 +126,11 @@ def chat(
             if keys.take_echoed() and out.stdout_live:
                 out.draw(ERASE_BELOW)
             context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+        tools = ToolBox(out, servers)
+        context.callback(tools.close)
         with keys.reading() if interactive else nullcontext():
             pair, load_seconds = load_pair(model_options, out, cache_options)
+            tools.wait()
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
         check_block(pair, model_options.block_size)
@@ -123,16 +138,19 @@ def chat(
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
         dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
-        dialogue.chat = Chat(system=prompt_options.system)
+        dialogue.chat, dialogue.tools = Chat(system=prompt_options.system), tools
         state = ChatState(
             dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
         )
         state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
         state.defaults = defaults_of(state, model_options.model)
         if interactive:
-            show_header(dialogue, load_seconds)
+            tools.ask = state.ask_line
+            more = [line for line in (tools.summary(pair),) if line]
+            faults = tools.faults()
+            show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
         else:
-            out.warn(*kernel_warnings(pair.target.kernels))
+            out.warn(*kernel_warnings(pair.target.kernels), *tools.faults())
         if saved is not None and begins.name is not None:
             dialogue.load(begins.name)
             if prompt_options.system is not None:

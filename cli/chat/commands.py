@@ -12,7 +12,7 @@ from dflash_mlx.errors import UsageError
 
 from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
-from . import actions, copying, file_actions, files, presets
+from . import actions, copying, file_actions, files, mcp_page, presets
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -145,6 +145,14 @@ COMMANDS = (
         files.read_files,
         paths=True,
         detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
+    ),
+    Command(
+        "mcp",
+        "[on|off|ask]",
+        "list the MCP servers and their tools; offer tools or not",
+        mcp_page.manage_servers,
+        arguments=lambda state: list(mcp_page.WORDS),
+        detail="on also starts servers that do not run; ask forgets what was allowed.",
     ),
     Command("retry", "", "answer the last prompt again", actions.retry),
     Command("undo", "", "forget the last prompt and its answer", actions.undo),

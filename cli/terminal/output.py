@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 THEME = {"dim": "dim", "bold": "bold", "accent": "cyan", "warning": "yellow", "error": "bold red"}
 ASCII_FALLBACKS = {
-    "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->"
+    "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->",
+    "│": "|",
 }  # fmt: skip
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

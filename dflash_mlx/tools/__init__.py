@@ -12,11 +12,15 @@ with tools.Servers(tools.read_server_file("claude_desktop_config.json")) as serv
     tools.run(pair, "What is in my notes?", servers.tools)
 """
 
-from .call import Call, Step
-from .run import Answered, run
-from .server_config import ServerConfig, read_server_file
-from .servers import Servers
-from .tool import Tool, tool_of
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .answered import Answered, run
+    from .call import Call, Step
+    from .server_config import ServerConfig, read_server_file
+    from .servers import Servers
+    from .tool import Tool, tool_of
 
 __all__ = [
     "Answered",
@@ -29,3 +33,21 @@ __all__ = [
     "run",
     "tool_of",
 ]
+_HOMES = {
+    "Answered": "answered",
+    "Call": "call",
+    "ServerConfig": "server_config",
+    "Servers": "servers",
+    "Step": "call",
+    "Tool": "tool",
+    "read_server_file": "server_config",
+    "run": "answered",
+    "tool_of": "tool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dflash_mlx.tools' has no attribute '{name}'")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -31,7 +31,12 @@ def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
             calls = said.setdefault("tool_calls", [])
             calls.append({"type": "function", "id": name, "function": function})
             results.append(
-                {"role": "tool", "name": call.name, "tool_call_id": name, "content": call.result}
+                {
+                    "role": "tool",
+                    "name": call.name,
+                    "tool_call_id": name,
+                    "content": "not run" if call.state == "open" else call.result,
+                }
             )
         found += results
     return found

@@ -1,15 +1,12 @@
 """The loop of a model that calls tools: it speaks, its calls are run, it reads them and goes on.
 
-Knows neither sessions nor tools: who answers and who runs a call is given.
+Knows neither sessions nor tools nor messages: who answers and who runs a call is given.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from dflash_mlx.chat.messages import Messages
-
 from .call import Call, Step
-from .call_messages import step_messages
 
 MAX_ROUNDS = 20  # of calls, for one prompt
 Steps = tuple[Step, ...]
@@ -20,23 +17,21 @@ def no_keeping(steps: Steps) -> None:
 
 
 def run_rounds(
-    answer: Callable[[Messages], Step],
+    answer: Callable[[Steps], Step],
     run: Callable[[Call], Call],
-    messages: Messages,
     most: int = MAX_ROUNDS,
     keep: Callable[[Steps], None] = no_keeping,
 ) -> Steps:
     """All steps until one calls nothing, a call is interrupted, or there were `most` with calls.
 
-    `answer` gives what the model says to messages, `run` a call with its result; neither raises for
-    what the model should see. `keep` is told of each change. Calls that are not run any more are
-    refused, so that the messages stay a chat that can go on.
+    `answer` gives what the model says after the steps so far, `run` a call with its result, also
+    where the call went wrong. `keep` is told of each result. Calls that are not run any more are
+    refused, so that no call of a chat that goes on is without a result.
     """
     steps: list[Step] = []
     while True:
-        step = answer([*messages, *step_messages(steps, messages)])
+        step = answer(tuple(steps))
         steps.append(step)
-        keep(tuple(steps))
         why = f"not run: there were {most} rounds of calls already" if len(steps) > most else ""
         calls = list(step.calls)
         for number, call in enumerate(calls):
@@ -50,5 +45,4 @@ def run_rounds(
             keep(tuple(steps))
         steps[-1] = replace(step, calls=tuple(calls))
         if why or not calls:
-            keep(tuple(steps))
             return tuple(steps)

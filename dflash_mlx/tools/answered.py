@@ -83,7 +83,8 @@ def run(
     tokenizer = pair.target.tokenizer
     asked: Any = {**options, "tools": schemas}
 
-    def answer(messages: Messages) -> Step:
+    def answer(steps: Steps) -> Step:
+        messages = [*given, *step_messages(steps, given)]
         splitter = CallSplitter(tokenizer, schemas)
         blocks = []
         for block in session.stream(named_calls(messages, tokenizer), **asked):
@@ -104,7 +105,7 @@ def run(
             on_call(done)
         return done
 
-    steps = run_rounds(answer, call_tool, given, max_rounds)
+    steps = run_rounds(answer, call_tool, max_rounds)
     last = steps[-1]
     messages = [*given, *step_messages(steps, given)]
     reason = "rounds" if last.calls else last.finish_reason
