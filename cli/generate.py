@@ -35,6 +35,7 @@ from .options import (
     option_groups,
 )
 from .prompt_input import prompt_messages, read_prompt
+from .recommended import with_recommended
 from .structure import read_grammar
 from .terminal.interrupt import Interrupt
 from .terminal.output import Output, format_count
@@ -121,7 +122,8 @@ def generate(
         prompt_options,
         system=not raw and (chat is None or chat.system is None),
     )
-    params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
+    sampling_options.params()  # a wrong value is told before anything is loaded
+    max_tokens = sampling_options.max_tokens or MAX_TOKENS
     request = prompt_messages(text, prompt_options.system, raw=raw)
     if chat is not None:
         chat = replace(chat, system=prompt_options.system or chat.system)
@@ -145,6 +147,7 @@ def generate(
     kept = cache_options if cache_options.cache_disk else NO_CACHE
     pair, load_seconds = load_pair(model_options, out, kept)
     check_block(pair, model_options.block_size)
+    params = with_recommended(ctx, sampling_options, pair, out).params()
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {

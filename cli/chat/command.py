@@ -29,6 +29,7 @@ from ..options import (
     option,
     option_groups,
 )
+from ..recommended import with_recommended
 from ..terminal.interrupt import LeaveChat
 from ..terminal.key_reader import KeyReader
 from ..terminal.live_region import ERASE_BELOW
@@ -42,11 +43,12 @@ from .dialogue import Dialogue, DisplaySettings
 from .file_actions import show_loaded
 from .header import show_header
 from .loop import chat_loop
+from .recommendation import offer
 from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
 from .tool_box import ToolBox
 from .turn import Chat
-from .values import defaults_of, settings_of, values_of
+from .values import defaults_of, recommended_defaults, settings_of, values_of
 
 
 @option_groups
@@ -134,6 +136,7 @@ def chat(
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
         check_block(pair, model_options.block_size)
+        sampling_options = with_recommended(ctx, sampling_options, pair, out)
         settings = settings_of((model_options, sampling_options, prompt_options))
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
@@ -143,10 +146,11 @@ def chat(
             dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
         )
         state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
-        state.defaults = defaults_of(state, model_options.model)
+        state.sampling_by = general[1].sampling_by
+        state.defaults = recommended_defaults(state, defaults_of(state, model_options.model))
         if interactive:
             tools.ask = state.ask_line
-            more = [line for line in (tools.summary(pair),) if line]
+            more = [line for line in (offer(dialogue), tools.summary(pair)) if line]
             faults = tools.faults()
             show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
         else:

@@ -12,6 +12,7 @@ from dflash_mlx.errors import UsageError
 
 from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
+from ..recommended import RECOMMENDED
 from . import actions, copying, file_actions, files, mcp_page, presets
 from .state import ChatState
 
@@ -46,7 +47,7 @@ class Command:
 
 def setting_names(state: ChatState) -> list[str]:
     """Completions of `/set`."""
-    return [spec.name for spec in SETTINGS]
+    return [*(spec.name for spec in SETTINGS), RECOMMENDED]
 
 
 def command_names(state: ChatState) -> list[str]:
@@ -116,6 +117,7 @@ COMMANDS = (
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
         arguments=setting_names,
+        detail="/set recommended samples as the model's generation_config.json says.",
     ),
     Command(
         "preset",

@@ -36,6 +36,7 @@ class ChatState:
     # and what the present target's defaults put in its place.
     general: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
+    sampling_by: str = "given"  # of every target, unless its defaults say otherwise
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     @contextmanager
