@@ -24,7 +24,8 @@ INTERRUPTED = "interrupted"
 class Answer:
     """One answer of a session; `finish_reason` is stop, length or interrupted.
 
-    `calls` of tools are not in its text.
+    `calls` of tools are not in its text. `rounds`: of each block the seconds since the answer was
+    asked for, its tokens, and how many drafts were checked and accepted.
     """
 
     stats: "Stats"
@@ -34,6 +35,7 @@ class Answer:
     finish_reason: str = INTERRUPTED
     first_token_seconds: float = 0.0
     calls: tuple["Call", ...] = ()
+    rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def add(self, block: "Block") -> "Block":
         """Append a block. Drops the empty lines that chat templates put around thinking."""
@@ -76,8 +78,10 @@ def answer_prompt(
         with view:
             try:
                 for block in blocks:
-                    if not result.tokens:
-                        result.first_token_seconds = time.perf_counter() - started_at
+                    seconds = time.perf_counter() - started_at
+                    result.first_token_seconds = result.first_token_seconds or seconds
+                    numbers = len(block.tokens), block.drafted, block.accepted
+                    result.rounds.append((seconds, *numbers))
                     if splitter is not None:
                         block = splitter.split(block)
                         result.calls = splitter.calls

@@ -366,6 +366,16 @@ def test_a_saved_chat_goes_on(chat: Callable[..., Session]) -> None:
     resumed.talk.chat = replace(saved, turns=(wrong,))
     resumed.type("hello")
     assert resumed.sent != first.sent
+    # A model that calls no tools reads the same as text.
+    chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    resumed.pair.target.template._tokenizer._tokenizer.chat_template = chat_template
+    resumed.talk.chat = saved
+    resumed.type("hello")
+    roles = [message["role"] for message in resumed.prompts[-1][0]]
+    assert roles == ["user", "assistant", "user"]
+    text = resumed.prompts[-1][0][1]["content"]
+    assert text.startswith('I look.\n\nweather(city: "Brno")\nBrno 0:00 rain\n')
+    assert text.endswith("\n\nIt says: Brno 0:00 rain")
     markdown = transcript.to_markdown(saved)
     assert '*Called weather(city: "Brno"): done*' in markdown
     assert "Brno 23:00 rain" in markdown

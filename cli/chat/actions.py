@@ -24,7 +24,6 @@ from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
 from . import recommendation
 from .dialogue import LEAVE_WINDOW
-from .messages import chat_messages
 from .state import ChatState, shorten
 from .stats_page import stats_page
 from .values import change_defaults, defaults_of
@@ -210,7 +209,7 @@ def compare(state: ChatState, _: str) -> None:
     if not dialogue.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
     turn, earlier = dialogue.split_last_turn()
-    prompt = chat_messages(earlier, turn.prompt)
+    prompt = dialogue.messages(earlier, turn.prompt)
     options = dialogue.options()
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
         warm_session = Session(dialogue.pair, mode=dialogue.mode, shares=False)

@@ -15,6 +15,7 @@ from typing import IO, Annotated
 import typer
 
 from ..cache_options import CacheOptions, finish_writing
+from ..json_report import sampling_json
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
 from ..mcp_servers import configured_servers
@@ -30,6 +31,7 @@ from ..options import (
     option_groups,
 )
 from ..recommended import with_recommended
+from ..run_log import LogOptions
 from ..terminal.interrupt import LeaveChat
 from ..terminal.key_reader import KeyReader
 from ..terminal.live_region import ERASE_BELOW
@@ -91,6 +93,7 @@ def chat(
             help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
         ),
     ] = None,
+    log_options: LogOptions,
     display_options: DisplayOptions,
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
@@ -100,6 +103,8 @@ def chat(
     stdout and nothing else does.
     """
     out = Output(quiet=display_options.quiet, plain=display_options.plain)
+    log = ctx.with_resource(log_options.open("chat", out.warn))
+    out.on_error = log.error
     piped = sys.stdin is None or not sys.stdin.isatty()
     model_options, sampling_options, prompt_options = with_preset(
         ctx, preset, model_options, sampling_options, prompt_options
@@ -141,6 +146,8 @@ def chat(
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
         dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
+        dialogue.log = tools.log = log
+        log.loaded(pair, load_seconds, {"mode": dialogue.mode, **sampling_json(dialogue.options())})
         dialogue.chat, dialogue.tools = Chat(system=prompt_options.system), tools
         state = ChatState(
             dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys

@@ -18,6 +18,7 @@ from ..answer import Answer, answer_prompt
 from ..answer_view import chat_stats_line
 from ..chat_settings import ChatSettings
 from ..modes import describe_drafting
+from ..run_log import RunLog
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.wrapping import wrap_hanging, wrap_parts
@@ -63,7 +64,7 @@ class Dialogue:
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self.file = ChatFile()
-        self.tools = ToolBox(out)
+        self.tools, self.log = ToolBox(out), RunLog(None)
         self.set_pair(pair)
 
     # Pair and mode --------------------------------------------------------------------------------
@@ -134,6 +135,11 @@ class Dialogue:
         self.chat = chat
         self.autosave()
 
+    def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
+        """The messages of a chat and a prompt, in the form that the pair's model reads."""
+        plain = any(turn.steps for turn in chat.turns) and self.tools.unusable(self.pair)
+        return chat_messages(chat, prompt, steps, calls=not plain)
+
     def ask(self, prompt: str) -> Answer:
         """Answer a prompt, running the tools that the model calls; records all of it.
 
@@ -151,12 +157,13 @@ class Dialogue:
             earlier = replace(self.chat, turns=before)
 
             def keep_answer(answer: Answer) -> None:
+                self.log.answered(answer, self.session, self.options(), prompt)
                 if answer.tokens or steps:
                     self.last = answer
                     self.totals.add(answer)
                     keep((*steps, step_of(answer)))
 
-            answers.append(self._stream(chat_messages(earlier, prompt, steps), keep_answer))
+            answers.append(self._stream(self.messages(earlier, prompt, steps), keep_answer))
             return step_of(answers[-1])
 
         steps = run_rounds(speak, self.tools.run, MAX_ROUNDS, keep)
@@ -246,7 +253,7 @@ class Dialogue:
         left_out_before, used = earlier.left_out, 0
         left_out = left_out_before
         for left_out in range(left_out_before, len(earlier.turns) + 1):
-            sent = chat_messages(replace(earlier, left_out=left_out), prompt, steps)
+            sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
             used = len(
                 self.session.tokens(
                     sent,

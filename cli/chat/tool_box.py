@@ -4,6 +4,7 @@ Knows tools and the user, not the model's words.
 """
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.tools.call import Call
 
+from ..run_log import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.spinner import Spinner
 from ..terminal.wrapping import wrap_hanging
@@ -38,7 +40,7 @@ class ToolBox:
     def __init__(self, out: Output, configs: Sequence["ServerConfig"] = ()):
         self.out, self.configs = out, {config.name: config for config in configs}
         self.ask: ASK = lambda question: None
-        self.on = True
+        self.on, self.log = True, RunLog(None)
         self.servers: Servers | None = None
         self.permissions: Permissions | None = None
         self._told: dict[str, Tool] = {}
@@ -104,11 +106,13 @@ class ToolBox:
         from dflash_mlx.tools.answered import run_call
 
         self._show(call_line(call))
+        began = time.perf_counter()
         try:
             refused = self._refused(call)
             if refused is not None:
                 done = replace(call, result=refused, state="refused")
             else:
+                began = time.perf_counter()
                 with Spinner(self.out, f"running {call.name}"):
                     done = self._fitted(run_call(self._told, call))
         except KeyboardInterrupt:
@@ -117,6 +121,9 @@ class ToolBox:
         for line in result_lines(done, stderr_columns()):
             self.out.info(line, "dim")
         self.out.info("")
+        seconds = time.perf_counter() - began
+        words = {"arguments": done.arguments, "result": done.result}
+        self.log.called(done.name, done.state, seconds, **words)
         return done
 
     def _refused(self, call: Call) -> str | None:
