@@ -124,7 +124,7 @@ FIRST_DAY = """\
 › weather Brno
 
 I look.
-  › weather(city: "Brno")
+  › weather(city: "Brno") · here
   run it? y once, s in this session, a always, n no › what?
   run it? y once, s in this session, a always, n no › y
   │ Brno 0:00 rain
@@ -138,7 +138,7 @@ It says: Brno 0:00 rain
 › weather
 
 I look.
-  › weather()
+  › weather() · here
   run it? y once, s in this session, a always, n no › s
   │ error: no city given
 
@@ -147,7 +147,7 @@ It says: error: no city given
 › weather Ulm
 
 I look.
-  › weather(city: "Ulm")
+  › weather(city: "Ulm") · here
   │ Ulm 0:00 rain
   │ Ulm 1:00 rain
   │ Ulm 2:00 rain
@@ -158,7 +158,7 @@ It says: Ulm 0:00 rain
 
 › sleep
 
-  › sleep()
+  › sleep() · here
   run it? y once, s in this session, a always, n no › n
   │ refused by the user
 
@@ -255,6 +255,7 @@ def test_long_arguments_can_be_seen(chat: Callable[..., Session]) -> None:
     first, rest = shown.split(QUESTION.replace(" ›", ", v view all of it ›"), 1)
     assert "… 126 more characters" in first
     assert first.splitlines()[-1].count("x") < 600
+    assert first.endswith(" more characters · here\n")
     assert rest.splitlines()[1].count("x") == 700
     assert "\x1b" not in shown.split("\n", 1)[1]
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 QUESTION = "  run it? y once, s in this session, a always, n no"
 WORDS = {"yes": "y", "once": "y", "session": "s", "always": "a", "no": "n", "view": "v"}
+MAX_TOKEN = 32  # characters of a token; a text of longer ones is not worth more
 ASK = Callable[[str], str | None]
 
 
@@ -105,7 +106,8 @@ class ToolBox:
         """
         from dflash_mlx.tools.answered import run_call
 
-        self._show(call_line(call))
+        tool = self._told.get(call.name)
+        self._show(call_line(call) + (f" · {tool.server}" if tool else ""))
         began = time.perf_counter()
         try:
             refused = self._refused(call)
@@ -163,8 +165,9 @@ class ToolBox:
         """The call with at most a quarter of the context as its result; the model is told."""
         if self._pair is None:
             return call
-        target, kept = self._pair.target, call.result
+        target = self._pair.target
         room = target.context_length // 4
+        kept = call.result[: MAX_TOKEN * room]
         while (tokens := len(target.encode(kept))) > room:
             kept = kept[: len(kept) * room // tokens]
         if kept == call.result:
