@@ -14,13 +14,19 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
+    from dflash_mlx.tools.call import Call
+    from dflash_mlx.tools.call_splitter import CallSplitter
 
 INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
 class Answer:
-    """One answer of a session; `finish_reason` is stop, length or interrupted."""
+    """One answer of a session; `finish_reason` is stop, length or interrupted.
+
+    `calls` of tools are not in its text. `rounds`: of each block the seconds since the answer was
+    asked for, its tokens, and how many drafts were checked and accepted.
+    """
 
     stats: "Stats"
     tokens: list[int] = field(default_factory=list)
@@ -28,6 +34,8 @@ class Answer:
     thinking: str = ""
     finish_reason: str = INTERRUPTED
     first_token_seconds: float = 0.0
+    calls: tuple["Call", ...] = ()
+    rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def add(self, block: "Block") -> "Block":
         """Append a block. Drops the empty lines that chat templates put around thinking."""
@@ -46,6 +54,7 @@ def answer_prompt(
     interrupt: Interrupt,
     *,
     keep: Callable[[Answer], None] = lambda answer: None,
+    splitter: "CallSplitter | None" = None,
     **options: Any,
 ) -> Answer:
     """Stream an answer into a view and return it; `options` are those of `Session.stream`.
@@ -53,7 +62,7 @@ def answer_prompt(
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
     or the terminal is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred
-    while `keep` runs.
+    while `keep` runs. `splitter` takes calls of tools out of the text.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -69,8 +78,13 @@ def answer_prompt(
         with view:
             try:
                 for block in blocks:
-                    if not result.tokens:
-                        result.first_token_seconds = time.perf_counter() - started_at
+                    seconds = time.perf_counter() - started_at
+                    result.first_token_seconds = result.first_token_seconds or seconds
+                    numbers = len(block.tokens), block.drafted, block.accepted
+                    result.rounds.append((seconds, *numbers))
+                    if splitter is not None:
+                        block = splitter.split(block)
+                        result.calls = splitter.calls
                     block = result.add(block)
                     view.block(block, result.stats)
                     if block.finish_reason:

@@ -3,7 +3,8 @@
     model = "Qwen/Qwen3-4B"
     temp = 0.7
 
-Knows which options the commands have, not what they mean; `option_tables` reads its tables.
+Knows which options the commands have, not what they mean; `option_tables` and `mcp_servers` read
+its tables.
 """
 
 import difflib
@@ -17,7 +18,7 @@ from typer.core import TyperGroup
 
 from dflash_mlx.errors import DFlashError
 
-TABLES = ("preset", "models")
+TABLES = ("preset", "models", "mcp")
 
 
 def config_path() -> Path:

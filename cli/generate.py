@@ -17,9 +17,9 @@ from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .chat.chat_file import ChatFile
 from .chat.messages import chat_messages, with_turn
 from .chat.start import latest_chat_name, with_saved_pair
-from .chat.transcript import Chat
+from .chat.turn import Chat
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
-from .json_report import answer_report
+from .json_report import answer_report, sampling_json
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
 from .model_names import with_known_target
@@ -35,6 +35,8 @@ from .options import (
     option_groups,
 )
 from .prompt_input import prompt_messages, read_prompt
+from .recommended import with_recommended
+from .run_log import LogOptions
 from .structure import read_grammar
 from .terminal.interrupt import Interrupt
 from .terminal.output import Output, format_count
@@ -96,6 +98,7 @@ def generate(
     compare: Annotated[
         bool, option("--compare", help="Also decode plainly, and hold the two side by side.")
     ] = False,
+    log_options: LogOptions,
 ) -> None:
     """Answer one prompt.
 
@@ -103,10 +106,11 @@ def generate(
     after an empty line.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    log = ctx.with_resource(log_options.open("generate", out.warn))
     model_options, sampling_options, prompt_options = with_preset(
         ctx, preset, model_options, sampling_options, prompt_options
     )
-    text = read_prompt(prompt, file or ())
+    log.typed = text = read_prompt(prompt, file or ())
     saved = ChatFile()
     chat = load_latest(saved, raw=raw, compare=compare) if latest else None
     structure = read_grammar(schema, grammar)
@@ -121,11 +125,11 @@ def generate(
         prompt_options,
         system=not raw and (chat is None or chat.system is None),
     )
-    params, max_tokens = sampling_options.params(), sampling_options.max_tokens or MAX_TOKENS
+    sampling_options.params()  # a wrong value is told before anything is loaded
+    max_tokens = sampling_options.max_tokens or MAX_TOKENS
     request = prompt_messages(text, prompt_options.system, raw=raw)
     if chat is not None:
         chat = replace(chat, system=prompt_options.system or chat.system)
-        request = chat_messages(chat, text)
     if compare and model_options.no_draft:
         baseline_flag = (
             "--mode baseline" if option_source(ctx, "no_draft") == "DEFAULT" else "--no-draft"
@@ -145,6 +149,11 @@ def generate(
     kept = cache_options if cache_options.cache_disk else NO_CACHE
     pair, load_seconds = load_pair(model_options, out, kept)
     check_block(pair, model_options.block_size)
+    if chat is not None:
+        from dflash_mlx.chat.tool_support import without_tools
+
+        request = chat_messages(chat, text, calls=not without_tools(pair.target))
+    params = with_recommended(ctx, sampling_options, pair, out).params()
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
     options: dict[str, Any] = {
@@ -162,6 +171,7 @@ def generate(
     if structure is not None:
         with Spinner(out, "preparing the grammar"):
             pair.target.compiler.compile(structure)
+    log.loaded(pair, load_seconds, {"mode": model_options.mode, **sampling_json(options)})
     drafting = describe_drafting(
         pair, model_options.mode, model_options.block_size, model_options.tree_budget
     )
@@ -178,7 +188,14 @@ def generate(
         if file:
             count = prompt_length(session, request, options)
             out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
-        answer = answer_prompt(session, request, view, interrupt, **options)
+        answer = answer_prompt(
+            session,
+            request,
+            view,
+            interrupt,
+            keep=lambda answer: log.answered(answer, session, options, text),
+            **options,
+        )
         if interrupt.requested_twice:
             raise KeyboardInterrupt
         if compare and answer.finish_reason != INTERRUPTED:

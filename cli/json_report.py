@@ -10,7 +10,7 @@ from .answer import Answer
 from .kernel_notes import kernels_json
 
 if TYPE_CHECKING:
-    from dflash_mlx import Session, Stats
+    from dflash_mlx import Pair, Session, Stats
 
 
 def answer_report(
@@ -19,22 +19,28 @@ def answer_report(
     """One answer with all its numbers; options are those of `Session.stream`."""
     import mlx.core as mx
 
-    from dflash_mlx.drafter.quantise import bits_of
-
-    pair = session.pair
     return {
         **answer_json(answer),
-        "model": pair.target_name,
-        "draft": pair.draft_name,
-        "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
+        **pair_report(session.pair),
         "mode": session.mode,
-        "exact": pair.target.kernels.exact,
         "sampling": sampling_json(options),
         "speculation": speculation_json(answer.stats, session, options),
-        "kernels": kernels_json(pair.target.kernels),
         "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
         "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
         "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+    }
+
+
+def pair_report(pair: "Pair") -> dict[str, Any]:
+    """A pair, and which kernels it runs."""
+    from dflash_mlx.drafter.quantise import bits_of
+
+    return {
+        "model": pair.target_name,
+        "draft": pair.draft_name,
+        "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
+        "exact": pair.target.kernels.exact,
+        "kernels": kernels_json(pair.target.kernels),
     }
 
 

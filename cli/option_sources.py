@@ -9,6 +9,8 @@ import typer
 from .config_file import config_path, flag_key
 
 TABLE_SOURCES = "dflash.table_sources"  # key of a context's `meta`
+# In the order of precedence; DEFAULT_MAP is the rest of the config file.
+SOURCES = ("COMMANDLINE", "PRESET", "ENVIRONMENT", "MODEL_TABLE", "DEFAULT_MAP", "DEFAULT")
 
 
 def inherited_values(ctx: typer.Context, message: str) -> Iterator[str]:
@@ -31,9 +33,7 @@ def is_named(value: str, message: str) -> bool:
 
 
 def option_source(ctx: typer.Context, name: str) -> str:
-    """Where a value comes from: COMMANDLINE, PRESET, ENVIRONMENT, MODEL_TABLE, DEFAULT_MAP (the
-    rest of the config file) or DEFAULT, in this order of precedence.
-    """
+    """Where a value comes from: one of SOURCES."""
     if table := table_source(ctx, name):
         return table[0]
     value_source = ctx.get_parameter_source(name)

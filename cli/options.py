@@ -116,6 +116,13 @@ class ModelOptions:
 class SamplingOptions:
     """How to sample tokens, and when to stop."""
 
+    sampling_by: Annotated[
+        Literal["given", "recommended"],
+        option(
+            "--sampling",
+            help="As these options say, or as generation_config.json of the target recommends.",
+        ),
+    ] = "given"
     temp: Annotated[
         float, option("--temp", metavar="T", help="Temperature; 0 takes the likeliest token.")
     ] = 0.0

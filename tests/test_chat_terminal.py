@@ -67,7 +67,8 @@ class Shared:
             except AssertionError:  # the last test failed and left it somewhere
                 pass
         self.close()
-        self.terminal = ChatTerminal(self.folder, env={"EDITOR": str(self.editor)})
+        log = "--log", str(self.folder / "log")
+        self.terminal = ChatTerminal(self.folder, *log, env={"EDITOR": str(self.editor)})
         self.terminal.prompted()
         return self.terminal
 
@@ -446,10 +447,12 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/set", "max-tokens"),
         ("/temp 0.7", "temp 0.7"),
         ("/temp 0", "temp 0"),
+        ("/set recommended", "recommends no sampling"),
         ("/think", "thinking "),
         ("/stats", "drafts accepted"),
         ("/read off", "no files go"),
         ("/preset", "no presets"),
+        ("/mcp", "no MCP servers"),
         ("/compare", "identical"),
         ("/retry", "the same again"),
         ("/save mine", r"saved in\s[^›]*mine\.json"),
@@ -477,6 +480,10 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
     assert [turn["prompt"] for turn in turns(chat.script.parent)] == ["/etc is a folder"]
     chat.send("/exit\r")
     chat.leaves(0)
+    log = (chat.script.parent / "log").read_text()
+    messages = [json.loads(line).get("message") for line in log.splitlines()]
+    assert "unknown command …. Did you mean /temp?" in messages
+    assert "Wednesday" not in log
 
 
 def test_long_lines_hang() -> None:

@@ -13,8 +13,8 @@ import test_serve_responses as responses_api
 from call_families import tokenizer_of
 from scripted_server import TEMPLATE, pair_saying, server_of
 
+from dflash_mlx.chat.numbered_calls import numbered_calls
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.chat_messages import numbered_calls
 from dflash_mlx.structure.constraint import Constraint
 
 HI: Any = [{"role": "user", "content": "hi"}]

@@ -19,10 +19,11 @@ from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, load_downloaded
 from ..model_names import with_known_target
 from ..modes import check_block, in_bits
+from ..recommended import RECOMMENDED
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
+from . import recommendation
 from .dialogue import LEAVE_WINDOW
-from .messages import chat_messages
 from .state import ChatState, shorten
 from .stats_page import stats_page
 from .values import change_defaults, defaults_of
@@ -78,6 +79,8 @@ def change_model(state: ChatState, model_id: str) -> None:
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
     change_defaults(state, defaults)
+    if line := recommendation.offer(state.dialogue):
+        state.print_line(f"  {line}", "dim")
     drop_long_block(state)
     warn_of_kernels(state)
 
@@ -147,10 +150,15 @@ def change_setting(state: ChatState, text: str) -> None:
             state.print_line(
                 f"  {spec.name:{width}}{format_value(settings, spec):>10}  {spec.help}"
             )
+        if line := recommendation.listed(state):
+            state.print_line(line)
+        return
+    if text == RECOMMENDED:
+        recommendation.take(state)
         return
     spec = find_setting(name)
     if spec is None:
-        names = ", ".join(spec.name for spec in SETTINGS)
+        names = ", ".join([*(spec.name for spec in SETTINGS), RECOMMENDED])
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         settings = with_value(settings, spec, value.strip())
@@ -201,7 +209,7 @@ def compare(state: ChatState, _: str) -> None:
     if not dialogue.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
     turn, earlier = dialogue.split_last_turn()
-    prompt = chat_messages(earlier, turn.prompt)
+    prompt = dialogue.messages(earlier, turn.prompt)
     options = dialogue.options()
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
         warm_session = Session(dialogue.pair, mode=dialogue.mode, shares=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dflash_mlx.errors import DFlashError, UsageError
 
 from . import transcript
-from .transcript import Chat
+from .turn import Chat
 
 TITLE_LENGTH = 40  # characters
 FORK_NAME_LENGTH = 70  # characters of a name that are kept when a number is added

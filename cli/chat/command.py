@@ -9,13 +9,16 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import IO, Annotated
 
 import typer
 
 from ..cache_options import CacheOptions, finish_writing
+from ..json_report import sampling_json
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
+from ..mcp_servers import configured_servers
 from ..modes import check_block
 from ..option_sources import is_fixed
 from ..option_tables import OptionTables, PresetName, with_model_defaults, with_preset
@@ -27,6 +30,8 @@ from ..options import (
     option,
     option_groups,
 )
+from ..recommended import with_recommended
+from ..run_log import LogOptions
 from ..terminal.interrupt import LeaveChat
 from ..terminal.key_reader import KeyReader
 from ..terminal.live_region import ERASE_BELOW
@@ -40,10 +45,12 @@ from .dialogue import Dialogue, DisplaySettings
 from .file_actions import show_loaded
 from .header import show_header
 from .loop import chat_loop
+from .recommendation import offer
 from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
-from .transcript import Chat
-from .values import defaults_of, settings_of, values_of
+from .tool_box import ToolBox
+from .turn import Chat
+from .values import defaults_of, recommended_defaults, settings_of, values_of
 
 
 @option_groups
@@ -78,6 +85,15 @@ def chat(
     no_history: Annotated[
         bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
     ] = False,
+    mcp: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--mcp",
+            metavar="FILE.json",
+            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
+        ),
+    ] = None,
+    log_options: LogOptions,
     display_options: DisplayOptions,
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
@@ -87,6 +103,8 @@ def chat(
     stdout and nothing else does.
     """
     out = Output(quiet=display_options.quiet, plain=display_options.plain)
+    log = ctx.with_resource(log_options.open("chat", out.warn))
+    out.on_error = log.error
     piped = sys.stdin is None or not sys.stdin.isatty()
     model_options, sampling_options, prompt_options = with_preset(
         ctx, preset, model_options, sampling_options, prompt_options
@@ -102,6 +120,7 @@ def chat(
         ctx, *general, system=saved is None or saved.system is None
     )
     sampling_options.params()  # a wrong value is told before anything is loaded
+    servers = configured_servers(mcp or ())
     if no_history and cache_options.cache_disk:
         out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
         cache_options = replace(cache_options, cache_disk=0)
@@ -114,25 +133,35 @@ def chat(
             if keys.take_echoed() and out.stdout_live:
                 out.draw(ERASE_BELOW)
             context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+        tools = ToolBox(out, servers)
+        context.callback(tools.close)
         with keys.reading() if interactive else nullcontext():
             pair, load_seconds = load_pair(model_options, out, cache_options)
+            tools.wait()
         prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
         check_thinking(pair.target.template, prompt_options)
         check_block(pair, model_options.block_size)
+        sampling_options = with_recommended(ctx, sampling_options, pair, out)
         settings = settings_of((model_options, sampling_options, prompt_options))
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
         dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
-        dialogue.chat = Chat(system=prompt_options.system)
+        dialogue.log = tools.log = log
+        log.loaded(pair, load_seconds, {"mode": dialogue.mode, **sampling_json(dialogue.options())})
+        dialogue.chat, dialogue.tools = Chat(system=prompt_options.system), tools
         state = ChatState(
             dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
         )
         state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
-        state.defaults = defaults_of(state, model_options.model)
+        state.sampling_by = general[1].sampling_by
+        state.defaults = recommended_defaults(state, defaults_of(state, model_options.model))
         if interactive:
-            show_header(dialogue, load_seconds)
+            tools.ask = state.ask_line
+            more = [line for line in (offer(dialogue), tools.summary(pair)) if line]
+            faults = tools.faults()
+            show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
         else:
-            out.warn(*kernel_warnings(pair.target.kernels))
+            out.warn(*kernel_warnings(pair.target.kernels), *tools.faults())
         if saved is not None and begins.name is not None:
             dialogue.load(begins.name)
             if prompt_options.system is not None:

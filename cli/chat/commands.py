@@ -12,7 +12,8 @@ from dflash_mlx.errors import UsageError
 
 from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
-from . import actions, copying, file_actions, files, presets
+from ..recommended import RECOMMENDED
+from . import actions, copying, file_actions, files, mcp_page, presets
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -46,7 +47,7 @@ class Command:
 
 def setting_names(state: ChatState) -> list[str]:
     """Completions of `/set`."""
-    return [spec.name for spec in SETTINGS]
+    return [*(spec.name for spec in SETTINGS), RECOMMENDED]
 
 
 def command_names(state: ChatState) -> list[str]:
@@ -116,6 +117,7 @@ COMMANDS = (
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
         arguments=setting_names,
+        detail="/set recommended samples as the model's generation_config.json says.",
     ),
     Command(
         "preset",
@@ -145,6 +147,14 @@ COMMANDS = (
         files.read_files,
         paths=True,
         detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
+    ),
+    Command(
+        "mcp",
+        "[on|off|ask]",
+        "list the MCP servers and their tools; offer tools or not",
+        mcp_page.manage_servers,
+        arguments=lambda state: list(mcp_page.WORDS),
+        detail="on also starts servers that do not run; ask forgets what was allowed.",
     ),
     Command("retry", "", "answer the last prompt again", actions.retry),
     Command("undo", "", "forget the last prompt and its answer", actions.undo),

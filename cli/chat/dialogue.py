@@ -4,21 +4,30 @@ The messages alone determine an answer: after an undo, an edit or a stop the ses
 its caches do not hold. Knows no keys and no slash commands.
 """
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.tools.call import Step
+from dflash_mlx.tools.rounds import MAX_ROUNDS, Steps, run_rounds
 
 from ..answer import Answer, answer_prompt
 from ..answer_view import chat_stats_line
 from ..chat_settings import ChatSettings
 from ..modes import describe_drafting
+from ..run_log import RunLog
 from ..terminal.interrupt import Interrupt, LeaveChat
-from ..terminal.output import Output, stderr_columns
+from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.wrapping import wrap_hanging, wrap_parts
 from .chat_file import ChatFile
-from .messages import chat_messages, with_turn
-from .transcript import Chat, Turn
+from .hints import Hints
+from .messages import chat_messages, step_of, turn_of
+from .tool_box import ToolBox
+from .totals import Totals
+from .turn import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
@@ -26,9 +35,6 @@ if TYPE_CHECKING:
     from dflash_mlx.request import Mode
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
-NEARLY_FULL = 0.8  # share of the context that triggers a hint
-REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
-LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +44,6 @@ class DisplaySettings:
     markdown: bool = True
     show_thinking: bool = False
     quiet: bool = False
-
-
-@dataclass(slots=True)
-class Totals:
-    """Sums over all answers of one pair."""
-
-    answers: int = 0
-    tokens: int = 0
-    verifies: int = 0
-    committed: int = 0
-
-    def add(self, answer: Answer) -> None:
-        """Add one answer."""
-        stats = answer.stats
-        self.answers += 1
-        self.tokens += stats.generated
-        self.verifies += stats.verifies
-        self.committed += sum(stats.committed)
-
-    @property
-    def acceptance_length(self) -> float:
-        """τ over all answers; 1.0 without a verify."""
-        return self.committed / self.verifies if self.verifies else 1.0
 
 
 class Dialogue:
@@ -81,6 +64,7 @@ class Dialogue:
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self.file = ChatFile()
+        self.tools, self.log = ToolBox(out), RunLog(None)
         self.set_pair(pair)
 
     # Pair and mode --------------------------------------------------------------------------------
@@ -96,7 +80,7 @@ class Dialogue:
             previous.mode = self.mode
         else:
             self.session: Session = Session(pair, mode=self.mode)
-        self._hinted_low = self._hinted_full = False
+        self.hints = Hints()
 
     def release_pair(self) -> None:
         """Free the pair and its caches; `set_pair` must follow."""
@@ -151,9 +135,45 @@ class Dialogue:
         self.chat = chat
         self.autosave()
 
+    def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
+        """The messages of a chat and a prompt, in the form that the pair's model reads."""
+        plain = any(turn.steps for turn in chat.turns) and self.tools.unusable(self.pair)
+        return chat_messages(chat, prompt, steps, calls=not plain)
+
     def ask(self, prompt: str) -> Answer:
-        """Answer a prompt and record both; LeaveChat after a second Ctrl-C."""
-        self.drop_oldest_turns(prompt)
+        """Answer a prompt, running the tools that the model calls; records all of it.
+
+        Returns the last answer. LeaveChat after a second Ctrl-C.
+        """
+        self.tools.tell(self.pair)
+        before = self.chat.turns
+        answers: list[Answer] = []
+
+        def keep(steps: Steps) -> None:
+            self.replace_chat(replace(self.chat, turns=(*before, turn_of(prompt, steps))))
+
+        def speak(steps: Steps) -> Step:
+            self.drop_oldest_turns(prompt, steps, before)
+            earlier = replace(self.chat, turns=before)
+
+            def keep_answer(answer: Answer) -> None:
+                self.log.answered(answer, self.session, self.options(), prompt)
+                if answer.tokens or steps:
+                    self.last = answer
+                    self.totals.add(answer)
+                    keep((*steps, step_of(answer)))
+
+            answers.append(self._stream(self.messages(earlier, prompt, steps), keep_answer))
+            return step_of(answers[-1])
+
+        steps = run_rounds(speak, self.tools.run, MAX_ROUNDS, keep)
+        if steps[-1].calls:
+            self._end_at_calls(prompt, steps, keep)
+        self._show_numbers(answers[-1], sum(len(step.calls) for step in steps))
+        return answers[-1]
+
+    def _stream(self, messages: Messages, keep: Callable[[Answer], None]) -> Answer:
+        """Show what the model says to messages; LeaveChat after a second Ctrl-C."""
         view = make_chat_view(
             self.out,
             markdown=self.display.markdown,
@@ -161,31 +181,48 @@ class Dialogue:
             quiet=self.display.quiet,
             context_length=self.context_length,
         )
+        tokenizer, schemas = self.pair.target.tokenizer, self.tools.schemas
+        splitter = None
+        if schemas:
+            from dflash_mlx.chat.numbered_calls import named_calls
+            from dflash_mlx.tools.call_splitter import CallSplitter
+
+            splitter, messages = CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
                 self.session,
-                chat_messages(self.chat, prompt),
+                messages,
                 view,
                 interrupt,
-                keep=lambda answer: self._record(prompt, answer),
+                keep=keep,
+                splitter=splitter,
+                tools=schemas,
                 **self.options(),
             )
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
             raise LeaveChat(130)
-        line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
-        line = wrap_parts(line.replace("τ", self.out.ascii_fallback("τ")), stderr_columns())
-        self.out.note(wrap_hanging(line, stderr_columns()))
-        self._show_hints(answer)
         return answer
 
-    def _record(self, prompt: str, answer: Answer) -> None:
-        """Add a turn to the chat, on disk too, if anything was answered."""
-        if not answer.tokens:
-            return
-        self.last = answer
-        self.totals.add(answer)
-        self.replace_chat(with_turn(self.chat, prompt, answer))
+    def _end_at_calls(self, prompt: str, steps: Steps, keep: Callable[[Steps], None]) -> None:
+        """Record and say that there is no answer behind the last calls."""
+        keep(steps)
+        if any(call.state == "interrupted" for call in steps[-1].calls):
+            self.interrupted_at = time.monotonic()
+            self._warn("  stopped (Ctrl-C again to leave)")
+        else:
+            text = f"  {len(steps) - 1} rounds of calls: stopped. Say 'go on' for more"
+            self.out.info(wrap_hanging(text, stderr_columns()), "warning")
+
+    def _show_numbers(self, answer: Answer, calls: int) -> None:
+        """The line below an answer, and hints."""
+        line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
+        line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
+        line = wrap_parts(line.replace("τ", self.out.ascii_fallback("τ")), stderr_columns())
+        self.out.note(wrap_hanging(line, stderr_columns()))
+        auto = not self.drafting or self.mode == "auto"  # auto drafts less by itself
+        for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):
+            self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
         """Answer the last prompt again, or another one in its place; the old turn and the answer.
@@ -203,19 +240,26 @@ class Dialogue:
 
     # Context limits -------------------------------------------------------------------------------
 
-    def drop_oldest_turns(self, prompt: str) -> None:
+    def drop_oldest_turns(
+        self, prompt: str, steps: Sequence[Step] = (), before: tuple[Turn, ...] | None = None
+    ) -> None:
         """Leave out the oldest turns until an eighth of the context is free for the answer.
 
-        A prompt that does not fit even without turns leaves none out; the session refuses it.
+        `steps` of it there are already, and `before` are the turns before it, unless all are. A
+        prompt that does not fit even without turns leaves none out; the session refuses it.
         """
+        earlier = self.chat if before is None else replace(self.chat, turns=before)
         reserve = min(self.settings.max_tokens or self.context_length, self.context_length // 8)
-        left_out_before, used = self.chat.left_out, 0
+        left_out_before, used = earlier.left_out, 0
         left_out = left_out_before
-        for left_out in range(left_out_before, len(self.chat.turns) + 1):
-            sent = chat_messages(replace(self.chat, left_out=left_out), prompt)
+        for left_out in range(left_out_before, len(earlier.turns) + 1):
+            sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
             used = len(
                 self.session.tokens(
-                    sent, think=self.settings.think, reasoning_effort=self.settings.effort
+                    sent,
+                    think=self.settings.think,
+                    reasoning_effort=self.settings.effort,
+                    tools=self.tools.schemas,
                 )
             )
             if used + reserve <= self.context_length:
@@ -223,35 +267,11 @@ class Dialogue:
         if left_out == left_out_before or used >= self.context_length:
             return
         self.chat = replace(self.chat, left_out=left_out)
-        self._hinted_full = False
+        self.hints.full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
         text = f"  the context is full: the oldest {turns} not sent any more"
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
-
-    def _show_hints(self, answer: Answer) -> None:
-        """Warn about low acceptance, a nearly full context and a cache that could not rewind."""
-        stats, totals = answer.stats, self.totals
-        if stats.lost_tokens >= REREAD_WARNING_TOKENS:
-            self._warn(
-                f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
-                "again",
-            )
-        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
-        fixed = self.drafting and self.mode != "auto"  # auto drafts less by itself
-        if fixed and low and not self._hinted_low:
-            self._hinted_low = True
-            self._warn(
-                f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
-                "blocks; drafting costs more than it saves. Try /draft off",
-            )
-        used = stats.prompt_tokens + stats.generated
-        if used >= NEARLY_FULL * self.context_length and not self._hinted_full:
-            self._hinted_full = True
-            self._warn(
-                f"  context {used:,} of {self.context_length:,}: soon the oldest turns will be "
-                "left out. /clear begins anew",
-            )
 
     def _warn(self, text: str) -> None:
         self.out.note(wrap_hanging(text, stderr_columns()), "warning")
@@ -279,7 +299,7 @@ class Dialogue:
     def load(self, name: str) -> Chat:
         """Continue a saved chat."""
         self.chat = self.file.load(name)
-        self._hinted_full = False
+        self.hints.full = False
         return self.chat
 
     def clear(self) -> None:

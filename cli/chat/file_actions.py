@@ -9,7 +9,7 @@ from ..terminal.interrupt import LeaveChat
 from ..terminal.output import format_count, stdout_size
 from . import transcript
 from .state import ChatState
-from .transcript import Chat
+from .turn import Chat
 from .turns_view import show_turns
 
 MIN_ROWS = 12  # of a screen whose half the end of a loaded chat may take

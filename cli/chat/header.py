@@ -1,6 +1,7 @@
 """The header of a chat: the pair, the machine, and the first commands to know."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from dflash_mlx import __version__
@@ -12,15 +13,26 @@ from ..terminal.wrapping import wrap_parts
 from .dialogue import Dialogue
 
 
-def show_header(dialogue: Dialogue, load_seconds: float) -> None:
-    """Print the header and the kernel warnings."""
-    for line in header_lines(dialogue, load_seconds):
+def show_header(
+    dialogue: Dialogue,
+    load_seconds: float,
+    *,
+    preset: str | None = None,
+    more: Sequence[str] = (),
+    faults: Sequence[str] = (),
+) -> None:
+    """Print the header with the preset in use and `more` lines; then what is wrong."""
+    lines = header_lines(dialogue, load_seconds)
+    if preset:
+        lines.append(f"preset {preset}")
+    for line in [*lines, *more]:
         dialogue.out.note(wrap_parts(line, stderr_columns()))
-    for line in kernel_warnings(dialogue.pair.target.kernels):
-        dialogue.out.note(wrap_parts(line, stderr_columns()), "warning")
+    for fault in [*faults, *kernel_warnings(dialogue.pair.target.kernels)]:
+        dialogue.out.note(wrap_parts(fault, stderr_columns()), "warning")
+    dialogue.out.note("")
 
 
-def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
+def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
     """The lines of the header."""
     import mlx.core as mx
 
@@ -45,5 +57,4 @@ def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
         f"loaded in {load_seconds:.1f} s · {format_bytes(mx.get_active_memory())} · "
         f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
-        "",
     ]

@@ -91,6 +91,7 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
     text = text.strip("\n")
     if not text.strip():
         return
+    state.dialogue.log.typed = text
     try:
         if as_it_is:
             state.print_line("")

@@ -7,9 +7,12 @@ from dflash_mlx.errors import DFlashError
 from ..config_file import config_path
 from ..model_names import known_target
 from ..modes import check_block
+from ..recommended import RECOMMENDED, no_recommendation, recommended_by
 from .actions import change_drafter, change_model
 from .state import ChatState, shorten
 from .values import apply_values, with_values
+
+OPTION_NAMES = {"sampling_by": "sampling"}  # of fields that are named otherwise
 
 
 def preset_names(state: ChatState) -> list[str]:
@@ -25,7 +28,7 @@ def use_preset(state: ChatState, name: str) -> None:
         show_presets(state)
         return
     values = state.tables.preset(name)
-    keys = ", ".join(key.replace("_", "-") for key in values)
+    keys = ", ".join(OPTION_NAMES.get(key, key).replace("_", "-") for key in values)
     model = values.pop("model", None)
     if model is not None:
         target = known_target(model, state.out)
@@ -35,6 +38,11 @@ def use_preset(state: ChatState, name: str) -> None:
             )
             change_model(state, target)
     dialogue = state.dialogue
+    if values.pop("sampling_by", "") == RECOMMENDED:
+        found = recommended_by(dialogue.pair)
+        if not found:
+            state.print_line(f"  {no_recommendation(dialogue.pair).message}", "warning")
+        values = found | values
     check_block(dialogue.pair, with_values(dialogue.settings, values).block_size)
     if values.get("mode", "baseline") != "baseline" and not dialogue.pair.drafts:
         change_drafter(state, "on")

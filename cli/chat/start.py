@@ -17,7 +17,7 @@ from ..options import ModelOptions
 from ..prompt_input import read_prompt
 from ..terminal.output import Output
 from . import transcript
-from .transcript import Chat
+from .turn import Chat
 
 
 @dataclass(frozen=True, slots=True)

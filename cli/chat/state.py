@@ -1,5 +1,7 @@
 """The state that slash commands act on: conversation, output and model options."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ class ChatState:
     # and what the present target's defaults put in its place.
     general: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
+    sampling_by: str = "given"  # of every target, unless its defaults say otherwise
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     @contextmanager
@@ -44,6 +47,18 @@ class ChatState:
                 yield
             if self.keys is not None:
                 self.keys.take_echoed()
+
+    def ask_line(self, question: str) -> str:
+        """Put a question, and give the line that is typed after it; empty at the end of the input.
+
+        What was typed before the question does not answer it.
+        """
+        import termios
+
+        with self.terminal_for_others():
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+            self.out.info(wrap_hanging(question, stderr_columns()), end="")
+            return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
     def print_line(self, text: str, style: str = "") -> None:
         """Print one line for the user."""

@@ -8,38 +8,17 @@ import os
 import re
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..fences import close_fence, fenced
+from .call_view import call_text
+from .turn import FORMAT_VERSION, Chat, chat_from_json, chat_json
+from .turn import Turn as Turn
 
-FORMAT_VERSION = 1
 TITLE = "# Chat with "
 CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A prompt and its answer; `finish_reason` is stop, length or interrupted."""
-
-    prompt: str
-    answer: str
-    thinking: str = ""
-    finish_reason: str = "stop"
-
-
-@dataclass(frozen=True, slots=True)
-class Chat:
-    """A conversation as saved; the first `left_out` turns are not sent to the model."""
-
-    turns: tuple[Turn, ...] = ()
-    system: str | None = None
-    left_out: int = 0
-    model: str | None = None
-    draft: str | None = None
 
 
 def data_path() -> Path:
@@ -122,7 +101,7 @@ def save(name: str, chat: Chat) -> Path:
     DFlashError when it cannot be written; the earlier file stays.
     """
     path = chat_path(name)
-    text = json.dumps({"version": FORMAT_VERSION, **asdict(chat)}, ensure_ascii=False, indent=1)
+    text = json.dumps(chat_json(chat), ensure_ascii=False, indent=1)
     try:
         data_folder()
         path.parent.mkdir(exist_ok=True, mode=0o700)
@@ -192,21 +171,6 @@ def damaged_error(path: Path) -> DFlashError:
     )
 
 
-def chat_from_json(document: dict[str, Any]) -> Chat:
-    """A chat from its JSON object; KeyError or TypeError when it is not one."""
-    turns = tuple(
-        Turn(**{f.name: turn[f.name] for f in fields(Turn)}) for turn in document["turns"]
-    )
-    texts = [value for turn in turns for value in asdict(turn).values()]
-    names = [document["system"], document["model"], document["draft"]]
-    if not all(isinstance(text, str) for text in texts + [n for n in names if n is not None]):
-        raise TypeError
-    if not isinstance(document["left_out"], int):
-        raise TypeError
-    left_out = min(max(document["left_out"], 0), len(turns))
-    return Chat(turns, names[0], left_out, names[1], names[2])
-
-
 def summarise_names(names: list[str], limit: int = 8) -> str:
     """The first names on one line."""
     if not names:
@@ -222,16 +186,26 @@ def to_markdown(chat: Chat) -> str:
         parts.append(f"*System prompt:* {chat.system}")
     for turn in chat.turns:
         parts.append("## You\n\n" + turn.prompt)
-        thinking = turn.thinking.strip()
-        if thinking:
-            parts.append(
-                f"<details><summary>Thinking</summary>\n\n{fenced(thinking)}\n\n</details>"
-            )
+        for step in turn.steps:
+            parts += details("Thinking", step.thinking)
+            parts += [close_fence(step.text.strip())] if step.text.strip() else []
+            for call in step.calls:
+                parts += [
+                    f"*Called {call_text(call)}: {call.state}*",
+                    *details("Result", call.result),
+                ]
+        parts += details("Thinking", turn.thinking)
         note = {"interrupted": "\n\n*(stopped)*", "length": "\n\n*(cut)*"}
         parts.append(
             "## Answer\n\n" + close_fence(turn.answer.strip()) + note.get(turn.finish_reason, "")
         )
     return "\n\n".join(parts) + "\n"
+
+
+def details(title: str, text: str) -> list[str]:
+    """A text that can be unfolded; nothing where there is none."""
+    text = text.strip()
+    return [f"<details><summary>{title}</summary>\n\n{fenced(text)}\n\n</details>"] if text else []
 
 
 def export(path: Path, chat: Chat) -> None:

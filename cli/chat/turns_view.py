@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from ..terminal.markdown_stream import MarkdownStream
 from ..terminal.output import Output, stderr_columns, strip_control
 from ..terminal.wrapping import excerpt
+from .call_view import call_lines
 from .state import ChatState
-from .transcript import Turn
+from .turn import Turn
 
 
 def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = None) -> None:
@@ -19,8 +20,16 @@ def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = N
     lines: list[str] = []
     for turn in turns:
         lines += [*prompt_lines(turn.prompt, out), ""]
-        lines += rendered(turn.answer, out) if styled else strip_control(turn.answer).split("\n")
-        note = {"interrupted": "(stopped)", "length": "(cut)"}.get(turn.finish_reason)
+        for step in turn.steps:
+            lines += [*said(step.text, out, styled=styled), ""] if step.text else []
+            for call in step.calls:
+                shown = call_lines(call, stderr_columns())
+                lines += [*map(strip_control, map(out.ascii_fallback, shown)), ""]
+        if turn.answer or not turn.steps:
+            lines += said(turn.answer, out, styled=styled)
+        note = {"interrupted": "(stopped)", "length": "(cut)", "calls": "(no answer)"}.get(
+            turn.finish_reason
+        )
         lines += [f"  {note}", ""] if note else [""]
     lines = lines[:-1]
     if max_rows is not None and len(lines) > max_rows:
@@ -31,6 +40,11 @@ def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = N
             state.print_styled(line)
         else:
             state.print_line(line)
+
+
+def said(text: str, out: Output, *, styled: bool) -> list[str]:
+    """What the model said."""
+    return rendered(text, out) if styled else strip_control(text).split("\n")
 
 
 def prompt_lines(prompt: str, out: Output) -> list[str]:

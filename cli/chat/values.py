@@ -8,6 +8,7 @@ from typing import Any
 
 from ..chat_settings import SAMPLING_FIELDS, ChatSettings
 from ..options import ModelOptions, PromptOptions, SamplingOptions
+from ..recommended import RECOMMENDED, recommended_by
 from ..thinking import FIELD_LABELS, check_thinking, drop_unsupported
 from .state import ChatState
 
@@ -32,8 +33,9 @@ def settings_of(options: Options) -> ChatSettings:
 
 def values_of(options: Options) -> dict[str, Any]:
     """The values that a chat with these options begins with."""
-    model_options, _, prompt_options = options
+    model_options, sampling_options, prompt_options = options
     return setting_values(settings_of(options)) | {
+        "sampling_by": sampling_options.sampling_by,
         "mode": model_options.mode,
         "system": prompt_options.system,
         "show_thinking": prompt_options.show_thinking,
@@ -103,8 +105,21 @@ def defaults_of(state: ChatState, target: str | None) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name in state.general}
 
 
+def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str, Any]:
+    """A target's defaults with what it recommends, where they or the options ask for that.
+
+    The target must be loaded.
+    """
+    defaults = {**defaults}
+    if defaults.pop("sampling_by", state.sampling_by) != RECOMMENDED:
+        return defaults
+    found = recommended_by(state.dialogue.pair)
+    return {name: value for name, value in found.items() if name in state.general} | defaults
+
+
 def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
     """Go over to the defaults of another target, but for what was changed in the chat."""
+    defaults = recommended_defaults(state, defaults)
     present, before = present_values(state), {**state.general, **state.defaults}
     after = {**state.general, **defaults}
     names = [name for name in (*state.defaults, *defaults) if present[name] == normal(before[name])]

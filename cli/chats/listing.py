@@ -10,7 +10,7 @@ from dflash_mlx.errors import DFlashError
 
 from ..cache.command import age
 from ..chat import transcript
-from ..chat.transcript import Chat
+from ..chat.turn import Chat
 from ..terminal.live_region import truncate
 from ..terminal.output import format_count, strip_control
 

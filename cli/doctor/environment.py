@@ -16,6 +16,7 @@ import typer
 
 from ..chat.transcript import data_path
 from ..config_file import apply_config, config_path, file_error_reason, read_config
+from ..mcp_servers import configured_servers
 from ..option_tables import OptionTables
 from ..terminal.output import is_utf8
 from .check import CheckResult, combine, fail, ok, short_path, warn
@@ -76,6 +77,7 @@ def config(root: typer.Context) -> CheckResult:
                 key = max(parameter.opts, key=len).removeprefix("--")
                 errors += value_errors(root, key, parameter, defaults[parameter.name])
     OptionTables(typer.Context(commands["chat"], parent=root)).check()
+    configured_servers()
     if errors:
         return fail(f"{short_path(path)} · {errors[0]}", "correct the value in this file")
     return ok(f"{short_path(path)} · sets {', '.join(settings)}")

@@ -26,6 +26,7 @@ from ..options import (
     option,
     option_groups,
 )
+from ..recommended import with_recommended
 from ..terminal.output import Output, format_bytes
 from ..terminal.spinner import Spinner
 from ..thinking import check_thinking, resolve_thinking
@@ -103,11 +104,12 @@ def serve(
     model_options, sampling_options, prompt_options = with_model_defaults(
         ctx, model_options, sampling_options, PromptOptions(think=think, effort=effort)
     )
-    params = sampling_options.params()
+    sampling_options.params()  # a wrong value is told before anything is loaded
     if note := bundled_note(model_options):
         out.note(note)
     listening = listen(host, port)
     pair, seconds = load_pair(model_options, out, cache_options)
+    params = with_recommended(ctx, sampling_options, pair, out).params()
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)

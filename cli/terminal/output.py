@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 THEME = {"dim": "dim", "bold": "bold", "accent": "cyan", "warning": "yellow", "error": "bold red"}
 ASCII_FALLBACKS = {
-    "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->"
+    "·": "|", "τ": "tau", "×": "x", "–": "-", "∴": "*", "›": ">", "±": "+-", "…": "...", "→": "->",
+    "│": "|",
 }  # fmt: skip
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -58,6 +59,7 @@ class Output:
         # What is typed meanwhile, in at most so many columns and rows: shown below moving lines.
         self.footer: Callable[[int, int], list[str]] = lambda columns, rows: []
         self.redraw: Callable[[], None] | None = None  # of the view that is running
+        self.on_error: Callable[[str, str], None] = lambda message, hint: None  # is told of errors
 
     @cached_property
     def console(self) -> "Console":
@@ -124,6 +126,7 @@ class Output:
 
     def error(self, message: str, hint: str = "") -> None:
         """Print an error and a hint."""
+        self.on_error(message, hint)
         from rich.text import Text
 
         lines = [("Error: ", "error", message)] + ([("Hint:  ", "dim", hint)] if hint else [])

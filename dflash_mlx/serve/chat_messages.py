@@ -85,27 +85,6 @@ def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
     return found
 
 
-def numbered_calls(messages: Messages) -> Messages:
-    """The messages with calls named functions.NAME:N in place of their ids, as Kimi's template has
-    them: it writes no other name of a call.
-    """
-    told: dict[str, str] = {}
-    found: Messages = []
-    number = 0
-    for message in messages:
-        more: dict[str, Any] = {}
-        if message.get("tool_calls"):
-            more["tool_calls"] = []
-            for call in message["tool_calls"]:
-                told[call["id"]] = f"functions.{call['function']['name']}:{number}"
-                more["tool_calls"].append({**call, "id": told[call["id"]]})
-                number += 1
-        if message.get("tool_call_id") in told:
-            more["tool_call_id"] = told[message["tool_call_id"]]
-        found.append({**message, **more})
-    return found
-
-
 def text_of(content: Any, place: str) -> str | None:
     """A content as text; None where there is none. Problem 400 for images and other parts."""
     if content is None or isinstance(content, str):

@@ -8,16 +8,13 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dflash_mlx.chat.call_formats import call_format
-from dflash_mlx.chat.template import Template, TemplateOptions
+from dflash_mlx.chat.tool_support import without_tools
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
 
 from .problem import Problem
 from .settings import Settings
-
-TOOL = {"type": "function", "function": {"name": "probe", "description": "?", "parameters": {}}}
 
 
 def number(value: Any) -> Any:
@@ -119,14 +116,7 @@ def check_model(name: str | None, settings: Settings) -> None:
 
 def check_tools(pair: Pair) -> None:
     """Problem 400 where the model cannot be told of tools, or its calls cannot be read."""
-    template: Template = pair.target.template
-    sample = [{"role": "user", "content": "?"}]
-    try:
-        told = template.write(sample, TemplateOptions(tools=[TOOL])) != template.write(sample)
-    except DFlashError:
-        told = False
-    if not told or call_format(pair.target.tokenizer) is None:
-        why = "does not call tools" if not told else "calls tools in a form that cannot be read"
+    if why := without_tools(pair.target):
         raise Problem(400, f"this model {why}.", param="tools")
 
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dflash_mlx import __version__
-from dflash_mlx.chat.call_formats import call_format
+from dflash_mlx.chat.numbered_calls import named_calls
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
 from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import Effort
 
-from .chat_messages import numbered_calls, template_messages
+from .chat_messages import template_messages
 from .fields import Fields, SamplingFields, Whole, refuse
 from .job import Delta, Job, Progress
 from .job import Whole as WholeAnswer
@@ -101,9 +101,8 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
     form = grammar_of(body.response_format)
     chosen = chosen_tools(body.tools, body.tool_choice, body.parallel_tool_calls, form, pair)
     think, effort = thinking_of(body, pair)
-    messages, calls = template_messages(body.messages), call_format(pair.target.tokenizer)
     return Job(
-        prompt=numbered_calls(messages) if calls and calls.name == "kimi_k2" else messages,
+        prompt=named_calls(template_messages(body.messages), pair.target.tokenizer),
         sampling=body.params(settings.sampling),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=stop_strings(body.stop),

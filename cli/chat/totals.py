@@ -1,0 +1,28 @@
+"""Sums over the answers of a chat."""
+
+from dataclasses import dataclass
+
+from ..answer import Answer
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all answers of one pair."""
+
+    answers: int = 0
+    tokens: int = 0
+    verifies: int = 0
+    committed: int = 0
+
+    def add(self, answer: Answer) -> None:
+        """Add one answer."""
+        stats = answer.stats
+        self.answers += 1
+        self.tokens += stats.generated
+        self.verifies += stats.verifies
+        self.committed += sum(stats.committed)
+
+    @property
+    def acceptance_length(self) -> float:
+        """τ over all answers; 1.0 without a verify."""
+        return self.committed / self.verifies if self.verifies else 1.0

@@ -1,0 +1,53 @@
+"""Tools that a model calls: Python functions and those of MCP servers, and the loop that runs them.
+
+from dflash_mlx import load, tools
+
+def weather(city: str) -> str:
+    "What the weather is like in a city."
+    return "rain"
+
+print(tools.run(load("mlx-community/Qwen3-4B-4bit"), "Is it dry in Brno?", [weather]).text)
+
+with tools.Servers(tools.read_server_file("claude_desktop_config.json")) as servers:
+    tools.run(pair, "What is in my notes?", servers.tools)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .answered import Answered, run
+    from .call import Call, Step
+    from .server_config import ServerConfig, read_server_file
+    from .servers import Servers
+    from .tool import Tool, tool_of
+
+__all__ = [
+    "Answered",
+    "Call",
+    "ServerConfig",
+    "Servers",
+    "Step",
+    "Tool",
+    "read_server_file",
+    "run",
+    "tool_of",
+]
+_HOMES = {
+    "Answered": "answered",
+    "Call": "call",
+    "ServerConfig": "server_config",
+    "Servers": "servers",
+    "Step": "call",
+    "Tool": "tool",
+    "read_server_file": "server_config",
+    "run": "answered",
+    "tool_of": "tool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name's module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dflash_mlx.tools' has no attribute '{name}'")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,209 @@
+"""The sampling that a model recommends: read, offered, and taken only where it is asked for."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import typer
+from golden_pair import PAIR
+from typer.testing import CliRunner, Result
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.target.recommended import recommended_sampling
+from dflash_mlx.types import SamplingParams
+
+commands = import_module("dflash_mlx.cli.chat.commands")
+dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+options = import_module("dflash_mlx.cli.options")
+option_tables = import_module("dflash_mlx.cli.option_tables")
+output = import_module("dflash_mlx.cli.terminal.output")
+recommendation = import_module("dflash_mlx.cli.chat.recommendation")
+states = import_module("dflash_mlx.cli.chat.state")
+values = import_module("dflash_mlx.cli.chat.values")
+
+QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1]}
+SAID = "temp 0.6, top-p 0.95, top-k 20 (generation_config.json)"
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (QWEN, {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+        ({"do_sample": True, "eos_token_id": 2}, {"temperature": 1.0}),
+        ({"temperature": 0.7, "min_p": 0, "top_k": None}, {"temperature": 0.7, "min_p": 0.0}),
+        ({"do_sample": False, "temperature": 0.7}, {}),
+        ({"top_p": 0.9}, {}),
+        ({"temperature": 0}, {}),
+        ({}, {}),
+        (None, {}),
+    ],
+)
+def test_what_a_file_recommends(tmp_path: Path, raw: Any, found: dict[str, float]) -> None:
+    """As transformers reads it: nothing without a temperature above 0."""
+    if raw is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(raw))
+    assert recommended_sampling(tmp_path) == found
+
+
+@pytest.mark.parametrize("raw", ["[]", "{", '{"temperature": "hot"}', '{"top_p": 2}'])
+def test_a_damaged_file(tmp_path: Path, raw: str) -> None:
+    """It is named."""
+    (tmp_path / "generation_config.json").write_text(raw)
+    with pytest.raises(DFlashError, match=r"generation_config\.json"):
+        recommended_sampling(tmp_path)
+
+
+@pytest.fixture
+def config() -> Callable[[str], int]:
+    """Write the config file."""
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    path.parent.mkdir(parents=True)
+    return path.write_text
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """The golden target with Qwen's recommendation."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    for file in Path(PAIR[1]).iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "generation_config.json").write_text(json.dumps(QWEN))
+    return folder
+
+
+@pytest.fixture
+def sampling(cli_app: typer.Typer, target: Path) -> Callable[..., tuple[float, ...]]:
+    """Temperature, top-p and top-k of an answer with these flags."""
+
+    def run(*flags: str) -> tuple[float, ...]:
+        args = ["generate", "--raw", "hi", "--json", "--max-tokens", "2", "-m", str(target)]
+        done = CliRunner().invoke(cli_app, [*args, *PAIR[2:], *flags])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)["sampling"]
+        return found["temperature"], found["top_p"], found["top_k"]
+
+    return run
+
+
+def test_never_by_itself_and_who_counts_first(
+    sampling: Callable[..., tuple[float, ...]],
+    config: Callable[[str], int],
+    monkeypatch: pytest.MonkeyPatch,
+    target: Path,
+) -> None:
+    """Nothing is taken unasked; what is said as near as the wish, or nearer, stays."""
+    assert sampling() == (0, 1, 0)
+    assert sampling("--sampling", "recommended") == (0.6, 0.95, 20)
+    assert sampling("--sampling", "recommended", "--temp", "0.2") == (0.2, 0.95, 20)
+    config("temp = 0.4\n[preset.p]\nsampling = 'recommended'\ntop-k = 7\n")
+    assert sampling("--sampling", "recommended") == (0.6, 0.95, 20)  # the flag is nearer
+    assert sampling("-p", "p") == (0.6, 0.95, 7)
+    assert sampling("-p", "p", "--sampling", "given") == (0.4, 1, 7)
+    monkeypatch.setenv("DFLASH_SAMPLING", "recommended")
+    config(f"temp = 0.4\n[models.'{target}']\ntop-p = 0.5\n")
+    assert sampling() == (0.6, 0.95, 20)  # a variable counts before both tables
+    config("temp = 0.4\nsampling = 'recommended'\n")
+    monkeypatch.delenv("DFLASH_SAMPLING")
+    assert sampling() == (0.4, 0.95, 20)
+
+
+def test_a_model_without_one(cli_app: typer.Typer, config: Callable[[str], int]) -> None:
+    """The flag is refused; the file is for all models, and this one goes on as it is."""
+
+    def run(*flags: str) -> Result:
+        args = ["generate", "--raw", "hi", "--max-tokens", "2", *PAIR]
+        return CliRunner().invoke(cli_app, [*args, *flags])
+
+    done = run("--sampling", "recommended")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "recommends no sampling" in done.stderr
+    config("sampling = 'recommended'\n")
+    assert run().exit_code == 0
+
+
+@pytest.fixture
+def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A chat with that target; `/model NAME` takes the folder NAME as the target's."""
+    pair = tiny.golden_pair("qwen3_full")
+    monkeypatch.setattr(pair.target, "path", target)
+    talk = dialogue.Dialogue(
+        pair,
+        output.Output(quiet=True),
+        settings=values.ChatSettings(mode="dflash"),
+        display=dialogue.DisplaySettings(),
+        autosaves=False,
+    )
+
+    class RecordedState(states.ChatState):
+        told: list[str] = []  # noqa: RUF012
+
+        def print_line(self, text: str, style: str = "") -> None:
+            self.told.append(text)
+
+    command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
+    tables = option_tables.OptionTables(typer.Context(command))
+    found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
+    found.told.clear()
+    found.general = {**values.present_values(found), "sampling_by": "given"}
+    actions = import_module("dflash_mlx.cli.chat.actions")
+
+    def load(model_options: Any, *rest: Any) -> Any:
+        monkeypatch.setattr(pair.target, "path", target.parent / model_options.model)
+        return pair
+
+    monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)
+    monkeypatch.setattr(actions, "load_downloaded", load)
+    return found
+
+
+def test_in_a_chat(state: Any, target: Path, config: Callable[[str], int]) -> None:
+    """The header offers it, /set lists it, /set recommended makes sampling just that."""
+
+    def use(text: str) -> str:
+        state.told.clear()
+        commands.dispatch(state, text)
+        return "\n".join(state.told)
+
+    def now() -> SamplingParams:
+        return state.dialogue.settings.sampling
+
+    assert recommendation.offer(state.dialogue) == (
+        f"recommended: {SAID} · /set recommended takes it"
+    )
+    assert use("/set").endswith(f"\n  recommended: {SAID}; /set recommended takes it")
+    use("/set seed 3")
+    use("/set min-p 0.5")
+    assert recommendation.offer(state.dialogue) == ""  # somebody has said how
+    assert use("/set recommended") == f"  sampling as recommended: {SAID}"
+    assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=20, seed=3)
+    assert ("recommended", "") in commands.complete(state, "/set ")
+    # A preset may name it, and a model's defaults; the next model has its own.
+    config(
+        "[preset.p]\nsampling = 'recommended'\ntop-k = 7\n"
+        "[models.B]\nsampling = 'recommended'\ntop-p = 0.5\n"
+    )
+    state.dialogue.settings = replace(state.dialogue.settings, sampling=SamplingParams())
+    assert use("/preset p") == "  preset p: sampling, top-k"
+    assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=7)
+    state.dialogue.settings = replace(state.dialogue.settings, sampling=SamplingParams())
+    state.general = {**values.present_values(state), "sampling_by": "given"}
+    (target.parent / "B").mkdir()
+    (target.parent / "B/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.8}')
+    (target.parent / "C").mkdir()
+    use("/model B")
+    assert now() == SamplingParams(temperature=0.9, top_p=0.5)
+    told = use("/model target")
+    assert now() == SamplingParams()
+    assert f"  recommended: {SAID} · /set recommended takes it" in told
+    use("/model C")
+    with pytest.raises(DFlashError, match="recommends no sampling"):
+        use("/set recommended")
+    assert "recommended:" not in use("/set")

@@ -1,0 +1,70 @@
+"""Pairs that call tools: their target says what a test wants to each conversation."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+import tiny
+from scripted_server import tool_tokenizer
+
+from dflash_mlx.pair import Pair
+from dflash_mlx.target.packed import SequencePass
+from dflash_mlx.target.target import Target
+
+
+def calls(name: str, arguments: str = "{}") -> str:
+    """A call as these pairs write it."""
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pair:
+    """A pair whose answer to messages is the text that `says` gives; its drafter is always right.
+
+    `prompts` of the pair's target are the messages it was asked, each with its tokens.
+    """
+    tokenizer = more.pop("tokenizer", None) or tool_tokenizer()
+    target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
+    target = Target(target.model, tokenizer, target.config, target.path)
+    script: list[int] = []
+    prompts: list[tuple[Any, list[int]]] = []
+    honest, encode = target.read, target.chat_tokens
+
+    def read(parts: Any, *, at_once: bool = False) -> list[SequencePass]:
+        found = []
+        starts = [part.cache.offset for part in parts]
+        for start, part, done in zip(starts, parts, honest(parts), strict=True):
+            following = script[start + 1 : start + 1 + part.tokens.size]
+            logits = 20 * mx.eye(272)[mx.array(following)][-len(done.logits) :]
+            found.append(SequencePass(0 * done.logits + logits, done.taps))
+        return found
+
+    def chat_tokens(messages: Any, *options: Any) -> list[int]:
+        ids = encode(messages, *options)
+        said = tokenizer.encode(says(messages), add_special_tokens=False)
+        script[:] = [*ids, *said, 256, *[0] * 32]
+        prompts.append((messages, ids))
+        return ids
+
+    def draft_cache() -> tiny.ScriptedCache:
+        cache = tiny.ScriptedCache((), False, 272, strict=False)
+        cache.text = script
+        return cache
+
+    target.read, target.chat_tokens = read, chat_tokens  # type: ignore[method-assign]
+    target.prompts = prompts  # type: ignore[attr-defined]
+    return Pair(target, tiny.stand_in(draft_cache), "talker", "script")
+
+
+def says(messages: list[dict[str, Any]]) -> str:
+    """What a weather-wise model says: it calls for what is asked, and tells what came of it."""
+    asked = next(m["content"] for m in reversed(messages) if m["role"] == "user")
+    last = messages[-1]
+    if last["role"] == "tool":
+        return "It says: " + last["content"].splitlines()[0]
+    word, _, rest = asked.partition(" ")
+    if word == "weather":
+        return f"I look.{calls('weather', json.dumps({'city': rest} if rest else {}))}"
+    if word in ("sleep", "end"):
+        return calls(word)
+    return "Fine."
