@@ -193,9 +193,11 @@ def test_help(use: Callable[[str], str]) -> None:
 def test_completion(state: Any) -> None:
     """Tab knows commands, settings, and what belongs after them."""
 
+    begins = import_module("dflash_mlx.cli.terminal.line_editor").begins
+
     def offered(text: str) -> list[str]:
         last = text.split(" ")[-1]
-        return [w for w, _ in commands.complete(state, text) if w.startswith(last)]
+        return [w for w, _ in commands.complete(state, text) if begins(w, last)]
 
     assert offered("/te") == ["/temp"]
     assert {"/think", "/temp", "/top-p", "/top-k", "/tree-budget"} == set(offered("/t"))
@@ -205,6 +207,7 @@ def test_completion(state: Any) -> None:
     assert offered("/help un") == ["undo"]
     assert offered("hello /t") == []
     assert "Qwen/Qwen3-4B" in offered("/model Qwen/")
+    assert {"Qwen/Qwen3-4B", "mlx-community/Qwen3-4B-4bit"} <= set(offered("/model qwen3-4"))
     state.dialogue.save("my chat")
     assert offered("/load m") == ["my chat"]
 

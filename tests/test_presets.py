@@ -131,7 +131,7 @@ def test_a_wrong_model_of_a_preset_is_traced(run, config):
     """The hint says which preset named it."""
     config("[preset.review]\nmodel = 'no-such'\n")
     result = run("generate", "x", "-p", "review")
-    assert "there is no folder 'no-such'" in result.stderr
+    assert "there is no model or folder 'no-such'" in result.stderr
     assert "it is set by 'model' of the preset 'review' in " in result.stderr
 
 

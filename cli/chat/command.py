@@ -130,7 +130,7 @@ def chat(
         state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
         state.defaults = defaults_of(state, model_options.model)
         if interactive:
-            show_header(dialogue, load_seconds)
+            show_header(dialogue, load_seconds, preset)
         else:
             out.warn(*kernel_warnings(pair.target.kernels))
         if saved is not None and begins.name is not None:

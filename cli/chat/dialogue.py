@@ -15,7 +15,7 @@ from ..chat_settings import ChatSettings
 from ..modes import describe_drafting
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, stderr_columns
-from ..terminal.wrapping import wrap_hanging, wrap_parts
+from ..terminal.wrapping import wrap_hanging
 from .chat_file import ChatFile
 from .messages import chat_messages, with_turn
 from .transcript import Chat, Turn
@@ -174,7 +174,7 @@ class Dialogue:
         if interrupt.requested_twice:
             raise LeaveChat(130)
         line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
-        line = wrap_parts(line.replace("τ", self.out.ascii_fallback("τ")), stderr_columns())
+        line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
         self._show_hints(answer)
         return answer

@@ -18,6 +18,7 @@ from .state import ChatState
 
 # At the start of a word; quotes allow spaces in it.
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+MAX_SHOWN = 8  # files that are named one by one
 AFTER_NAME = ".,:;!?)]}'\""
 
 
@@ -38,7 +39,7 @@ def read_files(state: ChatState, argument: str) -> None:
     if not found.files:
         state.print_line("  no files go with the next prompt; /read FILE... adds some")
         return
-    for file in found.files if len(found.files) <= 8 else ():
+    for file in found.files if 1 < len(found.files) <= MAX_SHOWN else ():
         state.print_line(f"  {file.name}")
     state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
 

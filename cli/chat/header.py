@@ -8,19 +8,19 @@ from dflash_mlx import __version__
 from ..kernel_notes import kernel_warnings
 from ..modes import in_bits
 from ..terminal.output import format_bytes, stderr_columns
-from ..terminal.wrapping import wrap_parts
+from ..terminal.wrapping import wrap_hanging
 from .dialogue import Dialogue
 
 
-def show_header(dialogue: Dialogue, load_seconds: float) -> None:
-    """Print the header and the kernel warnings."""
-    for line in header_lines(dialogue, load_seconds):
-        dialogue.out.note(wrap_parts(line, stderr_columns()))
+def show_header(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> None:
+    """Print the header, with the preset's name if there is one, and the kernel warnings."""
+    for line in header_lines(dialogue, load_seconds, preset):
+        dialogue.out.note(wrap_hanging(line, stderr_columns()))
     for line in kernel_warnings(dialogue.pair.target.kernels):
-        dialogue.out.note(wrap_parts(line, stderr_columns()), "warning")
+        dialogue.out.note(wrap_hanging(line, stderr_columns()), "warning")
 
 
-def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
+def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None) -> list[str]:
     """The lines of the header."""
     import mlx.core as mx
 
@@ -41,7 +41,8 @@ def header_lines(dialogue: Dialogue, load_seconds: float) -> list[str]:
     kernels = " · Metal kernels on" if pair.target.kernels.on else ""
     kernels += " · exact" if pair.target.kernels.exact else ""
     return [
-        f"dflash {__version__} · {target}{drafter}{block} · {device}{kernels}",
+        f"dflash {__version__} · {target}{drafter}{block} · {device}{kernels}"
+        + (f" · preset {preset}" if preset else ""),
         f"loaded in {load_seconds:.1f} s · {format_bytes(mx.get_active_memory())} · "
         f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",
