@@ -2,7 +2,7 @@
 
     import dflash_mlx
     pair = dflash_mlx.load()
-    for block in dflash_mlx.stream(pair, "What is 12 plus 7?", max_tokens=200):
+    for block in dflash_mlx.stream(pair, "What is 25 plus 17?", max_tokens=200):
         print(block.text, end="")
 
 Importing this package loads no model code; the names below load it when they are first used. On

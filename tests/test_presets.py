@@ -170,7 +170,7 @@ def test_the_example_of_the_readme(cli_app, config):
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
     tables = option_tables.OptionTables(typer.Context(command))
     tables.check()
-    assert short_names.find_target(tables.preset("review")["model"], lambda repo: "no")
+    assert short_names.find_target(tables.preset("small")["model"], lambda repo: "no")
 
 
 @pytest.fixture

@@ -19,6 +19,14 @@ CODE = {
     for code in re.findall(r"```python\n(.*?)```", part, re.S)
 }
 
+SUM, DAY = "What is 25 plus 17?", "Which day comes after Wednesday?"
+PRINTS = [
+    ("A script with threads", [SUM, DAY]),
+    ("asyncio", [SUM, DAY, "What is the capital of France?"]),
+    ("A window", [SUM]),
+    ("Many prompts at once", [SUM, DAY]),
+]
+
 
 @pytest.fixture(scope="module")
 def said() -> dict[str, str]:
@@ -32,21 +40,11 @@ def said() -> dict[str, str]:
 
 def test_no_block_is_left_out() -> None:
     """The tests below name each of them."""
-    assert list(CODE) == ["A script with threads", "asyncio", "A notebook", "A window"]
+    assert set(CODE) == {name for name, _ in PRINTS} | {"A notebook"}
     assert PAGE.count("```python") == len(CODE)
 
 
-@pytest.mark.parametrize(
-    ("name", "prompts"),
-    [
-        ("A script with threads", ["What is 12 plus 7?", "Which day comes after Wednesday?"]),
-        (
-            "asyncio",
-            ["What is 12 plus 7?", "Which day comes after Wednesday?", "What colour is snow?"],
-        ),
-        ("A window", ["What is 12 plus 7?"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "prompts"), PRINTS)
 def test_a_block_of_code(
     name: str, prompts: list[str], said: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +93,7 @@ scope = {}
 exec(sys.argv[1], scope)  # a cell; the kernel goes on
 alone = []
 def ask():
-    alone.append(dflash_mlx.generate(scope["pair"], "What is 12 plus 7?").text)
+    alone.append(dflash_mlx.generate(scope["pair"], "What is 25 plus 17?").text)
     done.set()
 import dflash_mlx
 done = threading.Event()
@@ -106,7 +104,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 done.wait()
-print(alone[0] == dflash_mlx.generate(scope["pair"], "What is 12 plus 7?").text)
+print(alone[0] == dflash_mlx.generate(scope["pair"], "What is 25 plus 17?").text)
 """
 
 
