@@ -383,6 +383,10 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     del said.stats.committed[1:]
     assert " · 1 verify · " in use("/stats")
     assert "  seed" not in page  # nothing is drawn at temperature 0
+    use("/set mode auto")
+    state.dialogue.ask("hello")
+    page = use("/stats")
+    assert page.index("last answer") < page.index("conversation") < page.index("chosen")
 
 
 def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:

@@ -19,6 +19,7 @@ from golden_pair import GOLDEN
 from typer.testing import CliRunner, Result
 
 import dflash_mlx
+from dflash_mlx.hub.registry import find
 from dflash_mlx.ledger.published import PAIRS
 
 ROOT = Path(__file__).parents[1]
@@ -131,10 +132,22 @@ def test_what_the_commands_are() -> None:
     for line in others:
         words = shlex.split(line, comments=True)
         if words[0] == "make":
-            subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+            command = ["make", "-n", *words[1:]]
+            done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+            assert "demo" not in words or ".venv/bin/dflash chat" in done.stdout  # where it is
         elif extra := re.search(r"\.\[(\w+)\]", line):
             project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
             assert extra[1] in project["optional-dependencies"]
+
+
+def test_models_that_are_downloaded_are_small() -> None:
+    """The first one was 9 GB, of 16 bits."""
+    for line in COMMANDS:
+        for name in re.findall(r"(?:-m|pull) ([\w.-]+/[\w.-]+)", line):
+            if not name.startswith("./"):
+                entry = find(name)
+                assert entry is not None, line
+                assert entry.quantised, line
 
 
 def test_what_the_files_hold(folder: Path) -> None:
