@@ -101,6 +101,10 @@ def test_mentions(tree: Path) -> None:
     """Only what is there: addresses, decorators and names of people stay text."""
     text = 'see @notes.md, (no@notes.md) @nobody, @"with space.txt" and @src/*.py? @ @[odd].txt!'
     assert files.mentioned(text) == ["notes.md", "with space.txt", "src/*.py", "[odd].txt"]
+    assert files.missing(f"{text} @nobody @note.md, @src/c.py? @src @src/c.py") == [
+        "note.md",
+        "src/c.py",
+    ]
 
 
 def test_completion_of_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,15 @@ Fine.
 Fine.
   (numbers)
 
+› And @src/c.py?
+  there is no file src/c.py: @src/c.py is sent as text
+
+Fine.
+  (numbers)
+
+› /undo
+  forgotten: And @src/c.py?
+
 › And @src/x.png?
 Error: the file 'src/x.png' cannot be read (it is not text).
 Hint:  give a text file

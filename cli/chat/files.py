@@ -50,6 +50,8 @@ def with_files(state: ChatState, prompt: str) -> str:
     Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
     """
     found = all_attached(state, mentioned(prompt))
+    for name in missing(prompt):
+        state.print_line(f"  there is no file {name}: @{name} is sent as text", "dim")
     if not found.files:
         return prompt
     state.print_line(f"  {described(state, found)}", "dim")
@@ -82,6 +84,13 @@ def mentioned(prompt: str) -> list[str]:
         candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
         names += [name for name in candidates if name and is_there(name)][:1]
     return names
+
+
+def missing(prompt: str) -> list[str]:
+    """The names after an @ that look like paths, and are nothing that is there."""
+    words = [quoted or word.rstrip(AFTER_NAME) for quoted, word in MENTION.findall(prompt)]
+    paths = [name for name in words if "/" in name or os.path.splitext(name)[1]]
+    return [name for name in dict.fromkeys(paths) if not is_there(name)]
 
 
 def is_there(name: str) -> bool:
