@@ -117,4 +117,5 @@ def show_resume_hint(state: ChatState) -> None:
     if not dialogue.file.holds(dialogue.chat):
         dialogue.autosave()
     if dialogue.file.name and dialogue.file.holds(dialogue.chat):
-        state.out.note(f"saved: dflash chat --resume {shlex.quote(dialogue.file.name)}")
+        name = shlex.quote(dialogue.file.name)
+        state.out.note(f"saved: dflash chat --resume {name}", wraps=False)
