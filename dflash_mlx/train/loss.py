@@ -1,20 +1,22 @@
 """The drafter's training forward pass and its loss (DFlash paper section 3.3).
 
-Each block is one batch element with the context of its sequence: the computation of inference, for
-many anchors at once. The target gets no gradient.
+Each block is one batch element; those of a sequence share its context's keys and values. So it is
+the computation of inference, for many anchors at once. The target gets no gradient.
 """
 
 import math
+from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
+from dflash_mlx.drafter.shared_rows import SharedRows
 
 # Block size and decay of the position weights (DFlash paper, section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
-MAX_LOGITS = 1 << 26  # computed at once, 256 MiB in float32
+MAX_LOGITS = 1 << 24  # computed at once, 64 MiB in float32
 
 
 def default_gamma(block_size: int) -> float:
@@ -62,15 +64,15 @@ def block_hidden(
 ) -> mx.array:
     """Hidden states of the positions after the anchor: [n, m, B - 1, H].
 
-    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1. tokens: the
-    anchors' token ids [n, m]. anchors: their positions [n, m].
+    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1; the m blocks of a
+    sequence share them. tokens: the anchors' token ids [n, m]. anchors: their positions [n, m].
     """
     config = drafter.config
     n, m = anchors.shape
     flat = anchors.reshape(-1)
     masks = mx.full((n * m, config.block_size - 1), config.mask_token_id, dtype=tokens.dtype)
     ids = mx.concatenate([tokens.reshape(-1, 1), masks], axis=1)
-    shared = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
+    shared = [SharedRows(keys, values, m) for keys, values in context]
     rows = context[0][0].shape[2]
     hidden = drafter.model(drafter.embed(ids), shared, flat, attention_masks(config, flat, rows))
     return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
@@ -79,43 +81,58 @@ def block_hidden(
 def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
     """Cross-entropy in nats: hidden [R, H], labels [R] -> float32 [R].
 
-    The logits of a large vocabulary are computed in slices of rows, and again in the backward pass.
+    The head is frozen, so all that the backward pass needs of the logits is each row's slope
+    [R, H]. It is computed with the loss, a slice of rows after another, and no logits are kept.
     """
-
-    def rows(hidden: mx.array, labels: mx.array) -> mx.array:
-        # log(softmax): its gradient needs no second exponential, unlike that of logsumexp.
-        chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
-        at = mx.stop_gradient(labels)[:, None]
-        right = mx.take_along_axis(chances, at, axis=-1)[:, 0]
-        return -mx.log(mx.maximum(right, 1e-30))
-
     step = max(1, MAX_LOGITS // drafter.config.vocab_size)
-    if len(labels) <= step:
-        return rows(hidden, labels)
-    again = mx.checkpoint(rows)
-    parts = range(0, len(labels), step)
-    return mx.concatenate([again(hidden[i : i + step], labels[i : i + step]) for i in parts])
+
+    @mx.custom_function
+    def losses_and_slopes(hidden: mx.array, labels: mx.array) -> tuple[mx.array, mx.array]:
+        def rows(hidden: mx.array) -> mx.array:
+            # log(softmax): its gradient needs no second exponential, unlike that of logsumexp.
+            chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
+            right = mx.take_along_axis(chances, at[:, None], axis=-1)[:, 0]
+            return -mx.log(mx.maximum(right, 1e-30))
+
+        losses, slopes = [], []
+        for first in range(0, len(labels), step):
+            part, at = hidden[first : first + step], labels[first : first + step]
+            if slopes:  # one slice after another
+                (part,) = mx.depends([part], [slopes[-1]])
+            found, slope = mx.vjp(rows, [part], [mx.ones(len(part))])
+            losses += found
+            slopes += slope
+        return mx.concatenate(losses), mx.concatenate(slopes)
+
+    @losses_and_slopes.vjp
+    def backward(
+        primals: list[mx.array], cotangents: list[mx.array], outputs: list[mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        slope = (cotangents[0][:, None] * outputs[1]).astype(primals[0].dtype)
+        return slope, mx.zeros_like(primals[1])
+
+    found: Any = losses_and_slopes(hidden, labels)
+    return found[0]
 
 
 def block_losses(
     drafter: Drafter,
-    target_hidden: mx.array,
+    context: list[KeysValues],
     tokens: mx.array,
     lengths: mx.array,
     anchors: mx.array,
 ) -> tuple[mx.array, mx.array]:
     """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
 
-    target_hidden: [n, S, K * Ht], at least up to the last anchor. tokens: [n, L], padded. lengths:
-    [n], without padding. anchors: [n, m], -1 for padding. The label of position k is the token at
-    anchor + k; positions after the end of the sequence are not valid.
+    context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
+    [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
+    position k is the token at anchor + k; positions after the end of the sequence are not valid.
     """
     positions = anchors[..., None] + mx.arange(1, drafter.config.block_size)
     counts = (anchors[..., None] >= 0) & (positions < lengths[:, None, None])
     at = mx.clip(positions, 0, tokens.shape[1] - 1)
     labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
     placed = mx.maximum(anchors, 0)
-    context = drafter.model.context(target_hidden, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
     losses = cross_entropy(drafter, hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1))

@@ -29,17 +29,15 @@ class Acceptance:
         return self.committed / self.verifies if self.verifies else 0.0
 
 
-def replay_answers(
-    drafter: Drafter, target_hidden: mx.array, sequences: list[Sequence]
-) -> Acceptance:
-    """Draft the answers of n sequences block by block; target_hidden [n, S, K * Ht], padded."""
+def replay_answers(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) -> Acceptance:
+    """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
     width = drafter.config.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
     tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence.tokens)] = sequence.tokens
     at = np.array([s.answer for s in sequences])
-    context = drafter.model.context(target_hidden, 0)
+    context = drafter.model.context(taps.astype(mx.float32), 0)
     mx.eval(context)
     committed = verifies = 0
     by_position = np.zeros(width, dtype=int)
