@@ -12,6 +12,7 @@ from dflash_mlx.drafter import shared_rows
 from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.train import head_loss
 from dflash_mlx.train import loss as loss_module
 from dflash_mlx.train.batches import Rectangle
 from dflash_mlx.train.gradient import BlockGradient, Blocks
@@ -276,10 +277,39 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
         return (cross_entropy(drafter, hidden, labels) * mx.arange(7)).sum()
 
     whole = mx.value_and_grad(total)(hidden)
-    monkeypatch.setattr(loss_module, "MAX_LOGITS", 3 * 40)
+    monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
     sliced = mx.value_and_grad(total)(hidden)
     assert mx.allclose(whole[0], sliced[0]), (whole[0], sliced[0])
     assert mx.allclose(whole[1], sliced[1], atol=1e-5)
+
+
+def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
+    """Guards DFlash 2's loss: the head's slopes by hand equal those of logits that are kept."""
+    drafter = make_drafter(FULL)
+    hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
+    monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
+    ids = head_loss.loss_and_candidates(drafter, hidden, labels, 4)[1]
+    assert (ids == labels[:, None]).any(axis=-1).all()
+    best = mx.argsort(-drafter.head(hidden), axis=-1)[:, :3]
+    assert mx.array_equal(ids[:, :3], best)
+    weights = mx.random.normal((7, 4))
+
+    def ours(hidden: mx.array) -> mx.array:
+        losses, _, logits = head_loss.loss_and_candidates(drafter, hidden, labels, 4)
+        return (losses * mx.arange(7)).sum() + (weights * logits).sum()
+
+    def kept(hidden: mx.array) -> mx.array:
+        logits = drafter.head(hidden)
+        right = mx.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        losses = mx.logsumexp(logits, axis=-1) - right
+        some = mx.take_along_axis(logits, ids, axis=-1)
+        return (losses * mx.arange(7)).sum() + (weights * some).sum()
+
+    (ours_value, ours_slope), (value, slope) = (
+        mx.value_and_grad(total)(hidden) for total in (ours, kept)
+    )
+    assert mx.allclose(ours_value, value, rtol=1e-5)
+    assert mx.allclose(ours_slope, slope, atol=1e-4)
 
 
 def test_decay_weights_are_the_papers():

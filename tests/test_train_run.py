@@ -1,6 +1,8 @@
 """Whole training runs of a tiny drafter: kills, resuming, what is left on disk, τ."""
 
+import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
@@ -21,6 +23,7 @@ import dflash_mlx
 from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
+from dflash_mlx.train import beginning
 from dflash_mlx.train import run as run_module
 from dflash_mlx.train.answers import AnswerSettings
 from dflash_mlx.train.batches import Sequence
@@ -155,12 +158,46 @@ def test_a_run_of_before_goes_on(target, prompts, tmp_path):
     assert rest.train()
 
 
-def test_a_dflash2_drafter_is_not_trained(target, prompts, tmp_path):
-    """Its selector would get no gradient; nothing is trained that way in silence."""
-    case = tiny.GOLDEN / "qwen3_dflash2"
-    with pytest.raises(DFlashError, match="DFlash 2") as caught:
-        start(Target.load(case / "target"), prompts, tmp_path / "out", warm_start=case / "draft")
-    assert caught.value.hint
+@pytest.mark.parametrize("fault", [False, True])
+def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypatch, fault):
+    """Guards the first weights: sharp guesses of the mask token cost several times as much."""
+    if fault:
+        monkeypatch.setattr(beginning, "calm", lambda *_: None)
+    run, events = start(target, prompts, tmp_path, steps=1)
+    run.train()
+    assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
+    """Guards DFlash 2: every part learns, the replay walks as decoding does, the engine loads it.
+
+    A warm start from DFlash v1 drafts at first as that does.
+    """
+    first = None
+    if warm:
+        run, _ = start(target, prompts, tmp_path / "v1", steps=20, dtype="float32")
+        run.train()
+        first, target = run.evaluate(), Target.load(TARGET)
+    shape = dataclasses.replace(SHAPE, dflash2=True, selector_rank=8)
+    run, events = start(
+        target, prompts, tmp_path / "v2", shape=shape, steps=30, save_every=1000,
+        warm_start=tmp_path / "v1" if warm else None,
+    )  # fmt: skip
+    assert run.evaluate() == first if warm else True
+    untrained = parameters(run.drafter.model)
+    run.train()
+    curve = [value for _, value in losses(events)]
+    assert sum(curve[-5:]) < (0.9 if warm else 0.8) * sum(curve[:5])
+    for name, weight in parameters(run.drafter.model).items():
+        assert not mx.array_equal(weight, untrained[name]), name
+    assert load_config(tmp_path / "v2")["architectures"] == ["DFlash2DraftModel"]
+    pair = dflash_mlx.load(TARGET, tmp_path / "v2")
+    for text in ("say 5", "say 16"):
+        answer = dflash_mlx.generate(pair, text, max_tokens=12)
+        plain = dflash_mlx.generate(pair, text, max_tokens=12, mode="baseline")
+        assert answer.tokens == plain.tokens
+    check_replay(run, Target.load(TARGET))
 
 
 def losses(events):
@@ -267,6 +304,12 @@ def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
     while run.step < 60:
         run.trainer.step(run.step)
         run.step += 1
+    check_replay(run, target)
+
+
+def check_replay(run: Run, target: Target) -> None:
+    """Hold the replay of known answers against decoding."""
+    target.tap(run.drafter.config.target_layer_ids)
     hidden_of = Taps(target, run.trainer.sequences, 0, Workers(1))
     for number, sequence in enumerate(run.trainer.sequences[:4]):
         length = len(sequence.tokens)

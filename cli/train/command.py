@@ -69,6 +69,10 @@ def train(
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Size of a head [the target's].")] = None,
     intermediate: Annotated[int | None, typer.Option(help="MLP width [the target's].")] = None,
+    dflash2: Annotated[
+        bool, typer.Option("--dflash2", help="With DFlash 2's convolutions and selector.")
+    ] = False,
+    selector_rank: Annotated[int, typer.Option(help="Of the selector's codebooks.")] = 256,
     mask_token: Annotated[
         int | None, typer.Option(help="Id of the mask token [a free one].")
     ] = None,
@@ -192,6 +196,8 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
             kv_heads=values["kv_heads"],
             head_dim=values["head_dim"],
             intermediate_size=values["intermediate"],
+            dflash2=values["dflash2"],
+            selector_rank=values["selector_rank"],
         ),
         resume=resume and has_checkpoints(folder),
     )

@@ -13,7 +13,7 @@ from dflash_mlx.target.target import Target
 
 from .answers import AnswerSettings
 from .events import Forecast
-from .loss import MAX_LOGITS
+from .head_loss import MAX_LOGITS
 from .settings import TrainSettings
 
 ITEM = 4  # bytes of a float32

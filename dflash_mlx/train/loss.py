@@ -5,7 +5,6 @@ the computation of inference, for many anchors at once. The target gets no gradi
 """
 
 import math
-from typing import Any
 
 import mlx.core as mx
 
@@ -14,9 +13,11 @@ from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
 from dflash_mlx.drafter.shared_rows import SharedRows
 
+from .head_loss import cross_entropy, loss_and_candidates
+from .selector_loss import selector_losses
+
 # Block size and decay of the position weights (DFlash paper, section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
-MAX_LOGITS = 1 << 24  # computed at once, 64 MiB in float32
 
 
 def default_gamma(block_size: int) -> float:
@@ -78,43 +79,6 @@ def block_hidden(
     return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
 
 
-def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
-    """Cross-entropy in nats: hidden [R, H], labels [R] -> float32 [R].
-
-    The head is frozen, so all that the backward pass needs of the logits is each row's slope
-    [R, H]. It is computed with the loss, a slice of rows after another, and no logits are kept.
-    """
-    step = max(1, MAX_LOGITS // drafter.config.vocab_size)
-
-    @mx.custom_function
-    def losses_and_slopes(hidden: mx.array, labels: mx.array) -> tuple[mx.array, mx.array]:
-        def rows(hidden: mx.array) -> mx.array:
-            # log(softmax): its gradient needs no second exponential, unlike that of logsumexp.
-            chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
-            right = mx.take_along_axis(chances, at[:, None], axis=-1)[:, 0]
-            return -mx.log(mx.maximum(right, 1e-30))
-
-        losses, slopes = [], []
-        for first in range(0, len(labels), step):
-            part, at = hidden[first : first + step], labels[first : first + step]
-            if slopes:  # one slice after another
-                (part,) = mx.depends([part], [slopes[-1]])
-            found, slope = mx.vjp(rows, [part], [mx.ones(len(part))])
-            losses += found
-            slopes += slope
-        return mx.concatenate(losses), mx.concatenate(slopes)
-
-    @losses_and_slopes.vjp
-    def backward(
-        primals: list[mx.array], cotangents: list[mx.array], outputs: list[mx.array]
-    ) -> tuple[mx.array, mx.array]:
-        slope = (cotangents[0][:, None] * outputs[1]).astype(primals[0].dtype)
-        return slope, mx.zeros_like(primals[1])
-
-    found: Any = losses_and_slopes(hidden, labels)
-    return found[0]
-
-
 def block_losses(
     drafter: Drafter,
     context: list[KeysValues],
@@ -123,6 +87,8 @@ def block_losses(
     anchors: mx.array,
 ) -> tuple[mx.array, mx.array]:
     """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
+
+    Those of a DFlash 2 drafter are sums of the backbone's and the selector's.
 
     context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
     [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
@@ -135,5 +101,13 @@ def block_losses(
     placed = mx.maximum(anchors, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
-    losses = cross_entropy(drafter, hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1))
+    rows, wanted = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    selector, extra = drafter.model.selector, drafter.config.dflash2
+    if selector is None or extra is None:
+        losses = cross_entropy(drafter, rows, wanted)
+    else:
+        unary, ids, logits = loss_and_candidates(drafter, rows, wanted, extra.selector_top_k)
+        each = labels.reshape(positions.shape)
+        before = mx.concatenate([first[..., None], each[..., :-1]], axis=-1).reshape(-1)
+        losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
     return losses.reshape(positions.shape), counts.astype(mx.float32)

@@ -15,7 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafter.config import parse
+from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
 from dflash_mlx.drafters import load_drafter
@@ -76,7 +76,7 @@ class Run:
         train, val = self._prompts()
         questions = tokenize(target, train + val)
         self.raw = (
-            warm_config(job.warm_start, target)
+            warm_config(job.warm_start, target, job.shape)
             if job.warm_start
             else draft_config(target, job.shape, 0)  # its mask token is chosen when all is known
         )
@@ -158,9 +158,9 @@ class Run:
         store: TapStore,
     ) -> list[list[int]]:
         """The answers; taps that are read on the way are stored."""
-        config, warm, limit = parse(self.raw), self.job.warm_start, self.settings.max_length
-        drafter = load_drafter(warm, config, target) if warm else None
-        target.tap(config.target_layer_ids)
+        warm, limit = self.job.warm_start, self.settings.max_length
+        drafter = load_drafter(warm, parse(load_config(warm)), target) if warm else None
+        target.tap(parse(self.raw).target_layer_ids)
 
         def keep(tokens: tuple[int, ...], taps: mx.array) -> None:
             if (key := key_of(tokens[:limit])) not in store:
