@@ -60,7 +60,7 @@ class Source:
         if self.kind == DFLASH and pair.lookup:
             raise DFlashError(
                 f"no DFlash drafter is known for '{pair.target_name}'.",
-                hint="name one as dflash:ID, or leave dflash out of --drafts",
+                hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
         if self.kind in (DFLASH, MODEL):
             found = MODEL if isinstance(pair.drafter, ModelDrafter) else DFLASH

@@ -13,6 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
@@ -157,11 +158,30 @@ class Target:
         mx.eval(model.parameters())
         return cls(model, tokenizer, config, path, available(exact=exact))
 
+    def replica(self) -> "Target":
+        """Another target with this one's weights, taps and kernels: a thread of its own may use it.
+
+        Only the layers' objects are made again; the arrays are the same.
+        """
+        model, _ = load_model(self.path, lazy=True)
+        use_cpu_modules(model)
+        ours: list[tuple[str, mx.array]] = tree_flatten(self.model.parameters())  # type: ignore
+        # A tapped layer stands within its tap.
+        model.load_weights([(name.replace(".layer.", "."), array) for name, array in ours])
+        twin = Target(model, self.tokenizer, self.config, self.path, self.kernels)
+        twin.tap(self._tapped)
+        return twin
+
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read, in the order they are joined."""
         for number in sorted(set(layer_ids) - set(self._tapped)):
             self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
+
+    @property
+    def tapped(self) -> int:
+        """The number of layers whose outputs are read."""
+        return len(self._tapped)
 
     def _recorder(self, number: int) -> Callable[[mx.array], None]:
         def record(hidden: mx.array) -> None:
