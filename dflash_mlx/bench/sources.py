@@ -1,6 +1,7 @@
 """Which sources of drafts are held against each other, as in the tables of the papers.
 
     dflash          the target's known DFlash drafter; dflash:ID is another one
+    eagle3:ID       an EAGLE-3 head
     model:ID        a small language model
     lookup          copies of earlier text
     none            plain decoding
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_mlx.draft_model.draft_model import ModelDrafter
+from dflash_mlx.eagle.drafter import EagleDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import LOOKUP
 from dflash_mlx.pair import Pair
@@ -29,8 +31,9 @@ from .modes import BASELINE, Variant
 from .record import Record
 from .schedule import Schedule
 
-DFLASH, MODEL, NONE = "dflash", "model", "none"
-KNOWN = "use dflash, dflash:ID, model:ID, lookup or none"
+DFLASH, EAGLE3, MODEL, NONE = "dflash", "eagle3", "model", "none"
+KNOWN = "use dflash, dflash:ID, eagle3:ID, model:ID, lookup or none"
+WHAT = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,8 @@ class Source:
                 f"no DFlash drafter is known for '{pair.target_name}'.",
                 hint="name one as dflash:ID, or leave dflash out of --drafts",
             )
-        if self.kind in (DFLASH, MODEL):
-            found = MODEL if isinstance(pair.drafter, ModelDrafter) else DFLASH
-            if found != self.kind:
-                what = {MODEL: "a language model", DFLASH: "a DFlash drafter"}[found]
-                raise DFlashError(f"'{self.name}' is {what}.", hint=f"write {found}:{self.name}")
+        if self.kind in WHAT and (found := kind_of(pair)) != self.kind:
+            raise DFlashError(f"'{self.name}' is {WHAT[found]}.", hint=f"write {found}:{self.name}")
 
     def schedule(self, whole: Schedule) -> Schedule:
         """Its part of a comparison: chains of its drafts, and plain decoding in turn with them."""
@@ -90,18 +90,22 @@ class Source:
         ]
 
 
+def kind_of(pair: Pair) -> str:
+    """What kind of model a pair drafts by."""
+    kinds = {ModelDrafter: MODEL, EagleDrafter: EAGLE3}
+    return kinds.get(type(pair.drafter), DFLASH)
+
+
 def parse_sources(text: str) -> tuple[Source, ...]:
     """Sources from names with commas between them; UsageError for what is none."""
     found = list[Source]()
     for word in filter(None, (word.strip() for word in text.split(","))):
         kind, colon, name = word.partition(":")
-        if kind == "eagle3":
-            raise UsageError("drafts by EAGLE-3 are not supported yet.", hint=KNOWN)
-        if kind not in (DFLASH, MODEL, LOOKUP, NONE):
+        if kind not in (*WHAT, LOOKUP, NONE):
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind == MODEL):
+        if not name and (colon or kind in (MODEL, EAGLE3)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
         found.append(Source(kind, name or None))
     if not found:
