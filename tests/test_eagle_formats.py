@@ -8,13 +8,14 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
+from test_bench import schedule_of
 
 from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.eagle.config import parse
 from dflash_mlx.eagle.drafter import EagleDrafter
 from dflash_mlx.eagle.weights import TORCH_FILE, read_tensors
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.request import Mode, Request
 from dflash_mlx.sequence import Sequence
@@ -218,6 +219,13 @@ def test_as_a_source_of_a_comparison(golden: Pair) -> None:
     (source,) = parse_sources("eagle3:a/b")
     assert (source.label, source.draft) == ("eagle3:a/b", "a/b")
     source.check(golden)
+    (tree,) = parse_sources("eagle3-60:a/b")
+    assert (tree.label, tree.draft) == ("eagle3-60:a/b", "a/b")
+    modes = [source.schedule(schedule_of()).modes[1], tree.schedule(schedule_of()).modes[1]]
+    assert [mode.label for mode in modes] == ["dflash", "ddtree:59"]
+    for text in ("eagle3-1:a/b", "eagle3-9999:a/b", "model-60:a/b", "eagle3-60"):
+        with pytest.raises(UsageError):
+            parse_sources(text)
     for kind in ("dflash", "model"):
         with pytest.raises(DFlashError, match="is an EAGLE-3 head"):
             Source(kind, "a/b").check(golden)
