@@ -78,9 +78,9 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    `draft` is a DFlash drafter or a small model with the target's vocabulary. Without it it is the
-    target's known drafter; drafts are copied from earlier text where none is known, or with `draft`
-    "lookup". `no_draft` loads the target alone, for plain decoding.
+    `draft` is a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary.
+    Without it it is the target's known drafter; drafts are copied from earlier text where none is
+    known, or with `draft` "lookup". `no_draft` loads the target alone, for plain decoding.
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have

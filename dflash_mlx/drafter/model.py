@@ -132,11 +132,11 @@ def normed_heads(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 class MLP(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, config: DraftConfig):
+    def __init__(self, hidden: int, inner: int):
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
         """[B, T, H] -> [B, T, H]."""
@@ -149,7 +149,7 @@ class DraftLayer(nn.Module):
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 

@@ -23,7 +23,8 @@ from dflash_mlx.chat.thinking import end_of_turn_ids
 from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
-from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.drafter.config import load_config
+from dflash_mlx.drafter.kinds import is_drafter
 from dflash_mlx.drafter.precision import float_type
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
@@ -323,7 +324,7 @@ def target_config(path: Path) -> dict[str, Any]:
     config = flat(load_config(path))
     if is_drafter(config):
         raise DFlashError(
-            f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",
+            f"'{path.name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
     if config.get("model_file"):
