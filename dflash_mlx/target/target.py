@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
@@ -137,19 +137,29 @@ class Target:
         self._kernels = kernels
 
     @classmethod
-    def load(cls, path: Path, *, trust_remote_code: bool = False, exact: bool = False) -> "Target":
+    def load(
+        cls,
+        path: Path,
+        *,
+        trust_remote_code: bool = False,
+        exact: bool = False,
+        read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
+    ) -> Self:
         """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
 
         With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
-        With `exact` no row's bits depend on how many rows are read with it. Raises DFlashError for
-        a missing or damaged file, for a model type that is not known, or not known to be exact.
+        With `exact` no row's bits depend on how many rows are read with it. `read_model` gives the
+        model and its config. Raises DFlashError for a missing or damaged file, for a model type
+        that is not known, or not known to be exact.
         """
         use_openblas()  # says so, if it is too late
         target_config(path)
         check_weights(path, "model*.safetensors")
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         try:
-            model, config = load_model(path)
+            model, config = read_model(path)
+        except DFlashError:
+            raise
         except Exception as error:  # mlx-lm and its model classes have many kinds
             raise DFlashError(
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
