@@ -1,6 +1,8 @@
-"""Seeded answers of every mode against stock mlx-lm's, token for token, on the bundled pair.
+"""Answers of every mode against stock mlx-lm's, token for token: greedy, and seeded three ways.
 
     .venv/bin/python examples/bundled_pair/seeded.py --prompts 200
+    .venv/bin/python examples/bundled_pair/seeded.py --draft lookup
+    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --draft lookup
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
 `mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The last
@@ -9,6 +11,7 @@ line says how many answers of each mode were equal.
 
 import argparse
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from text import held_out
@@ -20,18 +23,19 @@ from dflash_mlx.request import MODES
 from dflash_mlx.thread import mlx_thread
 
 SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
     {"temperature": 1.5},
     {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01},
     {"temperature": 1.0, "repetition_penalty": 1.2, "presence_penalty": 0.5},
 )
 
 
-def stock_model() -> Any:
-    """The bundled target as mlx-lm loads it, in float32."""
+def stock_model(folder: Path) -> Any:
+    """A target as mlx-lm loads it, in float32."""
     import mlx.core as mx
     from mlx_lm.utils import load_model
 
-    model, _ = load_model(bundled("target"))
+    model, _ = load_model(folder)
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
     return model
@@ -71,11 +75,13 @@ def stock_answer(
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", help="a folder; left out, the bundled one")
+    parser.add_argument("--draft", help="as dflash's; left out, the target's own")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
     options = parser.parse_args()
-    pair = dflash_mlx.load(cache_ram=0)
-    model = mlx_thread().call(stock_model)
+    pair = dflash_mlx.load(options.target, options.draft, cache_ram=0)
+    model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
     equal, total = Counter[str](), 0
     for number, sample in enumerate(held_out(options.prompts)):
         prompt = pair.target.chat_tokens([{"role": "user", "content": sample.prompt}])
