@@ -1,23 +1,24 @@
 """The start of `dflash`, and of `python -m dflash_mlx.cli`: Ctrl-C counts from here on."""
 
-import os
 import signal
 import sys
+
+from dflash_mlx.first_moments import end_at_interrupt
 
 
 def main() -> None:
     """Import the command line and run it; Ctrl-C ends with exit code 130 at any moment."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.SIG_IGN:
-        # Not an exception: some that are raised within an import are printed and forgotten.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    end_at_interrupt()
     from .app import main as run
 
-    signal.signal(signal.SIGINT, handler)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        end_at_interrupt()  # the interpreter's own end would print an exception
 
 
 if __name__ == "__main__":

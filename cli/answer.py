@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dflash_mlx.errors import RankLost
+
 from .answer_view import PlainView
 from .terminal.interrupt import Interrupt
 from .terminal.spinner import Spinner
@@ -61,8 +63,8 @@ def answer_prompt(
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
-    or the terminal is gone. After a second Ctrl-C the caller must leave; the interrupt is deferred
-    while `keep` runs. `splitter` takes calls of tools out of the text.
+    or the terminal or another machine is gone. After a second Ctrl-C the caller must leave; the
+    interrupt is deferred while `keep` runs. `splitter` takes calls of tools out of the text.
     """
 
     def on_prefill(done: int, total: int) -> None:
@@ -96,7 +98,7 @@ def answer_prompt(
             finally:
                 interrupt.defer()
                 blocks.close()  # type: ignore[attr-defined]
-    except (SystemExit, OSError):
+    except (SystemExit, OSError, RankLost):
         keep(result)
         raise
     keep(result)

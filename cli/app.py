@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx import __version__
+from dflash_mlx.distributed.places import leader_host
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
@@ -160,6 +161,24 @@ app.command("doctor")(doctor)
 
 
 def main() -> None:
-    """Run the command line of this process."""
+    """Run the command line of this process; on a rank other than 0 of a group, follow rank 0."""
     open_closed_streams()
+    if leader_host() is not None:
+        try:
+            follow_or_lead()
+        except DFlashError as error:
+            sys.exit(report_error(error))
     app(prog_name="dflash")
+
+
+def follow_or_lead() -> None:
+    """Join the group of this process; returns on rank 0 only."""
+    from dflash_mlx.cpu.blas import use_openblas
+
+    use_openblas()
+    from dflash_mlx.distributed.follower import follow
+    from dflash_mlx.distributed.world import world
+
+    joined = world()
+    if joined is not None and joined.rank:
+        follow(joined)

@@ -4,6 +4,7 @@ Knows files and how they stand in a prompt; knows no models.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
@@ -18,6 +19,11 @@ from .terminal.output import format_bytes, format_count
 MAX_FILES, MAX_BYTES = 200, 2_000_000  # together, and far beyond what contexts hold
 MAX_ENTRIES = 20_000  # of a folder that are looked at
 MAX_NAME = 40  # characters of a name that are shown
+# The beginning of a file in a prompt, and all of it, as `Attachment.block` has it.
+FILE_BEGINS = re.compile(r"\n\n[^\n]+:\n\n```")
+FILE = re.compile(
+    r"\n\n([^\n]+):\n\n(`{3,})([^\n`]*)\n((?:(?!\2).)*)\n\2(?=\n\n[^\n]+:\n\n```|\Z)", re.S
+)
 LEFT_OUT_FOLDERS = {"__pycache__", "node_modules"}  # and those whose names begin with a dot
 
 
@@ -64,6 +70,19 @@ class Attachments:
         size = format_bytes(sum(file.nbytes for file in self.files))
         others = f" · {self.left_out:,} not text, left out" if self.left_out else ""
         return f"{what} · {size}{others}"
+
+
+def split_attached(prompt: str) -> tuple[str, Attachments]:
+    """A prompt without the files at its end, and those files."""
+    for begin in FILE_BEGINS.finditer(prompt):
+        place, files = begin.start(), []
+        while found := FILE.match(prompt, place):
+            name, _, language, text = found.groups()
+            files.append(Attachment(name, text, language))
+            place = found.end()
+        if place == len(prompt):
+            return prompt[: begin.start()], Attachments(tuple(files))
+    return prompt, Attachments()
 
 
 def shorten(name: str) -> str:

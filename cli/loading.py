@@ -33,6 +33,7 @@ def load_downloaded(
     """Load a pair that `fetch_pair` found."""
     with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
         import dflash_mlx
+        from dflash_mlx.distributed.world import world
 
         return dflash_mlx.load(
             model_options.model,
@@ -44,6 +45,7 @@ def load_downloaded(
             cache_ram=cache_options.cache_ram,
             cache_disk=cache_options.cache_disk,
             on_kernels=kernel_progress(spinner),
+            world=world(),
         )
 
 

@@ -15,6 +15,7 @@ SOURCES = ("COMMANDLINE", "PRESET", "ENVIRONMENT", "MODEL_TABLE", "DEFAULT_MAP",
 
 def inherited_values(ctx: typer.Context, message: str) -> Iterator[str]:
     """Where the values that a message names were set, if not on the command line."""
+    message = message.replace(str(config_path()), "")  # folders may be called as values are
     for parameter in ctx.command.params:
         name = parameter.name or ""
         value_source = option_source(ctx, name)

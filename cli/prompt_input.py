@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dflash_mlx.distributed.places import input_is_shared
 from dflash_mlx.errors import UsageError
 
 from .attachments import matches, read_attachments
@@ -17,8 +18,8 @@ def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
     """Join the given parts with an empty line between them; UsageError when all are empty.
 
     One file is taken as it is; of several, of folders and of patterns each has its name and a
-    fence. Standard input is read when it is not a terminal, or when the argument is `-`. One
-    trailing newline of a file or of standard input is removed.
+    fence. Standard input is read when it is not a terminal nor `mlx.launch`'s, or when the argument
+    is `-`. One trailing newline of a file or of standard input is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
@@ -27,7 +28,8 @@ def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
         parts.append(read_file(Path(files[0])))
     elif files:
         parts.append(read_attachments(files).text)
-    if argument == "-" or not (sys.stdin is None or sys.stdin.isatty()):
+    waiting = not (sys.stdin is None or sys.stdin.isatty() or input_is_shared())
+    if argument == "-" or waiting:
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:

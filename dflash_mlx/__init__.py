@@ -2,18 +2,28 @@
 
     import dflash_mlx
     pair = dflash_mlx.load()
-    for block in dflash_mlx.stream(pair, "What is 12 plus 7?", max_tokens=200):
+    for block in dflash_mlx.stream(pair, "What is 25 plus 17?", max_tokens=200):
         print(block.text, end="")
 
 Importing this package loads no model code; the names below load it when they are first used. On
 Linux it loads OpenBLAS, which has to come before `mlx.core`.
 """
 
+from .first_moments import end_at_interrupt, is_command
+
+if is_command():
+    end_at_interrupt()
+
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .cpu.blas import use_openblas
 from .errors import DFlashError
+
+if sys.platform == "linux":  # before anything imports mlx.core
+    from .cpu.blas import use_openblas
+
+    use_openblas()
 
 if TYPE_CHECKING:
     from .api import Result, generate, stream
@@ -22,8 +32,6 @@ if TYPE_CHECKING:
     from .stats import Stats
     from .structure.grammar import Grammar
     from .types import Block, SamplingParams
-
-use_openblas()  # before anything imports mlx.core; only on Linux
 
 __version__ = "0.1.0"
 __all__ = [

@@ -1,6 +1,6 @@
 """What drafts, from its folder: checked against a target before any weight is read, then loaded.
 
-A folder holds a DFlash drafter or a language model.
+A folder holds a DFlash drafter, an EAGLE-3 head or a language model.
 """
 
 from collections.abc import Iterable
@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 from mlx.utils import tree_flatten
 
 from .cpu.modules import use_cpu_modules
 from .draft_model.draft_model import ModelDrafter
-from .drafter.config import DraftConfig, is_drafter, load_config, parse
+from .drafter.config import DraftConfig, load_config, parse
 from .drafter.drafter import Drafter
+from .drafter.kinds import is_drafter, is_eagle
 from .drafter.mask_embedding import read_mask_embedding
 from .drafter.model import OWN, DraftModel
 from .drafter.quantise import quantise
+from .drafter.vocabulary import checked_distances
+from .eagle.load import check_eagle, load_eagle
 from .errors import DFlashError, first_line
-from .files.checkpoint import check_weights, header
+from .files.checkpoint import check_weights, compare_shapes, header
 from .hub import resolve
 from .kernels.dispatch import Kernels
 from .speculation.source import DraftSource
@@ -31,7 +33,10 @@ UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
 
 def check_drafter(path: Path, target: dict[str, Any], names: resolve.Names) -> None:
     """DFlashError where what lies in a folder cannot draft for a target with this config."""
-    if is_drafter(load_config(path)):
+    raw = load_config(path)
+    if is_eagle(raw):
+        check_eagle(path, raw, target, names)
+    elif is_drafter(raw):
         checked(path, target, names)
     else:
         target_config(path)
@@ -45,6 +50,8 @@ def load_source(
     DFlashError for a language model that has other tokens, or layers that cannot go back.
     """
     raw = load_config(path)
+    if is_eagle(raw):
+        return load_eagle(path, raw, target, bits)
     if is_drafter(raw):
         return load_drafter(path, parse(raw), target, bits)
     reader = Target.load(path, trust_remote_code=trust_remote_code)
@@ -85,7 +92,7 @@ def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0)
         weights["mask_embedding"] = row
     model = DraftModel(config, target.hidden_size, own_parts(weights))
     if config.draft_vocab_size:
-        weights["d2t"] = checked_distances(weights["d2t"], config, path)
+        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, path)
     model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
     # A norm or a mask row in float32 would make everything after it float32.
     model.set_dtype(model.fc.weight.dtype)
@@ -100,17 +107,6 @@ def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0)
 def own_parts(names: Iterable[str]) -> frozenset[str]:
     """Which parts a drafter with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}
-
-
-def checked_distances(d2t: mx.array, config: DraftConfig, path: Path) -> mx.array:
-    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
-    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
-    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= config.vocab_size:
-        raise DFlashError(
-            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
-            hint="download the drafter again",
-        )
-    return d2t.astype(mx.int32)
 
 
 def plain_name(name: str) -> str:
@@ -165,14 +161,4 @@ def check_tensors(path: Path, config: DraftConfig, target_hidden_size: int) -> N
             hint="use a drafter whose rope scaling mlx-lm knows",
         ) from error
     wanted = {name: list(value.shape) for name, value in tree_flatten(model.parameters())}  # type: ignore
-    hint = "the weights do not belong to this config.json: download the drafter again"
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
-            raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=hint)
-        if name not in wanted:
-            raise DFlashError(f"the drafter in '{path}' has an unknown '{name}'.", hint=hint)
-        if wanted[name] != found[name]:
-            raise DFlashError(
-                f"the drafter's '{name}' is {found[name]}, its config says {wanted[name]}.",
-                hint=hint,
-            )
+    compare_shapes(path, wanted, found)

@@ -21,6 +21,10 @@ class RewindError(DFlashError):
     """A cache no longer holds what going back would need."""
 
 
+class RankLost(DFlashError):
+    """A machine of the group is gone; this process can compute nothing any more."""
+
+
 def first_line(error: BaseException) -> str:
     """The start of an error's text, short enough for one sentence."""
     text = str(error).strip().splitlines()

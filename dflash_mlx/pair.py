@@ -9,6 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 from mlx import nn
 
+from .distributed.leader import load_leader
+from .distributed.world import World
 from .drafter.bits import check_bits, chosen_bits
 from .drafter.quantise import is_quantised
 from .drafters import check_drafter, load_source
@@ -75,22 +77,26 @@ def load(
     cache_disk: int = 0,
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
+    world: World | None = None,
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    `draft` is a DFlash drafter or a small model with the target's vocabulary. Without it it is the
-    target's known drafter; drafts are copied from earlier text where none is known, or with `draft`
-    "lookup". `no_draft` loads the target alone, for plain decoding.
+    `draft` is a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary.
+    Without it it is the target's known drafter; drafts are copied from earlier text where none is
+    known, or with `draft` "lookup". `no_draft` loads the target alone, for plain decoding.
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
     the bits of plain decoding in every mode, also at 16 bits or quantised. `cache_ram` are bytes
     for the prefix cache: None is a quarter of the memory that the models leave, 0 is off; with
     `cache_disk` bytes it is on disk too and survives a restart. `on_download` is called with counts
-    of bytes, `on_kernels` with counts of operations whose kernels are ready. Raises DFlashError
-    when something is missing, damaged, not supported, not exact, or does not fit together.
+    of bytes, `on_kernels` with counts of operations whose kernels are ready. With a `world` this is
+    its rank 0: the target is sharded over all ranks, and prompts share nothing but their session's.
+    Raises DFlashError when something is missing, damaged, not supported, not exact, or does not fit
+    together.
     """
     check_bits(draft_bits)
+    check_world(world, exact=exact, cache_disk=cache_disk)
     if cache_disk and cache_ram == 0:
         raise UsageError(
             "a prefix cache on disk needs some memory too, and cache_ram is 0.",
@@ -107,7 +113,11 @@ def load(
         check_drafter(draft_path, config, names)
 
     def load_models() -> Pair:
-        loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
+        if world is None:
+            loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
+        else:
+            name = names.target_label if target is None else elsewhere(names.target)
+            loaded = load_leader(world, name, target_path, trust_remote_code=trust_remote_code)
         drafter = None
         if draft_path is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
@@ -117,11 +127,30 @@ def load(
         prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
         prefixes.limit = default_limit() if cache_ram is None else cache_ram
+        if world is not None:
+            prefixes.limit = 0  # the other ranks' rows are not at hand
         if cache_disk:
             prefixes.disk = disk_of(pair, draft_path, cache_disk)
         return pair
 
     return mlx_thread().call(load_models)
+
+
+def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
+    """UsageError for what a sharded target does not do."""
+    if world is None:
+        return
+    for given, what in ((exact, "exact mode"), (cache_disk, "a prefix cache on disk")):
+        if given:
+            raise UsageError(
+                f"a target on several machines has no {what}.",
+                hint="leave it out, or run on one machine",
+            )
+
+
+def elsewhere(name: str | Path) -> str:
+    """The name by which other machines find a model: a Hub id, or the whole path of a folder."""
+    return str(name) if resolve.is_hub_id(name) else str(Path(name).expanduser().absolute())
 
 
 def disk_of(pair: Pair, draft: Path | None, limit: int) -> Disk:

@@ -58,9 +58,10 @@ def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
 def drafted_of(sequence: Sequence, block: DraftBlock, *, reads: bool) -> Drafted:
     """What a sequence's rule takes from a block; `reads`: the policy wants its confidence."""
     now = sequence.now
-    chain = now.rule.draft(block, sequence.history)
+    tree = now.request.mode == "ddtree"  # no chain is wanted then, which may be another draft
+    chain = Draft.none() if tree else now.rule.draft(block, sequence.history)
     found = Drafted(block, chain, now.request.stop_ids, now.constraint)
-    if now.request.mode == "ddtree":
+    if tree:
         found.top = block.top_tokens(now.request.nodes)
     elif reads:
         found.confidence = block.confidence()

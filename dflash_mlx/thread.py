@@ -7,9 +7,12 @@ it gives. Callers that ask for a round at the same time share one. Does not know
 
 import atexit
 import ctypes
+import os
+import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -62,6 +65,9 @@ class MLXThread:
         self._lock = Lock()
         self._running: Call | None = None
         self._interrupted = False
+        self._stepping: list[Ask] = []
+        self._given_up: BaseException | None = None
+        self.explain: Callable[[BaseException], BaseException] = lambda error: error
         self._last: WeakSet[Sequence] = WeakSet()  # nobody's caches are kept for it
         self._thread = Thread(target=self._run, name="dflash-mlx", daemon=True)
         self._thread.start()
@@ -74,6 +80,8 @@ class MLXThread:
         """
         if current_thread() is self._thread:
             return function(*arguments, **options)
+        if self._given_up is not None:
+            raise self._given_up
         job = Call(lambda: function(*arguments, **options))
         self._jobs.put(job)
         try:
@@ -89,10 +97,31 @@ class MLXThread:
         answer has ended.
         """
         job = Ask(engine, sequence)
+        if self._given_up is not None:
+            job.result.set_exception(self._given_up)
+            return job.result
         self._jobs.put(job)
         while current_thread() is self._thread and not job.result.done():
             self._next()
         return job.result
+
+    def give_up(self, error: BaseException) -> None:
+        """The thread waits for what will never come: everybody gets this error, now and later."""
+        self._given_up = error
+        waiting = [job for job in (self._running, *self._stepping, *self._asked) if job is not None]
+        while not self._jobs.empty():
+            if (job := self._jobs.get()) is not None:
+                waiting.append(job)
+        for job in waiting:
+            settle(job.result, error)
+
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """Of a function that runs in the thread: no interrupt is raised in this context."""
+        with self._lock:
+            for _ in range(PENDING_STEPS):  # one that was raised before comes now
+                pass
+            yield
 
     def _run(self) -> None:
         # The weights of large models stay where a GPU finds them, as with stock mlx-lm.
@@ -129,16 +158,13 @@ class MLXThread:
         try:
             found = job.function()
         except BaseException as raised:
-            error = raised
+            error = self.explain(raised)
         while self._running is not None:
             try:  # an interrupt may come until the call is no longer the running one
                 self._end_call()
             except KeyboardInterrupt as raised:
                 error = error or raised
-        if error is None:
-            job.result.set_result(found)
-        else:
-            job.result.set_exception(error)
+        settle(job.result, error, found)
 
     def _end_call(self) -> None:
         with self._lock:
@@ -175,23 +201,36 @@ class MLXThread:
         group = {s: ask for s, ask in group.items() if is_wanted(ask)}
         if not group:
             return True
+        self._stepping = list(group.values())
         try:
             blocks = engine.step(list(group))
-        except BaseException as error:
+        except BaseException as raised:
+            error = self.explain(raised)
             for ask in group.values():
-                ask.result.set_exception(error)
+                settle(ask.result, error)
             return True
         for ask, block in zip(group.values(), blocks, strict=True):
-            if isinstance(block, Block):
-                ask.result.set_result(block)
-            else:
-                ask.result.set_exception(block)
+            settle(ask.result, None if isinstance(block, Block) else block, block)
         self._last = WeakSet(s for s in group if not s.now.finish_reason)
         return True
 
     def _end(self) -> None:
+        if self._given_up is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            os._exit(1)  # MLX would wait for the thread for ever
         self._jobs.put(None)
         self._thread.join()  # the pass that runs; MLX aborts where it is cut off
+
+
+def settle(result: Future[Any], error: BaseException | None, found: Any = None) -> None:
+    """Give a future its result or error, unless it has one."""
+    with suppress(InvalidStateError):
+        if error is None:
+            result.set_result(found)
+        else:
+            result.set_exception(error)
 
 
 def is_wanted(ask: Ask) -> bool:

@@ -3,7 +3,7 @@
     .venv/bin/python examples/picture.py
 
 The chat runs in a pseudo-terminal; the picture is taken while the last answer streams, so that the
-live line is on it. Rates are those of the machine that draws it.
+live line is on it and a message that waits. Rates are those of the machine that draws it.
 """
 
 import sys
@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from screen import Memory  # noqa: E402  # pyright: ignore[reportMissingImports]
 from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-COLUMNS, ROWS = 88, 44
+COLUMNS, ROWS = 98, 44
 TRIES = 6  # a frame is drawn ten times a second, and the answer takes little longer
 GREY = "75715e"
 ASKED = (
@@ -36,6 +36,7 @@ ASKED = (
     "/think off",
 )
 LAST = "Write a Python function that counts the vowels in a word."
+NEXT = "Which day comes after Wednesday?"  # typed while the last one is answered
 
 
 class Shaded(Memory):
@@ -80,12 +81,13 @@ def chat() -> Text:
             terminal.send(line + "\r")
             terminal.settle(1.0)
             terminal.prompted()
-        terminal.send(LAST + "\r")
+        terminal.send(f"{LAST}\r{NEXT}\r")
         best = Text()
         while terminal.pump(1.0):
             shown = as_text(screen)
             lines = shown.plain.splitlines()
-            if lines and "tok/s" in lines[-1] and len(lines) >= len(best.plain.splitlines()):
+            waits = len(lines) > 1 and "tok/s" in lines[-2] and NEXT in lines[-1]
+            if waits and len(lines) >= len(best.plain.splitlines()):
                 best = shown
         terminal.close()
     return best

@@ -56,6 +56,17 @@ def test_what_is_taken(tree: Path) -> None:
     assert read([str(tree / "notes.md")]).text.count("````") == 2  # longer than the one inside
 
 
+def test_files_come_out_of_a_prompt_again(tree: Path) -> None:
+    """What a chat shows of a prompt that was sent: its text, and its files as one line."""
+    found = read(["notes.md", "src/a.py", "[odd].txt"])
+    text, files = attachments.split_attached(f"Read:\n\nthis:\n\n```py\n1\n```?\n\n{found.text}")
+    assert text == "Read:\n\nthis:\n\n```py\n1\n```?"
+    assert [file.text for file in files.files] == [file.text for file in found.files]
+    assert files.summary == found.summary == "3 files · 32 bytes"
+    for prompt in ("hi", "a:\n\n```\nb\n```", f"{found.text}\n\nand then"):
+        assert attachments.split_attached(prompt) == (prompt, attachments.Attachments())
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -90,6 +101,10 @@ def test_mentions(tree: Path) -> None:
     """Only what is there: addresses, decorators and names of people stay text."""
     text = 'see @notes.md, (no@notes.md) @nobody, @"with space.txt" and @src/*.py? @ @[odd].txt!'
     assert files.mentioned(text) == ["notes.md", "with space.txt", "src/*.py", "[odd].txt"]
+    assert files.missing(f"{text} @nobody @note.md, @src/c.py? @src @src/c.py") == [
+        "note.md",
+        "src/c.py",
+    ]
 
 
 def test_completion_of_paths(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +156,7 @@ def test_files_in_a_chat(chat: ChatTerminal, tmp_path: Path, size: tuple[int, in
     chat.send("/read sr\t")
     chat.prompted("/read src/")
     chat.send("\r")
-    chat.wait_for(r"src/a\.py\s+src/deep/b\.py\s+2\s+files\s·\s10\s+bytes\s·\s2\s+not\s+text")
+    chat.wait_for(r"src/a\.py\s+src/deep/b\.py\s+2\s+files\s·\s10\s+bytes(\s·)?\s+2\s+not\s+text")
     chat.prompted()
     chat.command("/read nowhere", "No such file")
     chat.ask("And these?")

@@ -499,6 +499,9 @@ def test_long_lines_hang() -> None:
     )
     assert wrap_hanging("  one two three", 10) == "  one two\n  three"
     assert wrap_hanging("a\n\nb", 10) == "a\n\nb"
+    parts = "  time   1.00 s · first token 0.03 s · 148.6 tok/s"
+    assert wrap_hanging(parts, 45) == ("  time   1.00 s · first token 0.03 s\n         148.6 tok/s")
+    assert wrap_hanging("one two three · b", 10) == "one two\nthree · b"
 
 
 # Runs of their own --------------------------------------------------------------------------------

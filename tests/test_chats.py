@@ -49,6 +49,7 @@ def chats(cli_app: typer.Typer) -> Callable[..., Result]:
         ("Why is the\nsky blue?", "why-is-the-sky-blue"),
         ("../../etc/passwd", "etc-passwd"),
         ("Übersetze: 漢字 ins Deutsche", "übersetze-漢字-ins-deutsche"),
+        ("What is @a.md?\n\na.md:\n\n```md\nMilk\n```", "what-is-a-md"),
         ("x" * 300, "x" * 40),
         ("漢" * 300, "漢" * 40),
         ("a word more than there is space for in here", "a-word-more-than-there-is-space-for-in"),

@@ -71,7 +71,7 @@ BAD = [
     (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
     (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
     (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no drafter were asked for."),
-    (["generate", "x", "-m", "no-such-model"], 1, "there is no folder 'no-such-model'"),
+    (["generate", "x", "-m", "no-such-model"], 1, "there is no model or folder 'no-such-model'"),
     (["generate", "x", "-m", "./none", "--no-draft"], 1, "there is no folder './none'."),
     (["generate", "x", "-m", PAIR[3], "-d", PAIR[3]], 1, "not a model that can answer by itself."),
 ]

@@ -197,21 +197,42 @@ def test_closed_stderr_costs_no_answer(redirect):
     assert dflash_in_shell(["generate", ""], redirect=redirect).returncode == 2
 
 
-def test_ctrl_c_while_the_program_is_imported(tmp_path):
-    """Ctrl-C in the first moments gave a traceback of imports.
+ENTRY = "from dflash_mlx.cli.__main__ import main\nmain()\n"  # as installers write it
 
-    A module that is imported late sends it; and the program's start is the one that is installed.
-    """
-    (tmp_path / "typer.py").write_text("import os\nos.kill(os.getpid(), 2)\nimport nothing\n")
-    program = "import sys; from importlib import import_module; sys.argv = ['dflash', 'generate']\n"
-    program += "import_module('dflash_mlx.cli.__main__').main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
+
+def interrupted(tmp_path, *command, module="", file="dflash", text=ENTRY):
+    """Run Python with a file that an installer wrote; the module named sends Ctrl-C if imported."""
+    (tmp_path / file).write_text(text)
+    if module:
+        (tmp_path / f"{module}.py").write_text("import os\nos.kill(os.getpid(), 2)\nimport nothing")
+    return subprocess.run(
+        [sys.executable, *(command or [tmp_path / file]), "generate"],
         capture_output=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
+
+
+@pytest.mark.parametrize("module", ["ctypes", "typer"])  # the first and one of the last
+@pytest.mark.parametrize("command", [(), ("-m", "dflash_mlx"), ("-m", "dflash_mlx.cli")])
+def test_ctrl_c_while_the_program_is_imported(tmp_path, command, module):
+    """Ctrl-C in the first moments gave a traceback of imports."""
+    done = interrupted(tmp_path, *command, module=module)
     assert (done.returncode, done.stderr) == (130, b"")
     project = Path(__file__).parent.parent / "pyproject.toml"
     start = tomllib.loads(project.read_text())["project"]["scripts"]["dflash"]
     assert start == "dflash_mlx.cli.__main__:main"
+
+
+def test_ctrl_c_while_the_program_ends(tmp_path):
+    """The interpreter's end printed an exception that nobody could catch."""
+    at_exit = "import atexit, os\natexit.register(os.kill, os.getpid(), 2)\n"
+    done = interrupted(tmp_path, text=at_exit + ENTRY)
+    assert (done.returncode, done.stderr.count(b"\n")) == (130, 2)  # that a prompt is missing
+
+
+def test_ctrl_c_stays_that_of_another_program(tmp_path):
+    """Who imports the package handles Ctrl-C as before."""
+    text = "try:\n    import dflash_mlx, typer\nexcept KeyboardInterrupt:\n    print('mine')\n"
+    done = interrupted(tmp_path, module="typer", file="mine.py", text=text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"mine\n", b"")

@@ -193,9 +193,11 @@ def test_help(use: Callable[[str], str]) -> None:
 def test_completion(state: Any) -> None:
     """Tab knows commands, settings, and what belongs after them."""
 
+    begins = import_module("dflash_mlx.cli.terminal.line_editor").begins
+
     def offered(text: str) -> list[str]:
         last = text.split(" ")[-1]
-        return [w for w, _ in commands.complete(state, text) if w.startswith(last)]
+        return [w for w, _ in commands.complete(state, text) if begins(w, last)]
 
     assert offered("/te") == ["/temp"]
     assert {"/think", "/temp", "/top-p", "/top-k", "/tree-budget"} == set(offered("/t"))
@@ -205,6 +207,7 @@ def test_completion(state: Any) -> None:
     assert offered("/help un") == ["undo"]
     assert offered("hello /t") == []
     assert "Qwen/Qwen3-4B" in offered("/model Qwen/")
+    assert {"Qwen/Qwen3-4B", "mlx-community/Qwen3-4B-4bit"} <= set(offered("/model qwen3-4"))
     state.dialogue.save("my chat")
     assert offered("/load m") == ["my chat"]
 
@@ -380,6 +383,10 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     del said.stats.committed[1:]
     assert " · 1 verify · " in use("/stats")
     assert "  seed" not in page  # nothing is drawn at temperature 0
+    use("/set mode auto")
+    state.dialogue.ask("hello")
+    page = use("/stats")
+    assert page.index("last answer") < page.index("conversation") < page.index("chosen")
 
 
 def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:

@@ -16,7 +16,8 @@ from mlx_lm import stream_generate
 from mlx_lm.utils import load as stock_load
 
 from dflash_mlx import api
-from dflash_mlx.drafter.config import default_layer_ids, is_drafter, parse
+from dflash_mlx.drafter.config import default_layer_ids, parse
+from dflash_mlx.drafter.kinds import is_drafter
 from dflash_mlx.drafters import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import registry
@@ -185,7 +186,7 @@ def test_damaged_tokenizer(folders: Any) -> None:
 def test_mixed_up_roles(folders: Any) -> None:
     """A drafter given as the target, and unknown types are refused."""
     target, draft = folders
-    refused("is a DFlash drafter", draft, draft)
+    refused("is a drafter, not", draft, draft)
     edit_config(target, model_type="mamba")
     refused("'mamba' are not supported", target, draft)
     edit_config(target, model_type=None)

@@ -131,7 +131,7 @@ def test_a_wrong_model_of_a_preset_is_traced(run, config):
     """The hint says which preset named it."""
     config("[preset.review]\nmodel = 'no-such'\n")
     result = run("generate", "x", "-p", "review")
-    assert "there is no folder 'no-such'" in result.stderr
+    assert "there is no model or folder 'no-such'" in result.stderr
     assert "it is set by 'model' of the preset 'review' in " in result.stderr
 
 
@@ -170,7 +170,7 @@ def test_the_example_of_the_readme(cli_app, config):
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
     tables = option_tables.OptionTables(typer.Context(command))
     tables.check()
-    assert short_names.find_target(tables.preset("review")["model"], lambda repo: "no")
+    assert short_names.find_target(tables.preset("small")["model"], lambda repo: "no")
 
 
 @pytest.fixture

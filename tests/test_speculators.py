@@ -15,8 +15,9 @@ import tiny
 from test_pair import assert_lossless, edit_weights, refused
 from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
-from dflash_mlx.drafter.config import is_drafter, parse
+from dflash_mlx.drafter.config import parse
 from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.kinds import is_drafter
 from dflash_mlx.drafter.mask_embedding import FILE, read_mask_embedding
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import load

@@ -1,15 +1,21 @@
 """Training sees exactly what inference sees: blocks, masks, positions, losses."""
 
 import dataclasses
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
+from dflash_mlx.drafter import shared_rows
 from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.train import head_loss
 from dflash_mlx.train import loss as loss_module
+from dflash_mlx.train.batches import Rectangle
+from dflash_mlx.train.gradient import BlockGradient, Blocks
 from dflash_mlx.train.loss import (
     block_hidden,
     block_losses,
@@ -18,6 +24,8 @@ from dflash_mlx.train.loss import (
     default_gamma,
     dpace_weights,
 )
+from dflash_mlx.train.settings import TrainSettings
+from dflash_mlx.train.workers import Workers
 
 FULL = DraftConfig(
     hidden_size=16,
@@ -52,6 +60,7 @@ def make_drafter(config: DraftConfig) -> Drafter:
     mx.random.seed(3)
     embedding = mx.random.normal((config.vocab_size, config.hidden_size))
     model = DraftModel(config, HIDDEN)
+    mx.eval(embedding, model.parameters())
     return Drafter(model, lambda ids: embedding[ids], lambda hidden: hidden @ embedding.T)
 
 
@@ -116,7 +125,8 @@ def test_labels_and_counted_slots():
     drafter = make_drafter(FULL)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[2, 11], [8, -1]]), mx.array([LENGTH, 10])
-    losses, counts = block_losses(drafter, target_hidden, tokens, lengths, anchors)
+    context = drafter.model.context(target_hidden, 0)
+    losses, counts = block_losses(drafter, context, tokens, lengths, anchors)
     assert counts.tolist() == [[[1, 1, 1, 1], [1, 1, 0, 0]], [[1, 0, 0, 0], [0, 0, 0, 0]]]
     logits = training_logits(drafter, target_hidden, tokens, mx.maximum(anchors, 0))
     for slot in range(4):
@@ -125,13 +135,136 @@ def test_labels_and_counted_slots():
         assert float(losses[0, 0, slot]) == pytest.approx(float(wanted), abs=1e-4)
 
 
+def gradient_of_repeated_rows(drafter: Drafter, taps, tokens, grid, weights):
+    """(loss, weight), gradient: the context repeated for every block, all in one graph."""
+    config, (n, m) = drafter.config, grid.shape
+    flat = grid.reshape(-1)
+
+    def loss(parameters):
+        drafter.model.update(parameters)
+        context = drafter.model.context(taps, 0)
+        repeated = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
+        first = mx.take_along_axis(tokens, grid, axis=1).reshape(-1, 1)
+        ids = mx.concatenate([first, mx.full((n * m, config.block_size - 1), 39)], axis=1)
+        masks = loss_module.attention_masks(config, flat, taps.shape[1])
+        hidden = drafter.model(drafter.embed(ids), repeated, flat, masks)[:, 1:]
+        at = grid[..., None] + mx.arange(1, config.block_size)
+        inside = mx.minimum(at, LENGTH - 1).reshape(n, -1)
+        labels = mx.take_along_axis(tokens, inside, axis=1).reshape(n * m, -1)
+        chances = mx.softmax(drafter.head(hidden), axis=-1)
+        losses = -mx.log(mx.take_along_axis(chances, labels[..., None], axis=-1)[..., 0])
+        counted = weights * (at < LENGTH).reshape(n * m, -1)
+        return (losses * counted).sum(), counted.sum()
+
+    parameters = drafter.model.trainable_parameters()
+    found = mx.value_and_grad(loss)(parameters)
+    drafter.model.update(parameters)
+    return found
+
+
+def blocks_of(anchors: np.ndarray, taps: mx.array, tokens: mx.array) -> Blocks:
+    """The blocks of these sequences."""
+    parts = list(taps)
+    mx.eval(parts)
+    rows = tuple(range(len(anchors)))
+    lines: Any = tokens.tolist()
+    return Blocks(Rectangle(rows, anchors), parts, [tuple(row) for row in lines])
+
+
+def largest_difference(ours, wanted) -> float:
+    """Of two gradients, relative to each tensor's largest number."""
+    pairs: Any = zip(tree_flatten(ours), tree_flatten(wanted), strict=True)
+    return max(float(mx.abs(a - b).max() / mx.abs(b).max()) for (_, a), (_, b) in pairs)
+
+
+@pytest.mark.parametrize("fault", [None, "context", "own rows"])
+@pytest.mark.parametrize("config", [FULL, SLIDING], ids=["full", "sliding"])
+def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
+    """Guards the context that is held once and the slices: nothing may be missing from the sums.
+
+    A gradient that leaves out the context's projections, or the block's own rows, is found.
+    """
+    drafter = make_drafter(config)
+    taps, tokens = make_data()
+    anchors = np.array([[1, 6, 9], [3, 8, 12]])
+    settings = TrainSettings(chunk=2, gamma=4.0)
+    part = blocks_of(anchors, taps, tokens)
+    assert len(part.rectangle.slices(settings.chunk)) == 3
+    wanted = gradient_of_repeated_rows(
+        drafter, taps, tokens, mx.array(anchors), decay_weights(5, 4.0)
+    )
+    right = shared_rows.attention
+    if fault == "context":
+        monkeypatch.setattr(
+            shared_rows,
+            "attention",
+            lambda keys, *rest, **more: right(mx.stop_gradient(keys), *rest, **more),
+        )
+    elif fault:
+        monkeypatch.setattr(
+            shared_rows,
+            "attention",
+            lambda keys, values, queries, own, *rest, **more: right(
+                keys, values, queries, own[:, :, ::-1], *rest, **more
+            ),
+        )
+    sums = BlockGradient(drafter, settings, Workers(2)).sums([part], lambda: False)
+    assert sums is not None
+    difference = largest_difference(sums.gradient, wanted[1])
+    if fault:
+        assert difference > 1e-2
+        return
+    assert difference < 1e-5
+    assert float(sums.loss) == pytest.approx(float(wanted[0][0]), rel=1e-5)
+    assert float(sums.weight) == pytest.approx(float(wanted[0][1]), rel=1e-6)
+
+
+def test_memory_does_not_grow_with_the_anchors():
+    """Guards a step's peak: with four times the anchors it was three times as high."""
+    config = dataclasses.replace(FULL, max_position_embeddings=512)
+    drafter, peaks = make_drafter(config), []
+    taps, tokens = mx.random.normal((1, 400, 2 * HIDDEN)), mx.random.randint(0, 39, (1, 420))
+    for count in (16, 16, 128):  # the first time warms up
+        at = np.linspace(300, 400, count).astype(int)[None]
+        part = blocks_of(at, taps, tokens)
+        gradient = BlockGradient(drafter, TrainSettings(chunk=8), Workers(1))
+        mx.clear_cache()
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        assert gradient.sums([part], lambda: False) is not None
+        peaks.append(mx.get_peak_memory() - before)
+    assert peaks[2] < 1.15 * peaks[1], peaks
+
+
+def test_bfloat16_computes_the_same_direction():
+    """Guards mixed precision: float32 gradients of float32 weights, near those of float32."""
+    drafter = make_drafter(FULL)
+    taps, tokens = make_data()
+    part = blocks_of(np.array([[1, 6], [3, 8]]), taps, tokens)
+    exact, mixed = (
+        BlockGradient(drafter, TrainSettings(compute=name), Workers(1)).sums([part], lambda: False)
+        for name in ("float32", "bfloat16")
+    )
+    assert exact is not None
+    assert mixed is not None
+    pairs: Any = zip(tree_flatten(exact.gradient), tree_flatten(mixed.gradient), strict=True)
+    for (name, a), (_, b) in pairs:
+        assert b.dtype == mx.float32
+        cosine = (a * b).sum() / mx.sqrt((a * a).sum() * (b * b).sum())
+        assert float(cosine) > 0.99, name
+        assert not mx.array_equal(a, b), name
+    parameters: Any = tree_flatten(drafter.model.parameters())
+    assert all(array.dtype == mx.float32 for _, array in parameters)
+
+
 def test_padding_changes_no_loss():
     """Guards batching: taps and tokens after a sequence's end must not leak into its blocks."""
     drafter = make_drafter(FULL)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[3, 6]]), mx.array([9])
-    alone = block_losses(drafter, target_hidden[:1, :9], tokens[:1, :9], lengths, anchors)
-    padded = block_losses(drafter, target_hidden[:1], tokens[:1], lengths, anchors)
+    short, long = (drafter.model.context(target_hidden[:1, :end], 0) for end in (9, LENGTH))
+    alone = block_losses(drafter, short, tokens[:1, :9], lengths, anchors)
+    padded = block_losses(drafter, long, tokens[:1], lengths, anchors)
     assert mx.allclose(alone[0] * alone[1], padded[0] * padded[1], atol=1e-5)
 
 
@@ -144,10 +277,39 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
         return (cross_entropy(drafter, hidden, labels) * mx.arange(7)).sum()
 
     whole = mx.value_and_grad(total)(hidden)
-    monkeypatch.setattr(loss_module, "MAX_LOGITS", 3 * 40)
+    monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
     sliced = mx.value_and_grad(total)(hidden)
     assert mx.allclose(whole[0], sliced[0]), (whole[0], sliced[0])
     assert mx.allclose(whole[1], sliced[1], atol=1e-5)
+
+
+def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
+    """Guards DFlash 2's loss: the head's slopes by hand equal those of logits that are kept."""
+    drafter = make_drafter(FULL)
+    hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
+    monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
+    ids = head_loss.loss_and_candidates(drafter, hidden, labels, 4)[1]
+    assert (ids == labels[:, None]).any(axis=-1).all()
+    best = mx.argsort(-drafter.head(hidden), axis=-1)[:, :3]
+    assert mx.array_equal(ids[:, :3], best)
+    weights = mx.random.normal((7, 4))
+
+    def ours(hidden: mx.array) -> mx.array:
+        losses, _, logits = head_loss.loss_and_candidates(drafter, hidden, labels, 4)
+        return (losses * mx.arange(7)).sum() + (weights * logits).sum()
+
+    def kept(hidden: mx.array) -> mx.array:
+        logits = drafter.head(hidden)
+        right = mx.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+        losses = mx.logsumexp(logits, axis=-1) - right
+        some = mx.take_along_axis(logits, ids, axis=-1)
+        return (losses * mx.arange(7)).sum() + (weights * some).sum()
+
+    (ours_value, ours_slope), (value, slope) = (
+        mx.value_and_grad(total)(hidden) for total in (ours, kept)
+    )
+    assert mx.allclose(ours_value, value, rtol=1e-5)
+    assert mx.allclose(ours_slope, slope, atol=1e-4)
 
 
 def test_decay_weights_are_the_papers():

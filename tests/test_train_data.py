@@ -1,16 +1,18 @@
 """Prompts, answers and the mask token: what a drafter is trained on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import GOLDEN, plain
 
+from dflash_mlx.drafters import load_source
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
-from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all
-from dflash_mlx.train.batches import Sequence, epoch_batches, micro_batches, sample_anchors
+from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all, keys_of
+from dflash_mlx.train.batches import Sequence, epoch_batches, rectangles, sample_anchors
 from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap
 from dflash_mlx.train.mask_token import choose_mask_token
 from dflash_mlx.train.shape import Shape, layer_ids
@@ -136,6 +138,41 @@ def test_answers_survive_a_kill(tmp_path, target):
     assert len(seen) == 7  # other settings, other answers
 
 
+def test_a_seed_makes_no_greedy_answer_anew(tmp_path, target):
+    """Guards hours of answers: at temperature 0 the seed changes none; above it, all.
+
+    Files whose keys have the seed are still read.
+    """
+    asked = questions(target, tmp_path / "p.jsonl", ["ab", "cd"])
+    path, seen = tmp_path / "a.jsonl", []
+    settings = replace(SETTINGS, seed=3)
+    old = keys_of(target, asked, settings)[0][1]
+    path.write_text(json.dumps({"key": old, "tokens": [1, 2]}) + "\n")
+    assert answer_all(target, asked, settings, path, seen.append)[0] == [1, 2]
+    assert len(seen) == 1
+    answer_all(target, asked[1:], replace(SETTINGS, seed=4), path, seen.append)
+    assert len(seen) == 1
+    drawn = [
+        answer_all(target, asked, replace(SETTINGS, temperature=1.0, seed=seed), path, seen.append)
+        for seed in (3, 4, 3)
+    ]
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert len(seen) == 5
+
+
+def test_drafts_change_no_answer(tmp_path, target):
+    """Guards answers that a drafter helps to make: they are the target's, greedy and drawn."""
+    case = GOLDEN / "qwen3_full"
+    asked = questions(target, tmp_path / "p.jsonl", ["ab", "what", "x y z"])
+    twin = target.replica()
+    drafter = load_source(case / "draft", twin)
+    for temperature in (0.0, 1.0):
+        settings = replace(SETTINGS, temperature=temperature, seed=5)
+        one, other = tmp_path / f"{temperature}a", tmp_path / f"{temperature}b"
+        wanted = answer_all(target, asked, settings, one, print)
+        assert answer_all(twin, asked, settings, other, print, drafter=drafter) == wanted
+
+
 def test_an_unreadable_line_is_not_fatal(tmp_path):
     """Guards against a cache that a full disk has spoilt in the middle."""
     path = tmp_path / "a.jsonl"
@@ -159,6 +196,14 @@ def test_mask_token_by_name_then_reserved_then_a_free_row(target):
     for taken in (98, 104, 5):
         with pytest.raises(DFlashError, match="not a free token"):
             choose_mask_token(target, {5}, taken)
+
+
+def test_what_a_tokenizer_needs_is_no_mask(target, monkeypatch):
+    """Guards targets without a named or reserved token: SmolLM2's first is unk and end of text."""
+    monkeypatch.setattr(type(target.tokenizer._tokenizer), "unk_token_id", 99, raising=False)
+    assert choose_mask_token(target, {1}) == 102
+    with pytest.raises(DFlashError, match="not a free token"):
+        choose_mask_token(target, {1}, 99)
 
 
 def test_a_row_without_a_token_can_be_the_mask(target, monkeypatch):
@@ -193,15 +238,18 @@ def test_anchors_are_answer_tokens_with_a_successor():
 
 
 def test_rectangles_cover_each_anchor_once():
-    """Guards chunking: no block lost, none twice, none over the limit."""
+    """Guards the slices: no block lost, none twice, none over the limit."""
     anchors = [np.arange(3, 3 + n) for n in (0, 1, 7, 20, 5, 9)]
-    micros = micro_batches(anchors, 8)
     found = [
-        (row, int(at)) for m in micros for row, line in zip(m.rows, m.anchors, strict=True)
-        for at in line if at >= 0
-    ]  # fmt: skip
+        (row, int(at))
+        for part in rectangles(anchors, 8)
+        for grid in part.slices(8)
+        for row, line in zip(part.rows, grid, strict=True)
+        for at in line
+        if at >= 0
+    ]
     assert sorted(found) == [(row, int(a)) for row, line in enumerate(anchors) for a in line]
-    assert all(m.anchors.size <= 8 for m in micros)
+    assert all(grid.size <= 8 for part in rectangles(anchors, 8) for grid in part.slices(8))
 
 
 def test_epoch_order_follows_from_the_seed():

@@ -2,12 +2,7 @@
 
 import json
 import os
-import random
-import signal
 import stat
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -111,57 +106,6 @@ def test_a_fault_in_saving_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch)
         transcript.save("x", Chat())
     assert transcript.load("x") == CHAT
     assert list(path.parent.iterdir()) == [path]
-
-
-SAVER = """
-import importlib, sys
-transcript = importlib.import_module("dflash_mlx.cli.chat.transcript")
-text = "word " * 4000
-number = int(sys.argv[1])
-while True:
-    number += 1
-    turns = tuple(transcript.Turn(str(n), text) for n in range(number % 7, number % 7 + 3))
-    transcript.save("x", transcript.Chat(turns, system=str(number)))
-    print(number, flush=True)
-"""
-
-
-def kill_savers(times: int, code: str = SAVER) -> None:
-    """Kill -9 a program that saves all the time; the file must hold a whole chat, none older than
-    the last one that was said to be saved."""
-    dice, number = random.Random(3), 0
-    for _ in range(times):
-        command = [sys.executable, "-c", code, str(number)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(dice.random() * 0.02)
-        process.send_signal(signal.SIGKILL)
-        said = [
-            int(line) for line in process.stdout.read().splitlines(keepends=True) if "\n" in line
-        ]
-        process.wait()
-        chat = transcript.load("x")
-        assert int(chat.system) >= max([*said, number])
-        number = int(chat.system)
-        assert [turn.prompt for turn in chat.turns] == [str(number % 7 + n) for n in range(3)]
-
-
-@pytest.mark.slow
-def test_killed_while_saving() -> None:
-    """50 kills at random points: no damaged file, nothing lost that was saved."""
-    kill_savers(50)
-
-
-def test_the_kill_test_can_fail() -> None:
-    """A program that writes the file in place is caught."""
-    in_place = SAVER.replace(
-        "text =",
-        "def in_place(path, text):\\n    path.write_text('')\\n    path.write_text(text)\\n"
-        "transcript.write_atomically = in_place\\ntext =",
-    ).replace("4000", "400000")
-    with pytest.raises((DFlashError, AssertionError)):
-        kill_savers(20, in_place)
 
 
 def test_markdown(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ spinner = import_module("dflash_mlx.cli.terminal.spinner")
 type_ahead = import_module("dflash_mlx.cli.terminal.type_ahead")
 
 SLOW = {"says": "Fine.\n\nAnd well.\n\n" + "so " * 30 + "\n", "piece": 4, "sleep": 0.1}
+CODES = re.compile(r"\x1b\[([0-9;]*)m")
 PASTE = "\x1b[200~{}\x1b[201~"
 
 
@@ -169,7 +170,7 @@ def prompts(chat: ChatTerminal) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (40, 12)])
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (120, 40)])
 def test_each_enter_is_a_message(chat: ChatTerminal, size: tuple[int, int]) -> None:
     """Lines and commands were one draft before. Up takes the last one back into the draft."""
     chat.resize(*size)
@@ -277,8 +278,8 @@ def test_lines_at_the_prompt(chat: ChatTerminal) -> None:
 
 @pytest.mark.slow
 def test_leaving_ahead(tmp_path: Path) -> None:
-    """Ctrl-D in an answer leaves after it, and after what was sent before."""
-    chat = ChatTerminal(tmp_path)
+    """Ctrl-D in an answer leaves after it, and after what was sent before; without colours."""
+    chat = ChatTerminal(tmp_path, env={"NO_COLOR": "1"})
     try:
         chat.prompted()
         chat.answers(**SLOW)
@@ -288,6 +289,8 @@ def test_leaving_ahead(tmp_path: Path) -> None:
         chat._write(b"second\r\x04")
         chat.wait_for("queued  leave")
         chat.leaves(0)
+        codes = {code for found in CODES.findall(chat.raw) for code in found.split(";")}
+        assert codes <= {"", "0", "1", "2", "3", "4", "7", "9"}
         assert prompts(chat) == ["first", "second"]
     finally:
         chat.close()

@@ -65,7 +65,8 @@ def bench(
         option(
             "--drafts",
             metavar="A,B",
-            help="Sources of drafts in place of modes: dflash, dflash:ID, model:ID, lookup, none.",
+            help="Sources of drafts in place of modes: dflash, dflash:ID, eagle3:ID, eagle3-60:ID "
+            "(trees), model:ID, lookup, none.",
         ),
     ] = None,
     temps: Annotated[

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..attachments import split_attached
 from . import transcript
 from .turn import Chat
 
@@ -74,9 +75,10 @@ class ChatFile:
 
 
 def title(chat: Chat) -> str:
-    """A name made of the first words of the first prompt; of the date where there are none."""
+    """A name of the first words of the first prompt, without its files; else of the date."""
     words, length = [], 0
-    for word in re.findall(r"\w+", chat.turns[0].prompt if chat.turns else ""):
+    prompt, _ = split_attached(chat.turns[0].prompt if chat.turns else "")
+    for word in re.findall(r"\w+", prompt):
         length += len(word) + 1
         if words and length > TITLE_LENGTH:
             break

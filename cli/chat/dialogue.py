@@ -21,7 +21,7 @@ from ..modes import describe_drafting
 from ..run_log import RunLog
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
-from ..terminal.wrapping import wrap_hanging, wrap_parts
+from ..terminal.wrapping import wrap_hanging
 from .chat_file import ChatFile
 from .hints import Hints
 from .messages import chat_messages, step_of, turn_of
@@ -218,7 +218,7 @@ class Dialogue:
         """The line below an answer, and hints."""
         line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
-        line = wrap_parts(line.replace("τ", self.out.ascii_fallback("τ")), stderr_columns())
+        line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
         auto = not self.drafting or self.mode == "auto"  # auto drafts less by itself
         for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):

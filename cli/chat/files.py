@@ -18,6 +18,7 @@ from .state import ChatState
 
 # At the start of a word; quotes allow spaces in it.
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+MAX_SHOWN = 8  # files that are named one by one
 AFTER_NAME = ".,:;!?)]}'\""
 
 
@@ -38,7 +39,7 @@ def read_files(state: ChatState, argument: str) -> None:
     if not found.files:
         state.print_line("  no files go with the next prompt; /read FILE... adds some")
         return
-    for file in found.files if len(found.files) <= 8 else ():
+    for file in found.files if 1 < len(found.files) <= MAX_SHOWN else ():
         state.print_line(f"  {file.name}")
     state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
 
@@ -49,6 +50,8 @@ def with_files(state: ChatState, prompt: str) -> str:
     Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
     """
     found = all_attached(state, mentioned(prompt))
+    for name in missing(prompt):
+        state.print_line(f"  there is no file {name}: @{name} is sent as text", "dim")
     if not found.files:
         return prompt
     state.print_line(f"  {described(state, found)}", "dim")
@@ -81,6 +84,13 @@ def mentioned(prompt: str) -> list[str]:
         candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
         names += [name for name in candidates if name and is_there(name)][:1]
     return names
+
+
+def missing(prompt: str) -> list[str]:
+    """The names after an @ that look like paths, and are nothing that is there."""
+    words = [quoted or word.rstrip(AFTER_NAME) for quoted, word in MENTION.findall(prompt)]
+    paths = [name for name in words if "/" in name or os.path.splitext(name)[1]]
+    return [name for name in dict.fromkeys(paths) if not is_there(name)]
 
 
 def is_there(name: str) -> bool:

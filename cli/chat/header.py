@@ -9,7 +9,7 @@ from dflash_mlx import __version__
 from ..kernel_notes import kernel_warnings
 from ..modes import in_bits
 from ..terminal.output import format_bytes, stderr_columns
-from ..terminal.wrapping import wrap_parts
+from ..terminal.wrapping import wrap_hanging
 from .dialogue import Dialogue
 
 
@@ -22,17 +22,14 @@ def show_header(
     faults: Sequence[str] = (),
 ) -> None:
     """Print the header with the preset in use and `more` lines; then what is wrong."""
-    lines = header_lines(dialogue, load_seconds)
-    if preset:
-        lines.append(f"preset {preset}")
-    for line in [*lines, *more]:
-        dialogue.out.note(wrap_parts(line, stderr_columns()))
+    for line in [*header_lines(dialogue, load_seconds, preset), *more]:
+        dialogue.out.note(wrap_hanging(line, stderr_columns()))
     for fault in [*faults, *kernel_warnings(dialogue.pair.target.kernels)]:
-        dialogue.out.note(wrap_parts(fault, stderr_columns()), "warning")
+        dialogue.out.note(wrap_hanging(fault, stderr_columns()), "warning")
     dialogue.out.note("")
 
 
-def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
+def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None) -> list[str]:
     """The lines of the header."""
     import mlx.core as mx
 
@@ -53,7 +50,8 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
     kernels = " · Metal kernels on" if pair.target.kernels.on else ""
     kernels += " · exact" if pair.target.kernels.exact else ""
     return [
-        f"dflash {__version__} · {target}{drafter}{block} · {device}{kernels}",
+        f"dflash {__version__} · {target}{drafter}{block} · {device}{kernels}"
+        + (f" · preset {preset}" if preset else ""),
         f"loaded in {load_seconds:.1f} s · {format_bytes(mx.get_active_memory())} · "
         f"context {dialogue.context_length:,} · /help lists commands · Ctrl-C stops · "
         "Ctrl-D leaves",

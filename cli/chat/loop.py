@@ -9,7 +9,7 @@ import time
 
 import typer
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, RankLost
 
 from ..terminal.interrupt import LeaveChat
 from ..terminal.key_reader import KeyReader
@@ -84,7 +84,7 @@ def hold_queue(state: ChatState, keys: KeyReader) -> None:
 
 
 def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None:
-    """Run a command or answer a prompt; prints errors and returns.
+    """Run a command or answer a prompt; prints errors and returns, or leaves where nothing is left.
 
     `as_it_is`: a text that nobody typed has no commands in it and names no files.
     """
@@ -106,6 +106,8 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
             state.dialogue.ask(prompt)
     except DFlashError as error:
         state.out.error(error.message, error.hint)
+        if isinstance(error, RankLost):
+            raise LeaveChat(1) from None
     state.print_line("")
 
 
@@ -117,4 +119,5 @@ def show_resume_hint(state: ChatState) -> None:
     if not dialogue.file.holds(dialogue.chat):
         dialogue.autosave()
     if dialogue.file.name and dialogue.file.holds(dialogue.chat):
-        state.out.note(f"saved: dflash chat --resume {shlex.quote(dialogue.file.name)}")
+        name = shlex.quote(dialogue.file.name)
+        state.out.note(f"saved: dflash chat --resume {name}", wraps=False)

@@ -5,6 +5,7 @@ Knows turns and how they look, not where they come from.
 
 from collections.abc import Sequence
 
+from ..attachments import split_attached
 from ..terminal.markdown_stream import MarkdownStream
 from ..terminal.output import Output, stderr_columns, strip_control
 from ..terminal.wrapping import excerpt
@@ -48,8 +49,10 @@ def said(text: str, out: Output, *, styled: bool) -> list[str]:
 
 
 def prompt_lines(prompt: str, out: Output) -> list[str]:
-    """A prompt as it was typed; of a long one the first lines and the last."""
-    lines = [strip_control(line.replace("\t", "    ")) for line in excerpt(prompt.split("\n"))]
+    """A prompt as typed, its files as one line; of a long one the first lines and the last."""
+    text, files = split_attached(prompt)
+    lines = [strip_control(line.replace("\t", "    ")) for line in excerpt(text.split("\n"))]
+    lines += [strip_control(files.summary)] if files.files else []
     return [out.ascii_fallback("  " if i else "› ") + line for i, line in enumerate(lines)]
 
 

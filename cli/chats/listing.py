@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 
+from ..attachments import split_attached
 from ..cache.command import age
 from ..chat import transcript
 from ..chat.turn import Chat
@@ -27,10 +28,10 @@ class SavedChat:
 
     @property
     def first_prompt(self) -> str:
-        """The first prompt on one line."""
+        """The first prompt on one line, without its files."""
         if self.chat is None:
             return "(damaged)"
-        return on_one_line(self.chat.turns[0].prompt) if self.chat.turns else ""
+        return on_one_line(split_attached(self.chat.turns[0].prompt)[0]) if self.chat.turns else ""
 
     def cells(self) -> tuple[str, str, str, str]:
         """Name, turns, age and first prompt."""

@@ -99,7 +99,11 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
     if draft is None and not no_draft:
         draft = entry.draft if entry else None
         if entry is None:
-            out.info(f"no drafter is known for '{target}': give one with --draft", "warning")
+            out.info(
+                f"no drafter is known for '{target}': give one with --draft, make one with"
+                " `dflash train`, or go on with lookup, which copies from earlier text",
+                "warning",
+            )
         elif entry.lacks:
             out.info(f"this pair cannot run yet: {entry.lacks}", "warning")
     with Spinner(out, "asking the Hub"):

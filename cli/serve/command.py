@@ -3,6 +3,8 @@
 Knows flags and what is printed; `dflash_mlx.serve` answers.
 """
 
+import os
+import signal
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -113,6 +115,7 @@ def serve(
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)
+    from dflash_mlx.distributed.world import world
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.guard import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.http import run
@@ -144,9 +147,14 @@ def serve(
     server = Server(pair, settings, log)
     warm_up(server, out)
     show_address(server, listening.getsockname()[1], host, seconds, out)
+    group = world()
+    if group is not None:
+        group.when_lost = lambda: os.kill(os.getpid(), signal.SIGINT)
     try:
         run(server.app, listening)
     except KeyboardInterrupt:
+        if group is not None and group.lost is not None:
+            raise group.lost from None
         raise typer.Exit(130) from None
     finally:
         finish_writing(pair, out)

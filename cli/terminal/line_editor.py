@@ -216,6 +216,12 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
     return keys
 
 
+def begins(word: str, typed: str) -> bool:
+    """Whether a word or the last part of a path begins as typed; case does not count."""
+    word, typed = word.lower(), typed.lower()
+    return word.startswith(typed) or word.rpartition("/")[2].startswith(typed)
+
+
 def make_completer(complete: CompletionSource) -> Any:
     """Tab completion from a function."""
     from prompt_toolkit.completion import Completer, Completion
@@ -227,7 +233,7 @@ def make_completer(complete: CompletionSource) -> Any:
             text = document.text_before_cursor
             last = re.split(r"\s", text)[-1]
             for word, meaning in complete(text):
-                if word.startswith(last):
+                if begins(word, last):
                     yield Completion(word, start_position=-len(last), display_meta=meaning)
 
     return FunctionCompleter()

@@ -104,9 +104,12 @@ class Output:
         if not self._at_line_start:
             self.write("\n")
 
-    def info(self, text: str, style: str = "", end: str = "\n") -> None:
-        """Print on stderr, terminal or not; a terminal gets lines broken between words."""
-        wraps = self.stderr_live and end == "\n"
+    def info(self, text: str, style: str = "", end: str = "\n", *, wraps: bool = True) -> None:
+        """Print on stderr, terminal or not; a terminal gets lines broken between words.
+
+        Without `wraps` a long line stays one, which can be copied.
+        """
+        wraps = wraps and self.stderr_live and end == "\n"
         self.console.print(
             self.ascii_fallback(strip_control(text)),
             style=style or None,
@@ -114,10 +117,10 @@ class Output:
             soft_wrap=not wraps,
         )
 
-    def note(self, text: str, style: str = "dim") -> None:
+    def note(self, text: str, style: str = "dim", *, wraps: bool = True) -> None:
         """Print on stderr for a person: only on a terminal, and not with --quiet."""
         if self.stderr_is_tty and not self.quiet:
-            self.info(text, style)
+            self.info(text, style, wraps=wraps)
 
     def warn(self, *texts: str) -> None:
         """Print warnings on stderr, terminal or not; not with --quiet."""

@@ -6,23 +6,10 @@ import textwrap
 MIN_TEXT_COLUMNS = 24  # narrower text goes below its label
 
 
-def wrap_parts(line: str, width: int) -> str:
-    """Wrap a line of parts joined by ` · ` between the parts; width 0 leaves it unchanged."""
-    if not width:
-        return line
-    indent = line[: len(line) - len(line.lstrip())]
-    rows = [""]
-    for part in line.strip().split(" · "):
-        joined = f"{rows[-1]} · {part}" if rows[-1] else indent + part
-        if rows[-1] and len(joined) >= width:
-            rows.append(indent + part)
-        else:
-            rows[-1] = joined
-    return "\n".join(rows)
-
-
 def wrap_hanging(text: str, width: int) -> str:
-    """Wrap lines between words and indent what follows to the line's last column; 0: unchanged.
+    """Wrap lines and indent what follows to the line's last column; 0: unchanged.
+
+    Lines of parts joined by ` · ` are wrapped between the parts, others between words.
 
     When that column leaves too little room, its text goes below the label.
     """
@@ -41,8 +28,19 @@ def wrap_hanging_line(line: str, width: int) -> list[str]:
     rows = []
     if label.strip() and width - indent < MIN_TEXT_COLUMNS:
         rows, label, indent = [label.rstrip()], " " * 6, 6
-    wrapped = textwrap.wrap(text, max(width - indent, 1), break_on_hyphens=False)
+    wrapped = fill(text, max(width - indent, 1))
     return rows + [(label if not n else " " * indent) + row for n, row in enumerate(wrapped)]
+
+
+def fill(text: str, width: int) -> list[str]:
+    """The rows of a text; a part that is longer than a row is wrapped between words."""
+    rows: list[str] = []
+    for part in text.split(" · "):
+        if rows and len(rows[-1]) + len(part) + 3 <= width:
+            rows[-1] += f" · {part}"
+        else:
+            rows += textwrap.wrap(part, width, break_on_hyphens=False)
+    return rows
 
 
 def excerpt(lines: list[str]) -> list[str]:

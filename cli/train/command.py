@@ -19,7 +19,7 @@ from .view import View
 
 if TYPE_CHECKING:
     from dflash_mlx.train.events import Event
-    from dflash_mlx.train.run import Job
+    from dflash_mlx.train.job import Job
     from dflash_mlx.train.settings import TrainSettings
 
 
@@ -69,6 +69,10 @@ def train(
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Size of a head [the target's].")] = None,
     intermediate: Annotated[int | None, typer.Option(help="MLP width [the target's].")] = None,
+    dflash2: Annotated[
+        bool, typer.Option("--dflash2", help="With DFlash 2's convolutions and selector.")
+    ] = False,
+    selector_rank: Annotated[int, typer.Option(help="Of the selector's codebooks.")] = 256,
     mask_token: Annotated[
         int | None, typer.Option(help="Id of the mask token [a free one].")
     ] = None,
@@ -76,7 +80,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimiser steps, instead of --epochs.")] = None,
     batch: Annotated[int, typer.Option(help="Sequences a step.")] = 8,
     anchors: Annotated[int, typer.Option(help="Most blocks of a sequence in a step.")] = 512,
-    chunk: Annotated[int, typer.Option(help="Blocks in memory at once.")] = 64,
+    chunk: Annotated[int, typer.Option(help="Blocks in memory at once.")] = 32,
     rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 6e-4,
     optimizer: Annotated[str, typer.Option(help="muon (for the matrices) or adamw.")] = "muon",
     loss: Annotated[str, typer.Option(help="Slot weights: decay or dpace.")] = "decay",
@@ -87,8 +91,23 @@ def train(
     seed: Annotated[int, typer.Option(help="Of weights, order and anchors.")] = 0,
     eval_every: Annotated[int, typer.Option(help="Steps between two measurements of τ.")] = 200,
     save_every: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 200,
-    cache_taps: Annotated[int, typer.Option(help="MiB of memory for the target's taps.")] = 2048,
+    save_minutes: Annotated[
+        float, typer.Option(help="Longest time between two checkpoints.")
+    ] = 10.0,
+    taps_folder: Annotated[
+        Path | None, typer.Option(help="Folder for the target's taps on disk [OUT/taps].")
+    ] = None,
+    cache_taps: Annotated[
+        int, typer.Option(help="MiB of memory for taps that are read from disk.")
+    ] = 2048,
     dtype: Annotated[str, typer.Option(help="Of the drafter: bfloat16 or float32.")] = "bfloat16",
+    compute: Annotated[
+        str,
+        typer.Option(help="What steps compute in: float32 or bfloat16. Weights stay float32."),
+    ] = "float32",
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="Only say what memory and disk the run will need.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="No colours and no moving lines.")] = False,
 ) -> None:
@@ -105,7 +124,8 @@ def train(
     from dflash_mlx.hub import resolve
     from dflash_mlx.target.target import Target
     from dflash_mlx.train.answers import AnswerSettings
-    from dflash_mlx.train.run import Run, check_out
+    from dflash_mlx.train.job import check_out
+    from dflash_mlx.train.run import Run
 
     record = Record(folder)
     values = record.values_to_resume(ctx) if resume else ctx.params
@@ -120,8 +140,10 @@ def train(
 
         def on_event(event: "Event") -> None:
             view.show(event)
-            if type(event).__name__ == "AnswersProgress":
-                interrupt.check()  # the file has every answer so far
+            if type(event).__name__ in ("AnswersProgress", "TapsProgress"):
+                interrupt.check()  # what was made so far is kept
+            if type(event).__name__ == "Forecast" and forecast:
+                raise typer.Exit
 
         try:
             path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
@@ -143,7 +165,7 @@ def train(
 
 def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
     """The run's input and output, of the values of the command's parameters."""
-    from dflash_mlx.train.run import Job, has_checkpoints
+    from dflash_mlx.train.job import Job, has_checkpoints
     from dflash_mlx.train.shape import Shape
 
     if values["prompts"] is None:
@@ -163,6 +185,7 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
         val=path("val"),
         val_share=values["val_share"],
         answers=path("answers"),
+        taps=path("taps_folder"),
         warm_start=path("warm_start"),
         mask_token=values["mask_token"],
         shape=Shape(
@@ -173,6 +196,8 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
             kv_heads=values["kv_heads"],
             head_dim=values["head_dim"],
             intermediate_size=values["intermediate"],
+            dflash2=values["dflash2"],
+            selector_rank=values["selector_rank"],
         ),
         resume=resume and has_checkpoints(folder),
     )
@@ -184,6 +209,6 @@ def train_settings(values: dict[str, Any]) -> "TrainSettings":
 
     same = (
         "epochs steps batch anchors chunk rate optimizer loss gamma max_length seed eval_every "
-        "save_every dtype"
+        "save_every save_minutes dtype compute"
     )
     return TrainSettings(**{n: values[n] for n in same.split()}, cache_mb=values["cache_taps"])

@@ -15,14 +15,15 @@ from dflash_mlx.files.user_cache import replace_json
 
 from ..option_sources import option_source
 
-NOT_KEPT = {"folder", "resume", "quiet", "plain"}
+NOT_KEPT = {"folder", "resume", "forecast", "quiet", "plain"}
 # Flags that change no step of the run.
 MAY_CHANGE = {
-    "answer_batch", "trust_remote_code", "eval_every", "save_every", "cache_taps", "dtype",
+    "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
+    "cache_taps", "taps_folder", "dtype",
 }  # fmt: skip
 # Compared by their content, so that they may be moved: a file, a file, a folder or a Hub id.
 FILES = ("prompts", "val", "model")
-PATHS = ("prompts", "val", "answers", "warm_start")
+PATHS = ("prompts", "val", "answers", "taps_folder", "warm_start")
 
 
 class Record:

@@ -7,7 +7,15 @@ from ..terminal.output import Output
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from dflash_mlx.train.events import AnswersProgress, Event, Measured, Prepared, StepDone
+    from dflash_mlx.train.events import (
+        AnswersProgress,
+        Event,
+        Forecast,
+        Measured,
+        Prepared,
+        StepDone,
+        TapsProgress,
+    )
 
 
 class View:
@@ -28,6 +36,8 @@ class View:
         )
         self._task: tuple[str, TaskID] | None = None
         self._loss: float | None = None
+        self._seconds: float | None = None  # of a step
+        self._tenths = 0  # of all taps
         self._tau = ""
 
     def __enter__(self) -> "View":
@@ -43,15 +53,39 @@ class View:
         if handle:
             handle(event)
 
+    def _forecast(self, event: "Forecast") -> None:
+        parts = (event.memory, event.target, event.answers, event.steps, event.disk)
+        memory, target, answers, steps, disk = (f"{part / 2**30:.1f} GiB" for part in parts)
+        self._print(
+            f"forecast: about {memory} of memory (target {target}, and answers {answers} or steps"
+            f" {steps}) · at most {disk} of taps on disk"
+        )
+
     def _answersprogress(self, event: "AnswersProgress") -> None:
         rate = event.tokens / max(event.seconds, 1e-9)
         note = f"{rate:,.0f} tok/s"
         self._show_bar("answers", event.done, event.total, note)
+        left = (event.total - event.done) * event.seconds / event.done
         self._print_every(
             event.done,
             max(1, event.total // 10),
-            f"answers {event.done:,} of {event.total:,} · {note}",
+            f"answers {event.done:,} of {event.total:,} · {event.tokens:,} tokens made · {note}"
+            f" · {duration(left)} left",
         )
+
+    def _tapsprogress(self, event: "TapsProgress") -> None:
+        note = f"{event.done / max(event.seconds, 1e-9):,.0f} tok/s"
+        self._show_bar("taps", event.done, event.total, note)
+        left = (event.total - event.done) * event.seconds / event.done
+        tenth = max(1, event.total // 10)
+        if event.done // tenth > self._tenths or event.done == event.total:
+            self._tenths = event.done // tenth
+            self._print_every(
+                0,
+                1,
+                f"taps of {event.done:,} of {event.total:,} tokens · {note}"
+                f" · {duration(left)} left",
+            )
 
     def _prepared(self, event: "Prepared") -> None:
         taps = ", ".join(map(str, event.layer_ids))
@@ -61,6 +95,8 @@ class View:
             + f" · drafter of {event.parameters:,} parameters · taps {taps} · mask token"
             f" {event.mask_token_id} · at most {event.cache_bytes >> 20:,} MiB of taps kept"
         )
+        if not event.plots:
+            self._print("τ is not drawn: plots need the package 'matplotlib'")
         if event.first_step:
             self._print(f"going on after step {event.first_step:,} of {event.steps:,}")
 
@@ -71,7 +107,12 @@ class View:
             f"{event.blocks / event.seconds:,.0f} blocks/s{self._tau}"
         )
         self._show_bar("training", event.step, event.steps, note)
-        self._print_every(event.step, 50, f"step {event.step:,} of {event.steps:,} · {note}")
+        # Steps differ in their blocks: the time of one is a running mean.
+        was = self._seconds
+        self._seconds = event.seconds if was is None else 0.9 * was + 0.1 * event.seconds
+        left = duration(self._seconds * (event.steps - event.step))
+        text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
+        self._print_every(event.step, 50, text)
 
     def _measured(self, event: "Measured") -> None:
         self._tau = f" · τ {event.tau:.2f}"
@@ -79,6 +120,8 @@ class View:
             f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
             f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
         )
+        kept = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
+        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in kept)}")
 
     def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
         if self._task is None or self._task[0] != name:
@@ -96,3 +139,12 @@ class View:
     def _print(self, text: str) -> None:
         if not self._out.quiet:
             self._out.info(text)
+
+
+def duration(seconds: float) -> str:
+    """A time to come, in the unit that says it best."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,6 +1,7 @@
 """Which sources of drafts are held against each other, as in the tables of the papers.
 
     dflash          the target's known DFlash drafter; dflash:ID is another one
+    eagle3:ID       an EAGLE-3 head, by chains; eagle3-60:ID by its authors' trees of 60 rows
     model:ID        a small language model
     lookup          copies of earlier text
     none            plain decoding
@@ -21,29 +22,37 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dflash_mlx.draft_model.draft_model import ModelDrafter
+from dflash_mlx.eagle.drafter import EagleDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import LOOKUP
 from dflash_mlx.pair import Pair
 
-from .modes import BASELINE, Variant
+from .modes import BASELINE, WIDTHS, Variant
 from .record import Record
 from .schedule import Schedule
 
-DFLASH, MODEL, NONE = "dflash", "model", "none"
-KNOWN = "use dflash, dflash:ID, model:ID, lookup or none"
+DFLASH, EAGLE3, MODEL, NONE = "dflash", "eagle3", "model", "none"
+KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, model:ID, lookup or none"
+MAX_ROWS = WIDTHS["ddtree"][2] + 1
+WHAT = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kind of drafts and, if one was given, the Hub id or folder of what drafts."""
+    """A kind of drafts and, if one was given, the Hub id or folder of what drafts.
+
+    `rows`: of a verify, the anchor's included, where drafts are trees; None for chains.
+    """
 
     kind: str
     name: str | None = None
+    rows: int | None = None
 
     @property
     def label(self) -> str:
         """The name as it was given."""
-        return self.kind if self.name is None else f"{self.kind}:{self.name}"
+        kind = self.kind if self.rows is None else f"{self.kind}-{self.rows}"
+        return kind if self.name is None else f"{kind}:{self.name}"
 
     @property
     def draft(self) -> str | None:
@@ -60,19 +69,18 @@ class Source:
         if self.kind == DFLASH and pair.lookup:
             raise DFlashError(
                 f"no DFlash drafter is known for '{pair.target_name}'.",
-                hint="name one as dflash:ID, or leave dflash out of --drafts",
+                hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
-        if self.kind in (DFLASH, MODEL):
-            found = MODEL if isinstance(pair.drafter, ModelDrafter) else DFLASH
-            if found != self.kind:
-                what = {MODEL: "a language model", DFLASH: "a DFlash drafter"}[found]
-                raise DFlashError(f"'{self.name}' is {what}.", hint=f"write {found}:{self.name}")
+        if self.kind in WHAT and (found := kind_of(pair)) != self.kind:
+            raise DFlashError(f"'{self.name}' is {WHAT[found]}.", hint=f"write {found}:{self.name}")
 
     def schedule(self, whole: Schedule) -> Schedule:
-        """Its part of a comparison: chains of its drafts, and plain decoding in turn with them."""
+        """Its part of a comparison: its chains or trees, and plain decoding in turn with them."""
         plain = Variant(BASELINE)
         if self.kind == NONE:
             return replace(whole, modes=(plain,), block_size=None)
+        if self.rows is not None:
+            return replace(whole, modes=(plain, Variant("ddtree", self.rows - 1)))
         return replace(whole, modes=(plain, Variant("dflash")))
 
     def results_file(self, path: Path | None) -> Path | None:
@@ -90,20 +98,29 @@ class Source:
         ]
 
 
+def kind_of(pair: Pair) -> str:
+    """What kind of model a pair drafts by."""
+    kinds = {ModelDrafter: MODEL, EagleDrafter: EAGLE3}
+    return kinds.get(type(pair.drafter), DFLASH)
+
+
 def parse_sources(text: str) -> tuple[Source, ...]:
     """Sources from names with commas between them; UsageError for what is none."""
     found = list[Source]()
     for word in filter(None, (word.strip() for word in text.split(","))):
         kind, colon, name = word.partition(":")
-        if kind == "eagle3":
-            raise UsageError("drafts by EAGLE-3 are not supported yet.", hint=KNOWN)
-        if kind not in (DFLASH, MODEL, LOOKUP, NONE):
+        tree = re.fullmatch(rf"{EAGLE3}-(\d+)", kind)
+        rows = None if tree is None else int(tree[1])
+        if rows is not None and not 2 <= rows <= MAX_ROWS:
+            raise UsageError(f"'{kind}' is no tree.", hint=f"give 2 to {MAX_ROWS:,} rows")
+        kind = kind if rows is None else EAGLE3
+        if kind not in (*WHAT, LOOKUP, NONE):
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
-        if not name and (colon or kind == MODEL):
+        if not name and (colon or kind in (MODEL, EAGLE3)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
-        found.append(Source(kind, name or None))
+        found.append(Source(kind, name or None, rows))
     if not found:
         raise UsageError("no source of drafts was given.", hint=KNOWN)
     if len(set(found)) < len(found):

@@ -110,16 +110,6 @@ def load_config(folder: Path) -> dict[str, Any]:
         ) from None
 
 
-def is_drafter(raw: dict[str, Any]) -> bool:
-    """Whether a config.json belongs to a drafter."""
-    architectures = raw.get("architectures") or []
-    return (
-        "dflash_config" in raw
-        or in_speculators(raw)
-        or any("Draft" in name for name in architectures)
-    )
-
-
 def parse(raw: dict[str, Any]) -> DraftConfig:
     """Parse a drafter's config. Raises DFlashError for an invalid or unsupported entry."""
     if in_speculators(raw):
@@ -153,12 +143,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     sliding, window = sliding_layers(look, layers)
     values = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
     causal = next((value for value in values if value is not None), False if dflash2 else None)
-    rope = raw.get("rope_parameters") or {}
-    if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
-        raise invalid_value("rope_parameters", rope)
-    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
-    if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
-        scaling = None
+    theta, scaling = rotary(raw)
     target_layers = look("num_target_layers")
     ids = look("target_layer_ids")
     if ids is None:
@@ -189,7 +174,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         sliding=sliding,
         window=window,
         is_causal=causal,
-        rope_theta=raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
+        rope_theta=theta,
         rope_scaling=scaling,
         max_position_embeddings=whole("max_position_embeddings", 32768),
         attention_bias=bool(look("attention_bias", False)),
@@ -199,6 +184,17 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         dflash2=extra,
         draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
     )
+
+
+def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
+    """The base and the scaling (None without) of rotary embeddings; DFlashError for several."""
+    rope = raw.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
+        raise invalid_value("rope_parameters", rope)
+    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
+    if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
+        scaling = None
+    return raw.get("rope_theta") or rope.get("rope_theta") or 10000.0, scaling
 
 
 def invalid_value(key: str, value: object) -> DFlashError:

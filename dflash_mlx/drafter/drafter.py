@@ -19,6 +19,7 @@ from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask
 from .precision import cast as cast_rows
 from .precision import float_type
+from .vocabulary import spread, target_ids
 
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
@@ -82,10 +83,7 @@ class Drafter:
         logits = logits if cap is None else cap * mx.tanh(logits / cap)
         if (distances := self.model.get("d2t")) is None:
             return logits
-        shape = (*logits.shape[:-1], self.config.vocab_size)
-        places = mx.broadcast_to(mx.arange(distances.size) + distances, logits.shape)
-        everywhere = mx.full(shape, -mx.inf, dtype=logits.dtype)
-        return mx.put_along_axis(everywhere, places, logits, axis=-1)
+        return spread(logits, target_ids(distances), self.config.vocab_size)
 
     def draft(
         self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int

@@ -19,6 +19,7 @@ from .config import DFlash2, DraftConfig
 from .convolution import DynamicConv, convolve
 from .rope import make_rope
 from .selector import CandidateSelector
+from .shared_rows import SharedRows
 
 KeysValues = tuple[mx.array, mx.array]
 
@@ -42,8 +43,9 @@ class CachedRows:
         return held[0][:, :, self.first :], held[1][:, :, self.first :]
 
 
-# Of one layer: rows of all blocks [B, nKV, S, d], of the only block, or of each block.
-Context = KeysValues | CachedRows | list[CachedRows]
+# Of one layer: rows of all blocks [B, nKV, S, d], of the only block, of each block, or of each
+# sequence that several blocks belong to.
+Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
 Mask = mx.array | None | list[mx.array | None]
 # What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
 OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
@@ -96,9 +98,12 @@ class Attention(nn.Module):
         queries: mx.array,
         keys: mx.array,
         values: mx.array,
-        context: KeysValues | CachedRows,
+        context: KeysValues | CachedRows | SharedRows,
         mask: mx.array | None,
     ) -> mx.array:
+        if isinstance(context, SharedRows):
+            assert mask is not None
+            return context.mix(queries, keys, values, self.dim**-0.5, mask)
         if isinstance(context, CachedRows):
             keys, values = context.joined(keys, values)
         else:
@@ -127,11 +132,11 @@ def normed_heads(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 class MLP(nn.Module):
     """SwiGLU."""
 
-    def __init__(self, config: DraftConfig):
+    def __init__(self, hidden: int, inner: int):
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
 
     def __call__(self, x: mx.array) -> mx.array:
         """[B, T, H] -> [B, T, H]."""
@@ -144,7 +149,7 @@ class DraftLayer(nn.Module):
     def __init__(self, config: DraftConfig):
         super().__init__()
         self.self_attn = Attention(config)
-        self.mlp = MLP(config)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 

@@ -5,16 +5,38 @@ Knows positions; does not know attention or caches.
 """
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.rope_utils import initialize_rope
 
-from .config import DraftConfig
+
+class Rotary(Protocol):
+    """What a config says of rotary embeddings."""
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of a head."""
+        ...
+
+    @property
+    def rope_theta(self) -> float:
+        """The base."""
+        ...
+
+    @property
+    def rope_scaling(self) -> dict[str, Any] | None:
+        """The scaling, None without."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Positions that the model was made for."""
+        ...
 
 
-def make_rope(config: DraftConfig) -> Any:
+def make_rope(config: Rotary) -> Any:
     """The module that rotates [B, heads, T, d] from an `offset` on.
 
     Raises KeyError or ValueError for a `rope_scaling` that lacks a key or is of an unknown type.

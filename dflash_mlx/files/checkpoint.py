@@ -6,6 +6,8 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 
+WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
+
 
 def check_weights(folder: Path, pattern: str) -> list[Path]:
     """The sorted files that match `pattern`, all complete.
@@ -59,3 +61,17 @@ def json_object(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise DFlashError(f"'{path}' does not hold an object.", hint="download the model again")
     return raw
+
+
+def compare_shapes(path: Path, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:
+    """DFlashError unless a drafter's files hold just the tensors that its config wants."""
+    for name in sorted(wanted.keys() | found.keys()):
+        if name not in found:
+            raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=WRONG_FILES)
+        if name not in wanted:
+            raise DFlashError(f"the drafter in '{path}' has an unknown '{name}'.", hint=WRONG_FILES)
+        if wanted[name] != found[name]:
+            raise DFlashError(
+                f"the drafter's '{name}' is {found[name]}, its config says {wanted[name]}.",
+                hint=WRONG_FILES,
+            )

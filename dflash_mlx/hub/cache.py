@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.drafter.config import load_config
+from dflash_mlx.drafter.kinds import is_drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import header, json_object
 

@@ -109,7 +109,7 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
         )
     if not is_hub_id(name):
         raise DFlashError(
-            f"there is no folder '{name}'.",
+            f"there is no {'folder' if '/' in str(name) else 'model or folder'} '{name}'.",
             hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
     return cached_folder(str(name)) or download(str(name), on_download)

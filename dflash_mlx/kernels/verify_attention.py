@@ -128,12 +128,14 @@ class Splits:
 def reference(
     q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
 ) -> mx.array:
-    """The attention outputs [Hq, T, D] in the dtype of q; computed in float32.
+    """The attention outputs, as q in shape and dtype; computed in float32.
 
     `q` [Hq, T, D]; `keys` and `values` [Hkv, capacity, D] in the order of positions:
-    `rows.context` committed rows, the rows of the block, then unused rows. Each row is computed
-    alone over the keys that it sees, so its bits do not depend on the other rows.
+    `rows.context` committed rows, the rows of the block, then unused rows. All three may have one
+    more axis of 1 in front. Each row is computed alone over the keys that it sees, so its bits do
+    not depend on the other rows.
     """
+    shape, (q, keys, values) = q.shape, without_batch(q, keys, values)
     heads, count, dim = q.shape
     packed = q.reshape(len(keys), -1, count, dim).astype(mx.float32) * scores.scale
     out = []
@@ -155,7 +157,12 @@ def reference(
             logits = mx.concatenate([logits, sinks], axis=-1)
         weights = mx.softmax(logits, axis=-1, precise=True)[..., : k.shape[1]]
         out.append((weights @ v).reshape(heads, dim))
-    return mx.stack(out, axis=1).astype(q.dtype)
+    return mx.stack(out, axis=1).astype(q.dtype).reshape(shape)
+
+
+def without_batch(*arrays: mx.array) -> list[mx.array]:
+    """The arrays without their axis of 1 in front, if they have one: views, where `x[0]` copies."""
+    return [array.squeeze(0) if array.ndim > 3 else array for array in arrays]
 
 
 def launch(
@@ -177,7 +184,7 @@ def launch(
     64, 32 if it is over 128).
     """
     splits = rows.splits(scores, split)
-    return recorded(launcher, attend, keys.shape[1])(
+    return recorded(launcher, attend, keys.shape[-2])(
         *(q, keys, values, rows.sees, rows.depths),
         *(splits.edges, splits.sizes, splits.factors, scores.sinks),
         *(splits.count, scores.cap > 0, exact),
@@ -200,6 +207,7 @@ def attend(
     exact: bool,
 ) -> mx.array:
     """`launch` for so many `parts` of the positions, which the small arrays describe."""
+    shape, (q, keys, values) = q.shape, without_batch(q, keys, values)
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
@@ -222,7 +230,7 @@ def attend(
         template=[("OutT", q.dtype), ("Hkv", groups), ("D", dim), ("Sinks", sinks is not None)],
         grid=(dim, heads * count, 1),
         threadgroup=(dim, 1, 1),
-        output_shapes=[q.shape],
+        output_shapes=[shape],
         output_dtypes=[q.dtype],
     )
     return out
@@ -264,11 +272,11 @@ def size(
     """What the speed depends on: heads, their size, whether there is a window, up to how many rows
     (MLX has another kernel for few) and up to which context; 0 is any.
     """
-    heads, count, dim = q.shape
+    heads, count, dim = q.shape[-3:]
     windowed = scores.window > 0
     near = windowed or rows.context <= NEAR
     few = count <= FEW_ROWS
-    return heads, len(keys), dim, int(windowed), FEW_ROWS * few, NEAR * near
+    return heads, keys.shape[-3], dim, int(windowed), FEW_ROWS * few, NEAR * near
 
 
 def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> bool:
@@ -278,7 +286,7 @@ def fits(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scor
     """
     return (
         len(rows.paths) <= MAX_ATTENTION_ROWS
-        and q.shape[2] in HEAD_DIMS
+        and q.shape[-1] in HEAD_DIMS
         and keys.shape == values.shape
         and keys.dtype == values.dtype
         and keys.dtype in FLOATS

@@ -241,10 +241,9 @@ class Attention:
         cached = None if now is None or len(queries) > 1 else now.cached(keys, cache, mask)
         if now is not None and cached is not None:
             scores = Scores(scale, window=cached.window, sinks=sinks)
-            # An index would copy the whole cache; a squeeze is a view.
-            dense = (part.squeeze(0) for part in (queries, cached.keys, cached.values))
-            if (out := kernels.attempt(OP, *dense, now.rows(cached), scores)) is not None:
-                return out[None]
+            found = queries, cached.keys, cached.values, now.rows(cached), scores
+            if (out := kernels.attempt(OP, *found)) is not None:
+                return out
         if now is not None and kernels.exact:
             raise DFlashError(
                 f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",

@@ -6,7 +6,8 @@ of experts and their gates run row by row. Latent attention's products of heads 
 Knows modules, not models.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -77,16 +78,20 @@ class RowsEmbedding(StandIn):
 
 
 class RowsBlock(StandIn):
-    """A layer of `BLOCKS` with a SwiGLU: all behind its attention is one function."""
+    """A layer of `BLOCKS` with a SwiGLU: all before its attention is one function, all behind too.
 
-    def __init__(self, plain: nn.Module, second: Found):
+    `shared` are the projections that its attention begins with.
+    """
+
+    def __init__(self, plain: nn.Module, shared: "Together", second: Found):
         super().__init__(plain)
-        self._second = second
+        self._shared, self._second = shared, second
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """x [B, S, H] -> [B, S, H]."""
         plain: Any = self["plain"]
-        mixed = plain.self_attn(plain.input_layernorm(x), mask, cache)
+        normed = self._shared.normed(x)
+        mixed = plain.self_attn(plain.input_layernorm(x) if normed is None else normed, mask, cache)
         if (out := self._second(x, mixed)) is not None:
             return out
         h = x + mixed
@@ -117,10 +122,23 @@ class Together:
     """
 
     def __init__(self, products: Products, plains: Sequence[nn.Module]):
+        self._products, self._plains = products, plains
         self._run = products.of(each, *plains)
+        self._first: Found | None = None
         self._last = len(plains) - 1
         self._rows: mx.array | None = None
         self._waiting: list[mx.array] = []
+
+    def follow(self, norm: nn.RMSNorm) -> None:
+        """Compute the norm in front of the layers together with them, see `normed`."""
+        self._first = self._products.of(first_half, norm, *self._plains)
+
+    def normed(self, x: mx.array) -> mx.array | None:
+        """x [..., K] -> the rows to call the layers with, all computed; None if MLX is to do it."""
+        if self._first is None or (found := self._first(x)) is None:
+            return None
+        self._rows, *self._waiting = found
+        return self._rows
 
     def product(self, place: int, x: mx.array) -> mx.array | None:
         """x [..., K] -> [..., N] of the layer at that place; None if MLX is to compute it."""
@@ -150,6 +168,13 @@ def gated(products: Sequence[Product], x: mx.array) -> mx.array:
     return down(swiglu(gate(x), up(x)))
 
 
+def first_half(products: Sequence[Product], x: mx.array) -> list[mx.array]:
+    """What a layer makes of its input before its attention: the normed rows, and their products."""
+    norm, *parts = products
+    rows = norm(x)
+    return [rows, *each(parts, rows)]
+
+
 def second_half(products: Sequence[Product], x: mx.array, mixed: mx.array) -> mx.array:
     """What a layer makes of its input and of what its attention gave."""
     norm, *parts = products
@@ -164,10 +189,9 @@ def install(model: nn.Module, kernels: Kernels) -> None:
     """
     products = Products(kernels)
     replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
-    shared = dict(together(model, products)) if kernels.uses(OP) else {}
+    shared = together(model, products) if kernels.uses(OP) else {}
     replace(model, lambda child: stand_in(child, products, shared.get(id(plain_of(child)))))
-    if kernels.uses(OP):
-        replace(model, lambda child: block(child, products))
+    replace(model, lambda child: block(child, products, shared))
 
 
 def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
@@ -179,26 +203,39 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
     model.update_modules(model.filter_and_map(nn.Module.valid_child_filter, change, changes))
 
 
-def block(layer: Any, products: Products) -> nn.Module:
+def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
     """A stand-in for a layer of `BLOCKS`; other modules themselves."""
     kind = type(layer)
     if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
         return layer
-    mlp, norm = plain_of(layer.mlp), layer.post_attention_layernorm
-    if not is_swiglu(mlp) or layer.mlp is mlp or type(norm) is not nn.RMSNorm:
+    mlp, norms = plain_of(layer.mlp), (layer.input_layernorm, layer.post_attention_layernorm)
+    first = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])))
+    if first is None or not is_swiglu(mlp) or layer.mlp is mlp:
         return layer
+    if any(type(norm) is not nn.RMSNorm for norm in norms):
+        return layer
+    first.layers.follow(norms[0])
     parts = (mlp[name] for name in GATED)
-    return RowsBlock(layer, products.of(second_half, norm, *parts))
+    return RowsBlock(layer, first.layers, products.of(second_half, norms[1], *parts))
 
 
-def together(model: nn.Module, products: Products) -> Iterator[tuple[int, Found]]:
-    """The products of those layers that share their rows with others, by the layer's id."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A linear layer's place in layers that share their rows."""
+
+    layers: Together
+    place: int
+
+
+def together(model: nn.Module, products: Products) -> dict[int, Shared]:
+    """The linear layers that share their rows with others, by id."""
+    found: dict[int, Shared] = {}
     for module in model.modules():
         plains = [plain_of(module[name]) for name in TOGETHER if name in module]
         if len(plains) == len(TOGETHER) and all(type(plain) in LINEARS for plain in plains):
-            shared = Together(products, plains)
-            for place, plain in enumerate(plains):
-                yield id(plain), partial(shared.product, place)
+            layers = Together(products, plains)
+            found |= {id(plain): Shared(layers, place) for place, plain in enumerate(plains)}
+    return found
 
 
 def unknown(model: nn.Module) -> tuple[str, ...]:
@@ -211,10 +248,10 @@ def plain_of(module: nn.Module) -> nn.Module:
     return module["plain"] if isinstance(module, StandIn) else module
 
 
-def stand_in(module: nn.Module, products: Products, product: Found | None = None) -> nn.Module:
+def stand_in(module: nn.Module, products: Products, shared: Shared | None = None) -> nn.Module:
     """What to run for a module: a stand-in, or the plain module itself.
 
-    `product` is a linear layer's, if it is not to be its own.
+    `shared` is a linear layer's place, if it has one.
     """
     plain: Any = plain_of(module)
     kind, kernels = type(plain), products.kernels
@@ -223,7 +260,9 @@ def stand_in(module: nn.Module, products: Products, product: Found | None = None
     if not kernels.uses(OP):
         return plain
     if kind in LINEARS:
-        return RowsLinear(plain, product or products.of(only, plain))
+        if shared is not None:
+            return RowsLinear(plain, partial(shared.layers.product, shared.place))
+        return RowsLinear(plain, products.of(only, plain))
     if kind in EMBEDDINGS:
         return RowsEmbedding(plain, products)
     if is_swiglu(plain) and all(type(plain_of(plain[name])) in LINEARS for name in GATED):

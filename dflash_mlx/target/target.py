@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
@@ -22,7 +23,8 @@ from dflash_mlx.chat.thinking import end_of_turn_ids
 from dflash_mlx.chat.tokenizer import load_tokenizer
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
-from dflash_mlx.drafter.config import is_drafter, load_config
+from dflash_mlx.drafter.config import load_config
+from dflash_mlx.drafter.kinds import is_drafter
 from dflash_mlx.drafter.precision import float_type
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import check_weights
@@ -135,19 +137,29 @@ class Target:
         self._kernels = kernels
 
     @classmethod
-    def load(cls, path: Path, *, trust_remote_code: bool = False, exact: bool = False) -> "Target":
+    def load(
+        cls,
+        path: Path,
+        *,
+        trust_remote_code: bool = False,
+        exact: bool = False,
+        read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
+    ) -> Self:
         """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
 
         With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
-        With `exact` no row's bits depend on how many rows are read with it. Raises DFlashError for
-        a missing or damaged file, for a model type that is not known, or not known to be exact.
+        With `exact` no row's bits depend on how many rows are read with it. `read_model` gives the
+        model and its config. Raises DFlashError for a missing or damaged file, for a model type
+        that is not known, or not known to be exact.
         """
         use_openblas()  # says so, if it is too late
         target_config(path)
         check_weights(path, "model*.safetensors")
         tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
         try:
-            model, config = load_model(path)
+            model, config = read_model(path)
+        except DFlashError:
+            raise
         except Exception as error:  # mlx-lm and its model classes have many kinds
             raise DFlashError(
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
@@ -157,11 +169,30 @@ class Target:
         mx.eval(model.parameters())
         return cls(model, tokenizer, config, path, available(exact=exact))
 
+    def replica(self) -> "Target":
+        """Another target with this one's weights, taps and kernels: a thread of its own may use it.
+
+        Only the layers' objects are made again; the arrays are the same.
+        """
+        model, _ = load_model(self.path, lazy=True)
+        use_cpu_modules(model)
+        ours: list[tuple[str, mx.array]] = tree_flatten(self.model.parameters())  # type: ignore
+        # A tapped layer stands within its tap.
+        model.load_weights([(name.replace(".layer.", "."), array) for name, array in ours])
+        twin = Target(model, self.tokenizer, self.config, self.path, self.kernels)
+        twin.tap(self._tapped)
+        return twin
+
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read, in the order they are joined."""
         for number in sorted(set(layer_ids) - set(self._tapped)):
             self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
+
+    @property
+    def tapped(self) -> int:
+        """The number of layers whose outputs are read."""
+        return len(self._tapped)
 
     def _recorder(self, number: int) -> Callable[[mx.array], None]:
         def record(hidden: mx.array) -> None:
@@ -303,7 +334,7 @@ def target_config(path: Path) -> dict[str, Any]:
     config = flat(load_config(path))
     if is_drafter(config):
         raise DFlashError(
-            f"'{path.name}' is a DFlash drafter, not a model that can answer by itself.",
+            f"'{path.name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
         )
     if config.get("model_file"):

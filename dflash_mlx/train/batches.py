@@ -22,8 +22,8 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True)
-class MicroBatch:
-    """Blocks of one drafter pass.
+class Rectangle:
+    """Blocks of sequences that are computed together, each sequence's context once.
 
     rows: n indices into the batch; anchors: positions [n, m], -1 for padding.
     """
@@ -31,11 +31,17 @@ class MicroBatch:
     rows: tuple[int, ...]
     anchors: np.ndarray
 
+    def slices(self, chunk: int) -> list[np.ndarray]:
+        """The anchors in slices of at most `chunk` blocks (at least one a sequence)."""
+        count, width = self.anchors.shape
+        parts = -(-width // max(1, chunk // count))
+        return np.array_split(self.anchors, parts, axis=1)
+
 
 def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """The batches of an epoch: at most `size` sequence numbers each, in random order.
 
-    Lengths are mixed in a batch; `micro_batches` groups similar ones.
+    Lengths are mixed in a batch; `rectangles` groups similar ones.
     """
     order = np.random.default_rng([seed, epoch]).permutation(count)
     return [order[i : i + size] for i in range(0, count, size)]
@@ -53,24 +59,19 @@ def sample_anchors(
     return drawn
 
 
-def micro_batches(anchors: list[np.ndarray], chunk: int) -> list[MicroBatch]:
-    """Split all blocks into micro-batches of at most `chunk` blocks, with little padding.
+def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
+    """All blocks of a batch: each sequence's together, and short ones with little padding.
 
-    A sequence with more anchors is split; short ones share a micro-batch.
+    As many sequences share a rectangle as have at most `chunk` blocks.
     """
-    pieces = []
-    for row, positions in enumerate(anchors):
-        parts = -(-len(positions) // chunk)
-        pieces += [(row, piece) for piece in np.array_split(positions, max(parts, 1))]
-    pieces.sort(key=lambda piece: -len(piece[1]))
+    pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
+    pieces = [piece for piece in pieces if len(piece[1])]
     found = []
     while pieces:
         width = len(pieces[0][1])
-        if width == 0:
-            break
         taken, pieces = pieces[: max(1, chunk // width)], pieces[max(1, chunk // width) :]
         grid = np.full((len(taken), width), -1)
         for line, (_, positions) in enumerate(taken):
             grid[line, : len(positions)] = positions
-        found.append(MicroBatch(tuple(row for row, _ in taken), grid))
+        found.append(Rectangle(tuple(row for row, _ in taken), grid))
     return found

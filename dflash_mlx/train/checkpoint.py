@@ -16,8 +16,9 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
 
+from .settings import DTYPES
+
 MAX_CHECKPOINTS = 2
-DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> Path:

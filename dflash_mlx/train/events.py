@@ -4,12 +4,42 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Forecast:
+    """Bytes of memory: the target's weights, and what answers and steps need besides, in turn.
+
+    disk: bytes of the taps at most, 2 a number, if every answer is as long as it may be.
+    """
+
+    target: int
+    answers: int
+    steps: int
+    disk: int
+
+    @property
+    def memory(self) -> int:
+        """The peak of the run."""
+        return self.target + max(self.answers, self.steps)
+
+
+@dataclass(frozen=True, slots=True)
 class AnswersProgress:
-    """The target has answered `done` of `total` prompts, with `tokens` tokens in `seconds`."""
+    """The target has answered `done` of `total` prompts, and made `tokens` tokens in `seconds`.
+
+    Tokens that were given and only verified are not counted.
+    """
 
     done: int
     total: int
     tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TapsProgress:
+    """The target has read `done` of `total` tokens again for their taps, in `seconds`."""
+
+    done: int
+    total: int
     seconds: float
 
 
@@ -19,7 +49,8 @@ class Prepared:
 
     sequences, held_out: the numbers of training and evaluation prompts; dropped: those without room
     for an answer within the length limit. steps: of the whole run; first_step: where this one
-    starts. cache_bytes: the memory budget of the target's hidden states.
+    starts. cache_bytes: the memory budget of the target's hidden states. plots: whether τ is drawn,
+    which needs matplotlib.
     """
 
     sequences: int
@@ -31,6 +62,7 @@ class Prepared:
     mask_token_id: int
     layer_ids: tuple[int, ...]
     cache_bytes: int
+    plots: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +101,4 @@ class Saved:
     path: str
 
 
-Event = AnswersProgress | Prepared | StepDone | Measured | Saved
+Event = Forecast | AnswersProgress | TapsProgress | Prepared | StepDone | Measured | Saved

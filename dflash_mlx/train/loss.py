@@ -1,7 +1,7 @@
 """The drafter's training forward pass and its loss (DFlash paper section 3.3).
 
-Each block is one batch element with the context of its sequence: the computation of inference, for
-many anchors at once. The target gets no gradient.
+Each block is one batch element; those of a sequence share its context's keys and values. So it is
+the computation of inference, for many anchors at once. The target gets no gradient.
 """
 
 import math
@@ -11,10 +11,13 @@ import mlx.core as mx
 from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
+from dflash_mlx.drafter.shared_rows import SharedRows
+
+from .head_loss import cross_entropy, loss_and_candidates
+from .selector_loss import selector_losses
 
 # Block size and decay of the position weights (DFlash paper, section 4.1).
 GAMMAS = ((8, 4.0), (10, 5.0), (16, 7.0))
-MAX_LOGITS = 1 << 26  # computed at once, 256 MiB in float32
 
 
 def default_gamma(block_size: int) -> float:
@@ -62,61 +65,49 @@ def block_hidden(
 ) -> mx.array:
     """Hidden states of the positions after the anchor: [n, m, B - 1, H].
 
-    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1. tokens: the
-    anchors' token ids [n, m]. anchors: their positions [n, m].
+    context: keys and values [n, nKV, S, d] of each layer, for positions 0 .. S-1; the m blocks of a
+    sequence share them. tokens: the anchors' token ids [n, m]. anchors: their positions [n, m].
     """
     config = drafter.config
     n, m = anchors.shape
     flat = anchors.reshape(-1)
     masks = mx.full((n * m, config.block_size - 1), config.mask_token_id, dtype=tokens.dtype)
     ids = mx.concatenate([tokens.reshape(-1, 1), masks], axis=1)
-    shared = [(mx.repeat(k, m, axis=0), mx.repeat(v, m, axis=0)) for k, v in context]
+    shared = [SharedRows(keys, values, m) for keys, values in context]
     rows = context[0][0].shape[2]
     hidden = drafter.model(drafter.embed(ids), shared, flat, attention_masks(config, flat, rows))
     return hidden[:, 1:].reshape(n, m, config.block_size - 1, -1)
 
 
-def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
-    """Cross-entropy in nats: hidden [R, H], labels [R] -> float32 [R].
-
-    The logits of a large vocabulary are computed in slices of rows, and again in the backward pass.
-    """
-
-    def rows(hidden: mx.array, labels: mx.array) -> mx.array:
-        # log(softmax): its gradient needs no second exponential, unlike that of logsumexp.
-        chances = mx.softmax(drafter.head(hidden).astype(mx.float32), axis=-1)
-        at = mx.stop_gradient(labels)[:, None]
-        right = mx.take_along_axis(chances, at, axis=-1)[:, 0]
-        return -mx.log(mx.maximum(right, 1e-30))
-
-    step = max(1, MAX_LOGITS // drafter.config.vocab_size)
-    if len(labels) <= step:
-        return rows(hidden, labels)
-    again = mx.checkpoint(rows)
-    parts = range(0, len(labels), step)
-    return mx.concatenate([again(hidden[i : i + step], labels[i : i + step]) for i in parts])
-
-
 def block_losses(
     drafter: Drafter,
-    target_hidden: mx.array,
+    context: list[KeysValues],
     tokens: mx.array,
     lengths: mx.array,
     anchors: mx.array,
 ) -> tuple[mx.array, mx.array]:
     """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
 
-    target_hidden: [n, S, K * Ht], at least up to the last anchor. tokens: [n, L], padded. lengths:
-    [n], without padding. anchors: [n, m], -1 for padding. The label of position k is the token at
-    anchor + k; positions after the end of the sequence are not valid.
+    Those of a DFlash 2 drafter are sums of the backbone's and the selector's.
+
+    context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
+    [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
+    position k is the token at anchor + k; positions after the end of the sequence are not valid.
     """
     positions = anchors[..., None] + mx.arange(1, drafter.config.block_size)
     counts = (anchors[..., None] >= 0) & (positions < lengths[:, None, None])
     at = mx.clip(positions, 0, tokens.shape[1] - 1)
     labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
     placed = mx.maximum(anchors, 0)
-    context = drafter.model.context(target_hidden, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
-    losses = cross_entropy(drafter, hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1))
+    rows, wanted = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    selector, extra = drafter.model.selector, drafter.config.dflash2
+    if selector is None or extra is None:
+        losses = cross_entropy(drafter, rows, wanted)
+    else:
+        unary, ids, logits = loss_and_candidates(drafter, rows, wanted, extra.selector_top_k)
+        each = labels.reshape(positions.shape)
+        before = mx.concatenate([first[..., None], each[..., :-1]], axis=-1).reshape(-1)
+        losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
     return losses.reshape(positions.shape), counts.astype(mx.float32)

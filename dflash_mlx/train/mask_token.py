@@ -12,8 +12,11 @@ from dflash_mlx.target.target import Target
 
 RESERVED = re.compile(r"reserved|unused|extra_id|placeholder|audio|vision", re.IGNORECASE)
 MEANINGFUL = re.compile(
-    r"think|im_start|im_end|tool|eot|eom|header|begin|end_of|turn", re.IGNORECASE
+    r"think|im_start|im_end|tool|eot|eom|header|begin|end_?of|turn|unk|pad|^</?s>$|bos|eos|sep",
+    re.IGNORECASE,
 )
+# What a tokenizer may use a token for; each is some token's id, or none's.
+ROLES = ("unk", "bos", "eos", "pad", "sep", "cls")
 
 
 def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = None) -> int:
@@ -21,9 +24,12 @@ def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = 
 
     used: ids that occur in the data. The order of choice is: tokens named "mask", reserved tokens,
     embedding rows without a token, other added tokens; never one that the data or the chat template
-    use. Raises DFlashError if there is none, or if `wanted` is in use.
+    use, that ends answers, or that the tokenizer needs, as for unknown text. Raises DFlashError if
+    there is none, or if `wanted` is in use.
     """
-    taken = set(used) | set(target.eos_ids)
+    tokenizer = target.tokenizer
+    roles = (getattr(tokenizer, f"{role}_token_id", None) for role in ROLES)
+    taken = set(used) | set(target.eos_ids) | {token for token in roles if token is not None}
     if wanted is not None:
         if not 0 <= wanted < target.vocab_size or wanted in taken:
             raise DFlashError(
@@ -31,10 +37,8 @@ def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = 
                 hint="leave --mask-token out to have one chosen",
             )
         return wanted
-    tokenizer = target.tokenizer
     template = str(tokenizer.chat_template or "")
     names = {token: added.content for token, added in tokenizer.added_tokens_decoder.items()}
-    taken |= {t for t in (tokenizer.pad_token_id, tokenizer.bos_token_id) if t is not None}
     taken |= {token for token, name in names.items() if name in template}
     named = [t for t, name in names.items() if "mask" in name.lower()]
     plain = [t for t, name in names.items() if not MEANINGFUL.search(name)]

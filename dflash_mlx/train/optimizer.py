@@ -30,5 +30,5 @@ class TrainOptimizer:
 
 
 def is_matrix(name: str, parameter: mx.array) -> bool:
-    """Whether a tensor is the weight of a linear layer."""
-    return parameter.ndim == 2
+    """Whether a tensor is the weight of a linear layer, not a table of tokens."""
+    return parameter.ndim == 2 and not name.endswith("codebook")

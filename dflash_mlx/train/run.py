@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +18,37 @@ from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafter.config import load_config, parse
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.drafters import check_fit, check_tensors, load_drafter
+from dflash_mlx.drafters import load_drafter
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.memory import working_set
 from dflash_mlx.target.target import Target
 
-from .answers import AnswerSettings, answer_all
+from .answers import AnswerSettings, answer_all, fingerprint
 from .batches import Sequence
+from .beginning import new_drafter, warm_config, warm_drafter
 from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
-from .data import Prompt, read_prompts, split, tokenize
+from .data import Prompt, TokenizedPrompt, read_prompts, split, tokenize
+from .evaluation import can_draw, draw_tau, evaluate
 from .events import Event, Measured, Prepared, Saved, StepDone
+from .forecast import check_disk, check_memory, forecast
+from .job import Job, check_out
 from .loop import Trainer
 from .mask_token import choose_mask_token
+from .run_log import RunLog
 from .settings import TrainSettings
-from .shape import Shape, draft_config
-from .target_hidden import TargetHiddenCache, stacked
-from .tau import Acceptance, merge_counts, replay_answers
-from .workers import Workers
+from .shape import draft_config
+from .tap_store import TapStore, key_of
+from .taps import Taps
+from .tau import Acceptance
+from .workers import Workers, worker_count
 
-CHECKPOINTS = "checkpoints"  # a folder in a run's
-MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 # Settings that may change when a run resumes: they change no step.
-MAY_CHANGE = {"eval_every", "eval_prompts", "save_every", "cache_mb", "dtype", "epochs", "steps"}
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The input and output of a training run.
-
-    val: file of held-out prompts; None takes `val_share` of the prompts. warm_start: folder of a
-    drafter to start from, whose shape is used. answers: file of the target's answers; None is
-    `out`/answers.jsonl.
-    """
-
-    prompts: Path
-    out: Path
-    val: Path | None = None
-    val_share: float = 0.02
-    answers: Path | None = None
-    warm_start: Path | None = None
-    mask_token: int | None = None
-    shape: Shape = field(default_factory=Shape)
-    resume: bool = False
+MAY_CHANGE = {
+    "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_mb", "dtype", "epochs",
+    "steps",
+}  # fmt: skip
+# What runs did that were begun before there was a setting for it.
+ALWAYS = {"compute": "float32"}
 
 
 class Run:
@@ -72,19 +62,28 @@ class Run:
         answers: AnswerSettings,
         report: Callable[[Event], None],
     ):
-        """Prepare the run; generates the missing answers. Raises DFlashError for invalid input."""
+        """Prepare the run; makes the missing answers and taps.
+
+        Raises DFlashError for invalid input, and where memory or disk will not do.
+        """
         self.job, self.settings, self.report = job, settings, report
         check_out(job)
         job.out.mkdir(parents=True, exist_ok=True)
-        checkpoints = list_checkpoints(self._checkpoints)
-        if checkpoints:  # before the target answers anything
-            self._check_settings(read_state(checkpoints[-1]))
-        restore_modules(target.model)
+        checkpoints = list_checkpoints(job.checkpoints)
+        began = read_state(checkpoints[-1]) if checkpoints else None
+        if began is not None:  # before the target answers anything
+            self._check_settings(began)
         train, val = self._prompts()
         questions = tokenize(target, train + val)
-        made = answer_all(
-            target, questions, answers, job.answers or job.out / "answers.jsonl", report
+        self.raw = (
+            warm_config(job.warm_start, target, job.shape)
+            if job.warm_start
+            else draft_config(target, job.shape, 0)  # its mask token is chosen when all is known
         )
+        self._forecast(target, questions, answers)
+        store = self._store(target)
+        made = self._answers(target, questions, answers, store)
+        restore_modules(target.model)
         limit = settings.max_length
         whole = [
             Sequence((*q.tokens, *answer)[:limit], len(q.tokens))
@@ -96,13 +95,17 @@ class Run:
             raise DFlashError(
                 "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
             )
-        self._build(target, whole)
-        self._workers, budget = Workers(), settings.cache_mb << 20
-        hidden = TargetHiddenCache(target, sequences, budget, self._workers)
-        self._eval_hidden = TargetHiddenCache(target, self._held_out, budget, self._workers)
-        self.trainer = Trainer(self.drafter, sequences, hidden, settings, self._workers)
+        self.drafter = self._build(target, whole, began)
+        self._workers = Workers()
+        self._taps = Taps(target, sequences, settings.cache_mb << 20, self._workers, store)
+        self._held_out_taps = Taps(target, self._held_out, 0, self._workers, store)
+        check_disk(job.taps_folder, self._taps.missing_bytes + self._held_out_taps.missing_bytes)
+        for taps in (self._held_out_taps, self._taps):
+            taps.make(report)
+        self.trainer = Trainer(self.drafter, sequences, self._taps, settings, self._workers)
         self._identity = self._identify(sequences)
-        self.step = 0
+        self._log = RunLog(job.out)
+        self.step, self._saved = 0, -1
         if checkpoints:
             self._resume(checkpoints[-1])
         report(
@@ -116,12 +119,9 @@ class Run:
                 mask_token_id=self.drafter.config.mask_token_id,
                 layer_ids=self.drafter.config.target_layer_ids,
                 cache_bytes=settings.cache_mb << 20,
+                plots=can_draw(),
             )
         )
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.job.out / CHECKPOINTS
 
     def _prompts(self) -> tuple[list[Prompt], list[Prompt]]:
         prompts = read_prompts(self.job.prompts)
@@ -130,33 +130,63 @@ class Run:
         train, val = split(prompts, self.job.val_share)
         return (train, val) if train else (val, [])
 
-    def _build(self, target: Target, sequences: list[Sequence]) -> None:
-        """Make the drafter: new, or with the weights and the shape of `warm_start`."""
-        used = {token for s in sequences for token in s.tokens}
-        if self.job.warm_start:
-            self.raw = load_config(self.job.warm_start)
-            config, name = parse(self.raw), self.job.warm_start.name
-            if config.dflash2 or config.draft_vocab_size:
-                kind = "DFlash 2 drafter" if config.dflash2 else "drafter with its own vocabulary"
-                raise DFlashError(
-                    f"'{name}' is a {kind}, which cannot be trained yet.",
-                    hint="start from a DFlash v1 drafter, or from nothing",
-                )
-            check_fit(config, target.config, name, target.path.name)
-            check_tensors(self.job.warm_start, config, target.hidden_size)
-            self.drafter = load_drafter(self.job.warm_start, config, target)
-            self.drafter.model.set_dtype(mx.float32)
-            restore_modules(self.drafter.model)
-            mx.eval(self.drafter.model.parameters())
-            return
-        mask = choose_mask_token(target, used, self.job.mask_token)
-        self.raw = draft_config(target, self.job.shape, mask)
+    def _forecast(
+        self, target: Target, questions: list[TokenizedPrompt], answers: AnswerSettings
+    ) -> None:
+        """Say what memory and disk the run will need; DFlashError if memory will not do."""
         config = parse(self.raw)
-        target.tap(config.target_layer_ids)
-        mx.random.seed(self.settings.seed)
-        model = DraftModel(config, target.hidden_size)
-        mx.eval(model.parameters())
-        self.drafter = Drafter(model, target.embed, target.head)
+        model = DraftModel(config, target.hidden_size)  # its weights are never computed
+        lengths = [len(q.tokens) for q in questions]
+        found = forecast(
+            target, config, parameter_count(model), lengths, self.settings, answers, worker_count()
+        )
+        self.report(found)
+        check_memory(found, working_set())
+
+    def _store(self, target: Target) -> TapStore:
+        """The taps of this target and these layers in the folder of taps."""
+        ids = parse(self.raw).target_layer_ids
+        which = hashlib.sha256(json.dumps([fingerprint(target.path), ids]).encode()).hexdigest()
+        folder = self.job.taps_folder / which[:16]
+        return TapStore(folder, len(ids) * target.hidden_size)
+
+    def _answers(
+        self,
+        target: Target,
+        questions: list[TokenizedPrompt],
+        settings: AnswerSettings,
+        store: TapStore,
+    ) -> list[list[int]]:
+        """The answers; taps that are read on the way are stored."""
+        warm, limit = self.job.warm_start, self.settings.max_length
+        drafter = load_drafter(warm, parse(load_config(warm)), target) if warm else None
+        target.tap(parse(self.raw).target_layer_ids)
+
+        def keep(tokens: tuple[int, ...], taps: mx.array) -> None:
+            if (key := key_of(tokens[:limit])) not in store:
+                store.add(key, taps[:limit])
+
+        try:
+            return answer_all(
+                target, questions, settings, self.job.answers_file, self.report,
+                drafter=drafter, keep=keep,
+            )  # fmt: skip
+        finally:
+            store.flush()
+
+    def _build(
+        self, target: Target, sequences: list[Sequence], began: dict[str, Any] | None
+    ) -> Drafter:
+        """Make the drafter: new, or with the weights of `warm_start`."""
+        if self.job.warm_start:
+            return warm_drafter(self.job.warm_start, self.raw, target)
+        if began is not None and self.job.mask_token is None:
+            mask = began["draft"]["dflash_config"]["mask_token_id"]
+        else:
+            used = {token for s in sequences for token in s.tokens}
+            mask = choose_mask_token(target, used, self.job.mask_token)
+        self.raw = draft_config(target, self.job.shape, mask)
+        return new_drafter(self.raw, target, self.settings.seed)
 
     def _identify(self, sequences: list[Sequence]) -> dict[str, Any]:
         """The values that must be equal when a run resumes."""
@@ -173,7 +203,7 @@ class Run:
 
     def _check_settings(self, state: dict[str, Any]) -> None:
         """Raise DFlashError, which names both values, for settings that the run has otherwise."""
-        was = state["settings"]
+        was = {**ALWAYS, **state["settings"]}
         changed = [
             f"{name} {was.get(name)}, not {value}"
             for name, value in self._kept_settings().items()
@@ -187,6 +217,7 @@ class Run:
 
     def _resume(self, place: Path) -> None:
         state = read_state(place)
+        state["settings"] = {**ALWAYS, **state["settings"]}
         for name, now in self._identity.items():
             if json.loads(json.dumps(now)) != state.get(name):
                 raise DFlashError(
@@ -194,36 +225,40 @@ class Run:
                     hint="give the flags and files of the first start, or another --out",
                 )
         load_state(place, self.drafter.model, self.trainer.optimizer)
-        self.step = state["step"]
-        log = self.job.out / "log.jsonl"
-        lines = log.read_text().splitlines() if log.exists() else []
-        kept = [line for line in lines if is_before(line, self.step)]
-        log.write_text("".join(f"{line}\n" for line in kept))
+        self.step = self._saved = state["step"]
+        self._log.cut(self.step)
 
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do the remaining steps, with evaluations and checkpoints.
 
-        If `stop` returns true after a step, saves and returns False; else returns True.
+        If `stop` returns true, breaks the step off, saves the last whole one and returns False;
+        else returns True.
         """
         try:
             return self._train(stop)
         finally:
+            self._taps.close()
             self._workers.close()
 
     def _train(self, stop: Callable[[], bool]) -> bool:
         settings, last = self.settings, self.trainer.steps
+        saved_at = time.monotonic()
         while self.step < last:
             began = time.perf_counter()
-            done = self.trainer.step(self.step)
+            done = self.trainer.step(self.step, stop)
+            if done is None:
+                self.save()
+                return False
             self.step += 1
             seconds = time.perf_counter() - began
-            event = StepDone(self.step, last, seconds=seconds, **asdict(done))
-            self._log(event)
+            self._tell(StepDone(self.step, last, seconds=seconds, **asdict(done)))
             if self.step % settings.eval_every == 0 or self.step == last:
                 self.evaluate()
             stopped = stop() and self.step < last
-            if self.step % settings.save_every == 0 or self.step == last or stopped:
+            late = time.monotonic() - saved_at >= 60 * settings.save_minutes
+            if self.step % settings.save_every == 0 or self.step == last or stopped or late:
                 self.save()
+                saved_at = time.monotonic()
             if stopped:
                 return False
         return True
@@ -231,63 +266,32 @@ class Run:
     def evaluate(self) -> Acceptance | None:
         """Log the acceptance length on the held-out prompts; None if there are none."""
         began = time.perf_counter()
-        lengths = [len(s.tokens) for s in self._held_out]
-        numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
-        parts = []
-        while numbers:
-            longest = lengths[numbers[-1]]
-            part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
-            numbers = numbers[: -len(part)]
-            target_hidden = stacked(self._eval_hidden.rows(part), longest)
-            parts.append(
-                replay_answers(self.drafter, target_hidden, [self._held_out[n] for n in part])
-            )
-        if not parts:
+        found = evaluate(self.drafter, self._held_out_taps, self._held_out)
+        if found is None:
             return None
-        result = merge_counts(parts)
         seconds = time.perf_counter() - began
-        self._log(
-            Measured(self.step, result.tau, result.verifies, result.accepted_by_position, seconds)
+        self._tell(
+            Measured(self.step, found.tau, found.verifies, found.accepted_by_position, seconds)
         )
-        return result
+        if can_draw():
+            draw_tau(self._log.file, self.job.out / "tau.png")
+        return found
 
     def save(self) -> None:
-        """Write a checkpoint and the drafter folder."""
+        """Write a checkpoint and the drafter folder, unless this step's are written."""
+        if self._saved == self.step:
+            return
         state = {"step": self.step, **self._identity}
-        place = save_state(self._checkpoints, self.drafter.model, self.trainer.optimizer, state)
+        place = save_state(self.job.checkpoints, self.drafter.model, self.trainer.optimizer, state)
         export_drafter(self.job.out, self.raw, self.drafter.model, self.settings.dtype)
+        self._saved = self.step
         self.report(Saved(self.step, str(place)))
 
-    def _log(self, event: StepDone | Measured) -> None:
-        with (self.job.out / "log.jsonl").open("a") as log:
-            log.write(json.dumps(asdict(event)) + "\n")
+    def _tell(self, event: StepDone | Measured) -> None:
+        self._log.add(event)
         self.report(event)
-
-
-def has_checkpoints(out: Path) -> bool:
-    """Whether the folder of a run has a checkpoint to go on from."""
-    return bool(list_checkpoints(out / CHECKPOINTS))
-
-
-def check_out(job: Job) -> None:
-    """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
-    if has_checkpoints(job.out) and not job.resume:
-        raise DFlashError(
-            f"'{job.out}' already holds a run.",
-            hint="go on with it with --resume, or give another --out",
-        )
-    if job.resume and not has_checkpoints(job.out):
-        raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
 
 
 def parameter_count(model: DraftModel) -> int:
     """The number of trained parameters."""
     return sum(array.size for _, array in tree_flatten(model.parameters()))  # type: ignore
-
-
-def is_before(line: str, step: int) -> bool:
-    """Whether a log line is valid and belongs to the first `step` steps."""
-    try:
-        return json.loads(line)["step"] <= step
-    except (ValueError, KeyError, TypeError):
-        return False

@@ -3,7 +3,11 @@
 import math
 from dataclasses import dataclass
 
+import mlx.core as mx
+
 from dflash_mlx.errors import UsageError
+
+DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +19,16 @@ class TrainSettings:
     rate, after a linear warm-up over the share `warmup` of the steps; then cosine decay to 0. clip:
     maximum norm of the gradient. optimizer: "muon" for the matrices, or "adamw" for all as in the
     paper. loss: "decay" (w_k = exp(-(k - 1) / gamma)) or "dpace". gamma None: by block size.
-    eval_every, save_every: in steps. cache_mb: MiB of target hidden states to keep in memory, as
-    bfloat16. dtype: of the exported weights.
+    eval_every, save_every: in steps; save_minutes: the longest time between two saves. cache_mb:
+    MiB of target hidden states to keep in memory, as bfloat16. dtype: of the exported weights.
+    compute: of what a step computes; weights and optimiser are float32 in any case.
     """
 
     epochs: int = 6
     steps: int | None = None
     batch: int = 8
     anchors: int = 512
-    chunk: int = 64
+    chunk: int = 32
     rate: float = 6e-4
     warmup: float = 0.04
     clip: float = 1.0
@@ -36,12 +41,23 @@ class TrainSettings:
     eval_every: int = 200
     eval_prompts: int = 128
     save_every: int = 200
+    save_minutes: float = 10.0
     cache_mb: int = 2048
     dtype: str = "bfloat16"
+    compute: str = "float32"
 
     def __post_init__(self) -> None:
         """Raise UsageError for an invalid value."""
-        for name in ("epochs", "batch", "anchors", "chunk", "eval_every", "save_every", "rate"):
+        for name in (
+            "epochs",
+            "batch",
+            "anchors",
+            "chunk",
+            "eval_every",
+            "save_every",
+            "rate",
+            "save_minutes",
+        ):
             if getattr(self, name) <= 0:
                 raise UsageError(f"{name} cannot be {getattr(self, name)}.", hint="give 1 or more")
         if self.steps is not None and self.steps < 1:
@@ -51,7 +67,8 @@ class TrainSettings:
         for name, choices in (
             ("loss", ("decay", "dpace")),
             ("optimizer", ("adamw", "muon")),
-            ("dtype", ("float32", "bfloat16")),
+            ("dtype", tuple(DTYPES)),
+            ("compute", tuple(DTYPES)),
         ):
             if getattr(self, name) not in choices:
                 raise UsageError(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dflash_mlx.drafter.config import default_layer_ids
+from dflash_mlx.drafter.config import DFLASH2, V1, V2, default_layer_ids
 from dflash_mlx.errors import UsageError
 from dflash_mlx.target.target import Target
 
@@ -14,6 +14,8 @@ class Shape:
 
     layers None: a quarter of the target's, at most 5. taps: the number of target layers whose
     outputs the drafter reads, or their ids. DFlash paper, section 4.1: 5 layers, 5 taps, block 16.
+    dflash2: with convolutions and a candidate selector, whose codebooks have `selector_rank`
+    numbers a token.
     """
 
     layers: int | None = None
@@ -23,6 +25,8 @@ class Shape:
     kv_heads: int | None = None
     head_dim: int | None = None
     intermediate_size: int | None = None
+    dflash2: bool = False
+    selector_rank: int = 256
 
 
 def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -41,7 +45,7 @@ def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...
 
 
 def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, Any]:
-    """The config of a DFlash v1 drafter for a target, in Z Lab's layout.
+    """The config of a drafter for a target, in Z Lab's layout.
 
     Raises UsageError for a shape that is not possible.
     """
@@ -65,8 +69,11 @@ def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, 
     }
     if raw.get("final_logit_softcapping"):
         nested["final_logit_softcapping"] = raw["final_logit_softcapping"]
+    if shape.dflash2:
+        nested |= dflash2_entries(shape, target.hidden_size)
     return {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [V2 if shape.dflash2 else V1],
+        **({"is_causal": False} if shape.dflash2 else {}),
         "model_type": "qwen3",
         "attention_bias": False,
         "attention_dropout": 0.0,
@@ -98,3 +105,14 @@ def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, 
         "block_size": shape.block_size,
         "dflash_config": nested,
     }
+
+
+def dflash2_entries(shape: Shape, hidden_size: int) -> dict[str, Any]:
+    """The additional entries of `dflash_config`; UsageError for a size that is not possible."""
+    if hidden_size % DFLASH2["conv_group_size"] or shape.selector_rank < 1:
+        raise UsageError(
+            f"a DFlash 2 drafter of width {hidden_size} and rank {shape.selector_rank} is not"
+            " possible.",
+            hint=f"a multiple of {DFLASH2['conv_group_size']} as width, 1 or more as rank are",
+        )
+    return {**DFLASH2, "selector_rank": shape.selector_rank, "projector_type": "dflash2"}

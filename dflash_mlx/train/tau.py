@@ -13,6 +13,7 @@ from dflash_mlx.drafter.drafter import Drafter
 
 from .batches import Sequence
 from .loss import block_hidden
+from .selector_loss import candidate_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,15 @@ class Acceptance:
         return self.committed / self.verifies if self.verifies else 0.0
 
 
-def replay_answers(
-    drafter: Drafter, target_hidden: mx.array, sequences: list[Sequence]
-) -> Acceptance:
-    """Draft the answers of n sequences block by block; target_hidden [n, S, K * Ht], padded."""
+def replay_answers(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) -> Acceptance:
+    """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
     width = drafter.config.block_size - 1
     lengths = np.array([len(s.tokens) for s in sequences])
     tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
     for row, sequence in enumerate(sequences):
         tokens[row, : len(sequence.tokens)] = sequence.tokens
     at = np.array([s.answer for s in sequences])
-    context = drafter.model.context(target_hidden, 0)
+    context = drafter.model.context(taps.astype(mx.float32), 0)
     mx.eval(context)
     committed = verifies = 0
     by_position = np.zeros(width, dtype=int)
@@ -48,7 +47,7 @@ def replay_answers(
         part = [(k[mx.array(live)], v[mx.array(live)]) for k, v in context]
         first = mx.array(tokens[live, anchors])[:, None]
         hidden = block_hidden(drafter, part, first, mx.array(anchors)[:, None])
-        drafts = np.array(mx.argmax(drafter.head(hidden[:, 0]), axis=-1))
+        drafts = np.array(greedy_drafts(drafter, hidden[:, 0], first[:, 0]))
         right = tokens[live[:, None], anchors[:, None] + np.arange(1, width + 1)]
         left = lengths[live] - 1 - anchors
         agree = (drafts == right) & (np.arange(width) < left[:, None])
@@ -58,6 +57,25 @@ def replay_answers(
         committed, verifies = committed + int(kept.sum()), verifies + live.size
         at[live] += kept
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
+
+
+def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.array:
+    """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
+    logits, selector = drafter.head(hidden), drafter.model.selector
+    extra = drafter.config.dflash2
+    if selector is None or extra is None:
+        return mx.argmax(logits, axis=-1)
+    # Sorted by id, as in decoding: of equal scores the smallest id wins.
+    k = extra.selector_top_k
+    candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
+    scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
+    before, found = anchors, []
+    for t in range(hidden.shape[1]):
+        each = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
+        best = mx.argmax(each, axis=-1)[:, None]
+        before = mx.take_along_axis(candidates[:, t], best, axis=-1)[:, 0]
+        found.append(before)
+    return mx.stack(found, axis=1)
 
 
 def merge_counts(parts: list[Acceptance]) -> Acceptance:

@@ -5,10 +5,10 @@ On a GPU one thread is enough.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import mlx.core as mx
 
@@ -32,16 +32,33 @@ class Workers:
         self._building = Lock()
 
     def map(self, build: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Build a graph from each item and evaluate them in parallel; results in order.
+        """Build a graph from each item and evaluate them in parallel; results in order."""
 
-        Only one graph is built at a time, because `build` may put tracers into a shared model.
+        def task(item: Item) -> Generator[Any, None, Result]:
+            result = build(item)
+            yield result
+            return result
+
+        return self.run(task, items)
+
+    def run(
+        self, task: Callable[[Item], Generator[Any, None, Result]], items: Iterable[Item]
+    ) -> list[Result]:
+        """Run tasks in parallel, each of which yields the arrays to evaluate before it goes on.
+
+        Only one graph is built at a time, because a task may put tracers into a shared model.
+        Returns what the tasks return, in order.
         """
 
         def work(item: Item) -> Result:
-            with self._building:
-                result = build(item)
-            mx.eval(result)
-            return result
+            steps = task(item)
+            while True:
+                with self._building:
+                    try:
+                        arrays = next(steps)
+                    except StopIteration as end:
+                        return end.value
+                mx.eval(arrays)
 
         if self.count == 1:
             return list(map(work, items))

@@ -1,0 +1,117 @@
+"""A rank that is not rank 0: does to its part of the target what rank 0 says, and prints nothing.
+
+Makes the same passes over the same tokens and changes its caches in the same way. Never decides.
+"""
+
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+import mlx.core as mx
+
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.hub.resolve import BUNDLED, bundled, fetch
+from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.target.packed import SequenceRows
+from dflash_mlx.target.target import Target
+from dflash_mlx.thread import mlx_thread
+
+from .orders import Order, begin, tree_of
+from .peer import END
+from .sameness import Facts, check_same, facts_of
+from .shards import load_shard
+from .world import World, say_and_exit
+
+LONG = 256  # rows of a pass after which unused memory goes back, as rank 0's does
+
+
+class Follower:
+    """A rank's part of a target, and its caches by their numbers."""
+
+    def __init__(self, world: World):
+        self._world, (self._leader,) = world, world.peers
+        self._target: Target | None = None
+        self._caches: dict[int, TargetCache] = {}
+
+    def run(self) -> None:
+        """Follow until rank 0 ends."""
+        while (packet := self._leader.receive()) != END:
+            for order in packet:
+                self.do(order)
+
+    def do(self, order: Order) -> None:
+        """What one order says; a method of this class or of a cache has its name."""
+        match order:
+            case ["load", name, facts, trust]:
+                self._leader.send(self.load(name, facts, trust))
+            case ["tap", layer_ids]:
+                self.target.tap(tuple(layer_ids))
+            case ["new", number]:
+                self._caches[number] = self.target.make_cache()
+            case ["fork", number, twin]:
+                self._caches[twin] = self._caches[number].fork()
+            case ["free", number]:
+                self._caches.pop(number, None)
+            case ["read", at_once, parts]:
+                self.read(parts, at_once=at_once)
+            case ["snapshot", number]:
+                self._caches[number].snapshot()
+            case ["rewind", number, length]:
+                self._caches[number].rewind(length)
+            case ["keep_path", number, rows]:
+                self._caches[number].keep_path(tuple(rows))
+            case ["fill", number, depth]:
+                self._caches[number].fill(depth)
+            case _:
+                raise AssertionError(order)
+
+    @property
+    def target(self) -> Target:
+        """The target that was loaded last."""
+        assert self._target is not None
+        return self._target
+
+    def load(self, name: str, facts: Facts, trust: bool) -> list[Any]:
+        """Load this rank's part of a target: what to answer."""
+        self._target, self._caches = None, {}
+        mx.clear_cache()
+        try:
+            path = bundled("target") if name == BUNDLED else fetch(name)
+            check_same(facts_of(path), facts)
+            self._target = Target.load(
+                path,
+                trust_remote_code=trust,
+                read_model=partial(load_shard, group=self._world.group),
+            )
+        except DFlashError as error:
+            return ["failed", error.message, error.hint]
+        return ["loaded"]
+
+    def read(self, parts: list[Order], *, at_once: bool) -> None:
+        """One pass, as rank 0 makes it."""
+        rows = [
+            SequenceRows(self._caches[number], mx.array(tokens), tree_of(tokens, parents), *how)
+            for number, tokens, parents, *how in parts
+        ]
+        found = self.target.read(rows, at_once=at_once)
+        begin(rows, found)
+        mx.eval([one.logits for one in found])
+        if sum(len(tokens) for _, tokens, *_ in parts) >= LONG:
+            mx.clear_cache()
+
+
+def follow(world: World) -> None:
+    """Follow rank 0 until it ends, and then end this process; Ctrl-C is rank 0's affair."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    (leader,) = world.peers
+    try:
+        mlx_thread().call(Follower(world).run)
+    except Exception as error:
+        if not leader.ended:
+            sentence = (
+                f"rank {world.rank} cannot go on ({type(error).__name__}: {first_line(error)})."
+            )
+            leader.send(["lost", sentence])
+            say_and_exit(sentence)
+    sys.exit(0)

@@ -1,0 +1,30 @@
+"""What a launcher tells a process of its group in the environment; imports no MLX.
+
+`mlx.launch` and `dflash launch` set the same variables, which MLX's backends read.
+"""
+
+import json
+import os
+from contextlib import suppress
+
+RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
+OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
+
+
+def leader_host() -> str | None:
+    """The address of rank 0 that all ranks reach; None for a process that is no rank of a group."""
+    if RANK not in os.environ:
+        return None
+    if coordinator := os.environ.get(MESH):
+        return coordinator.rpartition(":")[0].strip("[]")
+    with suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        with open(os.environ[RING], encoding="utf-8") as file:
+            ranks = json.load(file)
+        if len(ranks) > 1:
+            return ranks[0][0].rpartition(":")[0].strip("[]")
+    return None
+
+
+def input_is_shared() -> bool:
+    """Whether standard input is a pipe of `mlx.launch`, which every rank has and never ends."""
+    return RANK in os.environ and OWN_INPUT not in os.environ

@@ -1,0 +1,135 @@
+"""The group that this process belongs to: its ranks, and the control connections between them.
+
+Rank 0 has a connection to every other rank, beside the collectives of `mx.distributed`. Whatever is
+lost is said in one sentence on each rank, and the other ranks end. Knows nothing of models.
+"""
+
+import atexit
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from threading import Lock, Timer
+
+import mlx.core as mx
+
+from dflash_mlx.errors import DFlashError, RankLost, first_line
+from dflash_mlx.thread import mlx_thread
+
+from .peer import BEAT, SILENT, Peer
+from .places import leader_host
+
+JOIN = 60.0  # seconds in which all ranks have to come
+COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # how MLX begins the errors of its backends
+SECRET = 16  # bytes by which a connection shows that it is a rank's
+
+
+class World:
+    """A rank of a group. `peers` are all others on rank 0, and rank 0 on the others.
+
+    `group` is MLX's. `when_lost` is called on rank 0, in any thread, after the group was lost.
+    """
+
+    def __init__(self, group: mx.distributed.Group):
+        self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.peers: list[Peer] = []
+        self.lost: RankLost | None = None
+        self.when_lost: Callable[[], None] = lambda: None
+        self._lock = Lock()
+
+    def lose(self, sentence: str) -> None:
+        """The group is lost: on rank 0 all answers end with the sentence; another rank ends."""
+        if self.rank:
+            say_and_exit(sentence)
+        with self._lock:
+            if self.lost is not None:
+                return
+            self.lost = RankLost(sentence, hint="start all ranks again")
+        for peer in self.peers:
+            peer.fail(self.lost)
+        mlx_thread().give_up(self.lost)
+        for peer in self.peers:
+            peer.send(["lost", sentence])
+        self.when_lost()
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The loss of a rank, if it is behind an error that rank 0 met in a collective."""
+        if isinstance(error, RuntimeError) and str(error).startswith(COLLECTIVE):
+            self.lose(f"a connection between the ranks was lost ({first_line(error)}).")
+        return self.lost or error
+
+    def end(self) -> None:
+        """Rank 0 ends in peace, and the others with it."""
+        if self.lost is None:
+            for peer in self.peers:
+                peer.end()
+
+
+def say_and_exit(sentence: str) -> None:
+    """End a rank that is not rank 0: its threads may wait in a collective for ever."""
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@cache
+def world() -> World | None:
+    """The group that a launcher has put this process into, joined at the first call; else None.
+
+    The process ends if not all ranks come within a minute.
+    """
+    host = leader_host()
+    if host is None:
+        return None
+    late = Timer(JOIN, say_and_exit, [f"not all ranks have come within {JOIN:.0f} seconds."])
+    late.daemon = True
+    late.start()
+    try:
+        found = mlx_thread().call(join, host)
+    finally:
+        late.cancel()
+    if found.rank == 0:
+        mlx_thread().explain = found.explain
+        atexit.register(found.end)
+    return found
+
+
+def join(host: str) -> World:
+    """Join the group, and connect its ranks; DFlashError if MLX cannot."""
+    try:
+        found = World(mx.distributed.init(strict=True))
+    except RuntimeError as error:
+        raise DFlashError(
+            f"the ranks cannot reach each other ({first_line(error)}).",
+            hint="check the addresses of the host file",
+        ) from error
+    server, card = None, [0] * (1 + SECRET)
+    if found.rank == 0:
+        server = socket.create_server((host, 0))
+        card = [server.getsockname()[1], *secrets.token_bytes(SECRET)]
+    port, *secret = share(found.group, card)
+    if server is None:
+        connection = socket.create_connection((host, port), timeout=JOIN)
+        connection.sendall(bytes([*secret, found.rank]))
+        connection.settimeout(None)
+        found.peers = [Peer(connection, f"rank 0 on {host}", found.lose)]
+        return found
+    with server:
+        while len(found.peers) < found.size - 1:
+            connection, address = server.accept()
+            connection.settimeout(SILENT * BEAT)
+            hello = connection.recv(SECRET + 1, socket.MSG_WAITALL)
+            connection.settimeout(None)
+            if hello[:SECRET] == bytes(secret):
+                name = f"rank {hello[SECRET]} on {address[0]}"
+                found.peers.append(Peer(connection, name, partial(found.lose)))
+            else:
+                connection.close()
+    return found
+
+
+def share(group: mx.distributed.Group, numbers: list[int]) -> list[int]:
+    """The sums over all ranks of these numbers; rank 0's, where the others give zeros."""
+    return mx.distributed.all_sum(mx.array(numbers, mx.int32), group=group).tolist()  # type: ignore

@@ -1,0 +1,108 @@
+"""The drafter that a run begins with: new weights, or those of another drafter. Knows no data."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from dflash_mlx.cpu.modules import restore_modules
+from dflash_mlx.drafter.config import V2, load_config, parse
+from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters import check_fit, check_tensors, load_drafter, own_parts
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.target.target import Target
+
+from .head_loss import cross_entropy
+from .loss import block_hidden
+from .shape import Shape, dflash2_entries
+
+PROBES = 32  # random hidden states, and rows of random context, by which scales are found
+NEAR = 1.0  # nats above a uniform guess that a first loss may have
+MOST_DOUBLINGS = 8
+
+
+def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
+    """The config of the drafter to train, which goes on from the one in a folder.
+
+    A DFlash v1 drafter becomes a DFlash 2 drafter if the shape asks for one. DFlashError where it
+    cannot be trained, or was made for another target.
+    """
+    raw = load_config(folder)
+    config = parse(raw)
+    if config.draft_vocab_size:
+        raise DFlashError(
+            f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
+            hint="start from another drafter, or from nothing",
+        )
+    check_fit(config, target.config, folder.name, target.path.name)
+    check_tensors(folder, config, target.hidden_size)
+    if not shape.dflash2 or config.dflash2:
+        return raw
+    nested = {**(raw.get("dflash_config") or {}), **dflash2_entries(shape, target.hidden_size)}
+    return {**raw, "architectures": [V2], "dflash_config": nested}
+
+
+def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
+    """The drafter in a folder as `warm_config` wants it, in float32.
+
+    What a DFlash v1 drafter lacks of DFlash 2 begins by changing nothing.
+    """
+    own = parse(load_config(folder))
+    drafter = load_drafter(folder, own, target)
+    drafter.model.set_dtype(mx.float32)
+    restore_modules(drafter.model)
+    if parse(raw).dflash2 and not own.dflash2:
+        weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
+        model = begun(raw, target, own_parts(name for name, _ in weights))
+        model.load_weights(weights, strict=False)
+        drafter = Drafter(model, target.embed, target.head)
+    mx.eval(drafter.model.parameters())
+    return drafter
+
+
+def new_drafter(raw: dict[str, Any], target: Target, seed: int) -> Drafter:
+    """A drafter of random weights whose first loss is near a uniform guess's."""
+    target.tap(parse(raw).target_layer_ids)
+    mx.random.seed(seed)
+    drafter = Drafter(begun(raw, target), target.embed, target.head)
+    calm(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
+    mx.eval(drafter.model.parameters())
+    return drafter
+
+
+def calm(drafter: Drafter, width: int) -> None:
+    """Scale random weights until the first guesses are not sharp and wrong; width: K * Ht.
+
+    A block begins with the mask token's embedding. Where the head is tied to the embedding, what is
+    left of it in the hidden states is a sharp guess of that token, which never comes: twice the
+    loss of no guess on SmolLM2, seven times on a narrow model. So the layers' outputs are made
+    large beside it, and the last norm small enough for logits of a standard deviation of 1.
+    """
+    model, config = drafter.model, drafter.config
+    logits = drafter.head(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
+    spread = float(mx.std(logits, axis=-1).mean())
+    model.norm.weight = model.norm.weight / max(1.0, spread)
+    rows = mx.random.normal((1, PROBES, width))
+    first = mx.random.randint(0, config.vocab_size, (1, 8))
+    places = mx.full(first.shape, PROBES)
+    labels = mx.random.randint(0, config.vocab_size, (first.size * (config.block_size - 1),))
+    for _ in range(MOST_DOUBLINGS):
+        hidden = block_hidden(drafter, model.context(rows, 0), first, places)
+        hidden = hidden.reshape(-1, config.hidden_size)
+        losses = cross_entropy(drafter, hidden, labels)
+        if float(losses.mean()) < math.log(config.vocab_size) + NEAR:
+            return
+        for layer in model.layers:
+            for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                linear.weight = 2 * linear.weight
+
+
+def begun(raw: dict[str, Any], target: Target, own: frozenset[str] = frozenset()) -> DraftModel:
+    """A model of random weights, whose selector, if it has one, changes nothing yet."""
+    model = DraftModel(parse(raw), target.hidden_size, own)
+    if (selector := model.selector) is not None:
+        selector.successor_codebook = mx.zeros_like(selector.successor_codebook)
+    return model

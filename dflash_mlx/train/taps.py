@@ -1,0 +1,159 @@
+"""The frozen target's taps of training sequences: from disk, or by a pass of the target.
+
+The taps are the outputs of the target layers that the drafter reads (`target_layer_ids`). Those of
+the next step are read from disk while this one is computed.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.target.target import Target
+
+from . import batches
+from .events import TapsProgress
+from .tap_store import TapStore, key_of
+from .workers import Workers
+
+MAX_PASS_TOKENS = 2048  # of all target passes that run at once
+
+
+class Taps:
+    """Taps by sequence number, bfloat16 as a 16-bit target gives them.
+
+    store: where they lie on disk; None computes them anew whenever they are asked for. budget:
+    bytes that may be kept in memory besides.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        sequences: list[batches.Sequence],
+        budget: int,
+        workers: Workers,
+        store: TapStore | None = None,
+    ):
+        self._target, self._sequences, self._workers = target, sequences, workers
+        self._store = store
+        self._keys = [key_of(s.tokens) for s in sequences]
+        self._kept: dict[int, mx.array] = {}
+        self._room = budget
+        self._reader: ThreadPoolExecutor | None = None
+        self._ahead: dict[int, Future[np.ndarray]] = {}
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the taps take that the store lacks, at 16 bits a number."""
+        width = self._target.tapped * self._target.hidden_size
+        return 2 * width * self._tokens(self._missing())
+
+    def _missing(self) -> list[int]:
+        """The sequences that the store lacks, shortest first, equal ones once."""
+        store = self._store
+        missing = {k: n for n, k in enumerate(self._keys) if store is None or k not in store}
+        return sorted(missing.values(), key=lambda n: len(self._sequences[n].tokens))
+
+    def make(self, report: Callable[[TapsProgress], None]) -> None:
+        """Compute and store what the store lacks; if `report` raises, that stays which was done."""
+        assert self._store is not None
+        order = self._missing()
+        total, done, began = self._tokens(order), 0, perf_counter()
+        passes = self._passes(order)
+        try:
+            while passes:
+                now, passes = passes[: self._workers.count], passes[self._workers.count :]
+                for part, rows in zip(now, self._workers.map(self._read, now), strict=True):
+                    for n, taps in zip(part, rows, strict=True):
+                        self._store.add(self._keys[n], taps)
+                    done += self._tokens(part)
+                report(TapsProgress(done, total, perf_counter() - began))
+        finally:
+            self._store.flush()
+
+    def rows(self, numbers: list[int]) -> list[mx.array]:
+        """The taps [S, K * Ht] of each sequence."""
+        found = {n: self._kept[n] for n in numbers if n in self._kept}
+        store, fresh = self._store, dict[int, mx.array]()
+        if store is not None:
+            for n in set(numbers) - found.keys():
+                if (ahead := self._ahead.pop(n, None)) is not None:
+                    fresh[n] = as_taps(ahead.result())
+                elif self._keys[n] in store:
+                    fresh[n] = as_taps(store.read(self._keys[n]))
+        missing = sorted(
+            set(numbers) - found.keys() - fresh.keys(),
+            key=lambda n: len(self._sequences[n].tokens),
+        )
+        passes = self._passes(missing)
+        for part, rows in zip(passes, self._workers.map(self._read, passes), strict=True):
+            fresh |= zip(part, rows, strict=True)
+        mx.eval(list(fresh.values()))  # any thread may use them
+        for n, taps in fresh.items():
+            if taps.nbytes <= self._room:
+                self._kept[n] = taps
+                self._room -= taps.nbytes
+        found |= fresh
+        return [found[n] for n in numbers]
+
+    def load_ahead(self, numbers: list[int]) -> None:
+        """Begin to read the taps of sequences that `rows` will be asked for next."""
+        if self._store is None:
+            return
+        self._reader = self._reader or ThreadPoolExecutor(1)
+        wanted = {n for n in numbers if n not in self._kept and self._keys[n] in self._store}
+        for n in self._ahead.keys() - wanted:
+            self._ahead.pop(n).cancel()
+        for n in wanted - self._ahead.keys():
+            self._ahead[n] = self._reader.submit(self._store.read, self._keys[n])
+
+    def close(self) -> None:
+        """End the reader; a later `load_ahead` starts it again."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
+        self._reader, self._ahead = None, {}
+
+    def _tokens(self, numbers: list[int]) -> int:
+        return sum(len(self._sequences[n].tokens) for n in numbers)
+
+    def _passes(self, numbers: list[int]) -> list[list[int]]:
+        """Sequence numbers, shortest first, in passes of little padding; the longest pass first."""
+        found, numbers = [], list(numbers)
+        while numbers:
+            longest = len(self._sequences[numbers[-1]].tokens)
+            size = max(1, MAX_PASS_TOKENS // longest // self._workers.count)
+            found.append(numbers[-size:])
+            numbers = numbers[:-size]
+        return found
+
+    def _read(self, numbers: list[int]) -> list[mx.array]:
+        """One padded target pass; the target is causal, so padding at the end changes nothing."""
+        tokens = padded([self._sequences[n].tokens for n in numbers])
+        taps = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
+        lengths = [len(self._sequences[n].tokens) for n in numbers]
+        # Copies: a view would keep the whole padded batch in memory.
+        return [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
+
+
+def as_taps(bits: np.ndarray) -> mx.array:
+    """What a store reads, as bfloat16."""
+    return mx.array(bits).view(mx.bfloat16)
+
+
+def padded(rows: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """Token rows of different lengths as int32 [n, L], with zeros at the end."""
+    grid = np.zeros((len(rows), max(map(len, rows))), dtype=np.int32)
+    for line, row in enumerate(rows):
+        grid[line, : len(row)] = row
+    return grid
+
+
+def stacked(taps: Sequence[mx.array], length: int) -> mx.array:
+    """Arrays [S_i, D], cut or padded with zeros to one length -> [n, length, D]."""
+    lines = []
+    for rows in taps:
+        rows = rows[:length]
+        lines.append(mx.pad(rows, [(0, length - len(rows)), (0, 0)]))
+    return mx.stack(lines)

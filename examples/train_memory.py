@@ -1,0 +1,96 @@
+"""Peak memory of one training step, by the anchors of a sequence and the rows of its context.
+
+    .venv/bin/python examples/train_memory.py
+
+A drafter of random weights with the sizes of one for SmolLM2-135M (5 layers, width 576, vocabulary
+49,152) takes a step on one sequence. Printed is what `mx.get_peak_memory` gives during the step
+less what was there before it: weights and optimiser stay out. Needs no model.
+"""
+
+import argparse
+import dataclasses
+import time
+
+from dflash_mlx.cpu import blas
+
+blas.use_openblas()
+
+import mlx.core as mx  # noqa: E402
+
+from dflash_mlx.drafter.config import parse  # noqa: E402
+from dflash_mlx.drafter.drafter import Drafter  # noqa: E402
+from dflash_mlx.drafter.model import DraftModel  # noqa: E402
+from dflash_mlx.train.batches import Sequence  # noqa: E402
+from dflash_mlx.train.loop import Trainer  # noqa: E402
+from dflash_mlx.train.settings import TrainSettings  # noqa: E402
+from dflash_mlx.train.workers import Workers  # noqa: E402
+
+WIDTH, VOCABULARY, TAPS = 576, 49_152, 5
+CONFIG = {
+    "architectures": ["DFlashDraftModel"],
+    "hidden_size": WIDTH,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "vocab_size": VOCABULARY,
+    "num_target_layers": 30,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e5,
+    "max_position_embeddings": 8192,
+    "block_size": 16,
+    "dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 8, 14, 20, 27]},
+}
+
+
+class Features:
+    """Random hidden states of every sequence."""
+
+    def __init__(self, sequences: list[Sequence]):
+        self._sequences = sequences
+
+    def rows(self, numbers: list[int]) -> list[mx.array]:
+        """[S, K * Ht] of each."""
+        shapes = [(len(self._sequences[n].tokens), TAPS * WIDTH) for n in numbers]
+        found = [mx.random.normal(shape).astype(mx.bfloat16) for shape in shapes]
+        mx.eval(found)
+        return found
+
+
+def measure(rows: int, anchors: int, settings: TrainSettings) -> tuple[float, float]:
+    """GiB above the weights, and seconds, of the second step."""
+    mx.random.seed(0)
+    config = parse(CONFIG)
+    table = mx.random.normal((VOCABULARY, WIDTH)) * 0.05
+    drafter = Drafter(DraftModel(config, WIDTH), lambda ids: table[ids], lambda x: x @ table.T)
+    # The anchors lie at the sequence's end, so every block has at least `rows` rows before it.
+    sequence = Sequence(tuple(range(rows + anchors + 1)), rows)
+    settings = dataclasses.replace(settings, anchors=anchors, steps=2, batch=1)
+    trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Workers(1))  # pyright: ignore[reportArgumentType]
+    trainer.step(0)
+    mx.clear_cache()
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+    began = time.perf_counter()
+    trainer.step(1)
+    return (mx.get_peak_memory() - before) / 2**30, time.perf_counter() - began
+
+
+def main() -> None:
+    """The table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="512,2048")
+    parser.add_argument("--anchors", default="16,64,256,512")
+    parser.add_argument("--chunk", type=int, default=TrainSettings().chunk)
+    asked = parser.parse_args()
+    settings = TrainSettings(chunk=asked.chunk)
+    counts = [int(part) for part in asked.anchors.split(",")]
+    print("rows of context" + "".join(f"{n:>7} anchors" for n in counts))
+    for rows in map(int, asked.rows.split(",")):
+        found = [measure(rows, count, settings)[0] for count in counts]
+        print(f"{rows:15,}" + "".join(f"{gib:11.2f} GiB" for gib in found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""A rank of a group whose rank 0 answers prompts with sharded targets and prints what it said.
+
+    python tests/sharded_answers.py JOBS
+
+JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. `FAULT` in
+the environment names a fault to plant in the other ranks, or "goes on": answer until a rank is lost.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+import dflash_mlx
+from dflash_mlx import DFlashError, SamplingParams
+from dflash_mlx.distributed.follower import follow
+from dflash_mlx.distributed.leader import LeaderTarget
+from dflash_mlx.distributed.world import World, world
+from dflash_mlx.engine import Engine
+from dflash_mlx.pair import Pair
+from dflash_mlx.request import Request
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.thread import mlx_thread
+
+PROMPTS = tuple(
+    tuple((7 * i * i + 3 * i + 11 * n) % 90 for i in range(9 + 5 * n)) for n in range(3)
+)
+TOKENS = 24
+KINDS: dict[str, dict[str, Any]] = {
+    "dflash": {"mode": "dflash", "block_size": 6},
+    "ddtree": {"mode": "ddtree", "block_size": 6, "tree_budget": 9},
+    "baseline": {"mode": "baseline"},
+    "auto": {"mode": "auto"},
+    "seeded": {
+        "mode": "dflash",
+        "block_size": 4,
+        "sampling": SamplingParams(temperature=0.8, seed=7),
+    },
+}
+
+
+def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
+    """The answers to the first prompts, in one group of sequences; two turns each."""
+    target, found = engine.target, []
+    sequences = [Sequence(target, engine.drafter) for _ in range(count)]
+    for turn in range(2):
+        for n, sequence in enumerate(sequences):
+            prompt = (*PROMPTS[n], *(sequence.tokens[len(PROMPTS[n]) : -2] if turn else ()))
+            options = {"sampling": SamplingParams(), **KINDS[kinds[n % len(kinds)]]}
+            sampling = options.pop("sampling")
+            request = Request((*prompt, 5 + turn), sampling, TOKENS, frozenset(), **options)
+            engine.begin(sequence, request, len(prompt))
+        said = [[] for _ in sequences]
+        while running := [s for s in sequences if not s.now.finish_reason]:
+            for s, block in zip(running, engine.step(running), strict=True):
+                assert not isinstance(block, DFlashError), block
+                said[sequences.index(s)] += block.tokens
+        for sequence in sequences:
+            engine.stop(sequence)
+        found += said
+    return found
+
+
+def answers(pair: Pair) -> dict[str, list[list[int]]]:
+    """Answers of every kind, each alone, and of all kinds packed."""
+    engine = Engine(pair.target, pair.drafter, lookup=pair.lookup)
+    found = {kind: answer(engine, [kind], 1) for kind in KINDS}
+    found["packed"] = answer(engine, ["dflash", "ddtree", "seeded"], 3)
+    return found
+
+
+def run(job: list[str | None], group: World | None) -> dict[str, Any]:
+    """All answers of one pair; of a group also what went over its connections."""
+    target, draft = job
+    try:
+        pair = dflash_mlx.load(target, draft, cache_ram=0, world=group)
+    except DFlashError as error:
+        return {"refused": f"{error.message} {error.hint}"}
+    found: dict[str, Any] = mlx_thread().call(answers, pair)
+    if isinstance(pair.target, LeaderTarget):
+        orders, passes = pair.target.orders, COUNTS["passes"]
+        found["packets"] = [orders.packets, passes, orders.packet_bytes]
+        found["sums"], found["gathers"] = COUNTS["all_sum"], COUNTS["all_gather"]
+        found["parameters"] = sum(v.size for _, v in flat_parameters(pair))
+        COUNTS.update(passes=0, all_sum=0, all_gather=0)
+    return found
+
+
+def flat_parameters(pair: Pair) -> list[tuple[str, Any]]:
+    """The target's parameters here."""
+    from mlx.utils import tree_flatten
+
+    return tree_flatten(pair.target.model.parameters())  # type: ignore
+
+
+COUNTS = {"passes": 0, "all_sum": 0, "all_gather": 0}
+
+
+def count_collectives() -> None:
+    """From here on, count what passes put into their graphs."""
+    for name in ("all_sum", "all_gather"):
+        plain = getattr(mx.distributed, name)
+
+        def counted(*args: Any, name: str = name, plain: Any = plain, **options: Any) -> Any:
+            COUNTS[name] += 1
+            return plain(*args, **options)
+
+        setattr(mx.distributed, name, counted)
+    read = LeaderTarget.read
+
+    def counted_read(self: LeaderTarget, *args: Any, **options: Any) -> Any:
+        COUNTS["passes"] += 1
+        return read(self, *args, **options)
+
+    LeaderTarget.read = counted_read  # type: ignore[method-assign]
+
+
+def plant(fault: str) -> None:
+    """Let this rank do something else than rank 0 says."""
+    if fault == "misses a rewind":
+        rewind, missed = TargetCache.rewind, []
+
+        def faulty(self: TargetCache, length: int) -> None:
+            if length < self.offset and len(missed) < 1:
+                missed.append(length)
+            else:
+                rewind(self, length)
+
+        TargetCache.rewind = faulty  # type: ignore[method-assign]
+
+
+def go_on(pair: Pair) -> None:
+    """Answer until a rank is lost; say when it begins, and what it was told at last."""
+    session = dflash_mlx.Session(pair, mode="dflash")
+    for number in range(100_000):
+        try:
+            for _ in session.stream(f"What is {number} plus 5?", max_tokens=60):
+                pass
+        except DFlashError as error:
+            print(f"{type(error).__name__}: {error.message}", flush=True)
+            sys.exit(1)
+        if number == 1:
+            print("begun", flush=True)
+
+
+def main() -> None:
+    """Follow, or answer and print."""
+    group = world()
+    if group is not None and group.rank:
+        plant(os.environ.get("FAULT", ""))
+        follow(group)
+    if group is not None:
+        count_collectives()
+    if os.environ.get("FAULT") == "goes on":
+        go_on(dflash_mlx.load(world=group))
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps([run(job, group) for job in jobs]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A target sharded over processes of this machine says what the whole one says, or says why not."""
+
+import json
+import os
+import signal
+import time
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlx_lm.utils import _get_classes
+from ranks import ranks, results
+from sharded_answers import KINDS, run
+from tiny import (
+    FAMILIES,
+    GOLDEN,
+    SEEDS,
+    config_of,
+    draft_settings,
+    make_target,
+    random_drafter,
+    randomise,
+    save_model,
+)
+
+from dflash_mlx.distributed.orders import tree_of
+from dflash_mlx.distributed.sameness import check_same, facts_of
+from dflash_mlx.errors import DFlashError
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 4, "linear_num_key_heads": 4}
+UNSHARDED = ("qwen3_next", "gemma4", "gemma4_text", "gemma4_unified", "muse_glimmer")
+SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
+Job = list[str | None]
+BUNDLED: Job = [None, None]
+LIMIT = 10.0  # seconds in which the loss of a rank has to be said
+
+
+def save_family(folder: Path, family: str) -> Job:
+    """A tiny target whose heads four ranks can share, and a random drafter: their folders."""
+    config = config_of(family, **HEADS)
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(deepcopy(config)))
+    randomise(model, SEEDS.get(family, 1), 1.6, sober=True)
+    target, draft = folder / family, folder / f"{family}-draft"
+    save_model(target, model, config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).write_bytes((GOLDEN / "qwen3_full" / "target" / name).read_bytes())
+    tapped = make_target(family, **HEADS)
+    save_model(draft, random_drafter(tapped).model, draft_settings(tapped))
+    return [str(target), str(draft)]
+
+
+def sharded(folder: Path, count: int, jobs: list[Job], **env: str) -> list[dict[str, Any]]:
+    """What rank 0 of so many says to all jobs."""
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(jobs))
+    with ranks(folder, count, ["tests/sharded_answers.py", str(file)], **env) as processes:
+        return json.loads(results(processes)[0].splitlines()[-1])
+
+
+def check_equal(found: dict[str, Any], job: Job) -> None:
+    """Answers of all kinds are the whole target's; each pass had one packet and no gather."""
+    whole = run(job, None)
+    for kind in (*KINDS, "packed"):
+        assert found[kind] == whole[kind], (job, kind)
+    packets, passes, packet_bytes = found["packets"]
+    assert packets == passes > 100
+    assert packet_bytes < 250 * packets
+    assert found["gathers"] == 0
+
+
+def test_two_ranks_say_what_one_machine_says(tmp_path: Path) -> None:
+    """In all modes, seeded, packed, over two turns; each layer sums twice; each rank has half."""
+    jobs = [save_family(tmp_path, family) for family in ("qwen3_untied", "qwen3_5")]
+    refused = save_family(tmp_path, "gemma4_text")
+    *found, last = sharded(tmp_path, 2, [*jobs, refused])
+    for one, job in zip(found, jobs, strict=True):
+        check_equal(one, job)
+        assert one["sums"] == 2 * 3 * one["packets"][1]
+    assert "'gemma4_text' cannot be sharded" in last["refused"]
+
+
+def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
+    """A rank that forgets to take back one verify's rows gives other answers from there on."""
+    job = save_family(tmp_path, "qwen3")
+    (found,) = sharded(tmp_path, 2, [job], FAULT="misses a rewind")
+    assert found["dflash"] != run(job, None)["dflash"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_family_that_can_be_sharded(tmp_path: Path, count: int) -> None:
+    jobs = [*(save_family(tmp_path, family) for family in SHARDED), BUNDLED]
+    for found, job in zip(sharded(tmp_path, count, jobs), jobs, strict=True):
+        check_equal(found, job)
+
+
+def test_three_heads_are_not_shared_by_two(tmp_path: Path) -> None:
+    """mlx-lm's shard() would leave a head out without a word."""
+    from types import SimpleNamespace
+
+    from dflash_mlx.distributed.shards import shard
+
+    target = make_target("llama")
+    group: Any = SimpleNamespace(size=lambda: 2, rank=lambda: 0)
+    with pytest.raises(DFlashError, match="1 key and value heads cannot be shared by 2 ranks"):
+        shard(target.model, target.config, group)
+
+
+def test_other_files_or_versions_are_refused(tmp_path: Path) -> None:
+    """By name, with both sides."""
+    target, _ = save_family(tmp_path, "qwen3")
+    facts = facts_of(Path(str(target)))
+    check_same(facts, dict(facts))
+    with pytest.raises(DFlashError, match=r"mlx: 0\.1, and rank 0 has"):
+        check_same({**facts, "mlx": "0.1"}, facts)
+    with pytest.raises(DFlashError, match=r"model.safetensors: none"):
+        check_same({k: v for k, v in facts.items() if "tensors" not in k}, facts)
+    with pytest.raises(DFlashError, match=r"config.json differs"):
+        check_same({**facts, "config.json": "{}"}, facts)
+
+
+def test_a_tree_travels_by_its_parents() -> None:
+    tree = tree_of([9, 1, 2, 3], [0, 0, 2])
+    assert tree is not None
+    assert (tree.tokens, tree.parents, tree.depths) == ((1, 2, 3), (0, 0, 2), (1, 1, 2))
+
+
+def lose(folder: Path, count: int, victim: int, how: int) -> None:
+    """Every other rank says so in one sentence, and ends, in time."""
+    command = ["tests/sharded_answers.py", "-"]
+    with ranks(folder, count, command, FAULT="goes on") as processes:
+        out = processes[0].stdout
+        assert out is not None
+        assert out.readline() == "begun\n"
+        os.kill(processes[victim].pid, how)
+        began = time.monotonic()
+        for rank, process in enumerate(processes):
+            if rank != victim:
+                said, err = process.communicate(timeout=LIMIT)
+                own = [line for line in err.splitlines() if not line.startswith("[ring]")]
+                sentence = said.removeprefix("RankLost: ") if rank == 0 else "\n".join(own)
+                assert sentence.count(".\n") + sentence.endswith(".") >= 1, (rank, said, err)
+                assert f"rank {victim}" in sentence or "connection" in sentence, sentence
+                assert process.returncode == 1
+        assert time.monotonic() - began < LIMIT
+
+
+def test_the_loss_of_a_rank_is_said(tmp_path: Path) -> None:
+    """Rank 0 has waited in a collective for ever."""
+    lose(tmp_path, 2, 1, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(("count", "victim"), [(2, 0), (2, 1), (3, 1), (4, 2)])
+def test_any_rank_may_be_lost(tmp_path: Path, count: int, victim: int, how: int) -> None:
+    lose(tmp_path, count, victim, how)

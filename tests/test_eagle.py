@@ -1,0 +1,342 @@
+"""EAGLE-3 heads: the authors' own results, exactness, and what is kept of a sequence."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from test_engine import alone, request_of, together
+
+from dflash_mlx.eagle.block import EagleBlock
+from dflash_mlx.eagle.cache import EagleCache
+from dflash_mlx.eagle.config import EagleConfig, parse
+from dflash_mlx.eagle.drafter import EagleDrafter
+from dflash_mlx.eagle.head import BoundHead
+from dflash_mlx.eagle.model import EagleModel
+from dflash_mlx.engine import Engine
+from dflash_mlx.pair import Pair, load
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.speculation.sampling import Shaper
+from dflash_mlx.speculation.tree import Tree, best_first
+from dflash_mlx.target.target import Target
+from dflash_mlx.types import SamplingParams
+
+GOLDEN = tiny.GOLDEN / "eagle3"
+MODES: dict[str, dict[str, Any]] = {
+    "tree": {"mode": "ddtree", "tree_budget": 59, "max_tokens": 24},
+    "chain": {"mode": "dflash", "block_size": 6, "max_tokens": 48},
+}
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """A head's config.json for a tiny target."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": tiny.BASE["hidden_size"],
+        "intermediate_size": 40,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": tiny.VOCAB,
+        "draft_vocab_size": 60,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 2]},
+        **changes,
+    }
+
+
+def random_head(target: Target, seed: int = 2, **changes: Any) -> EagleDrafter:
+    """A head that was never trained, bound to a target with three layers."""
+    config = parse(settings(vocab_size=target.vocab_size, **changes))
+    taps = (0, 1, 2)
+    model = EagleModel(config, len(taps), target.hidden_size, frozenset({"lm_head"}))
+    tiny.randomise(model, seed, 1.5)
+    if "d2t" in model:
+        model.d2t = mx.arange(60) // 2
+    target.tap(taps)
+    return EagleDrafter(BoundHead(model, target.embed, target.head, target.head_type), taps)
+
+
+@pytest.fixture(scope="module")
+def golden() -> tuple[Pair, dict[str, Any]]:
+    """The authors' checkpoint and what their code makes of it."""
+    pair = load(GOLDEN / "target", GOLDEN / "draft", cache_ram=0)
+    return pair, json.loads((GOLDEN / "expected.json").read_text())
+
+
+def nodes_of(tree: Tree) -> list[list[int]]:
+    """A tree's paths, sorted."""
+    return sorted([*path] for path in tree.paths()[1:])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_of_the_authors_code(golden: Any, mode: str, monkeypatch: Any) -> None:
+    """Tokens, the drafts of the first verifies, and how many each verify accepts are theirs."""
+    pair, expected = golden
+    seen: list[list[list[int]]] = []
+    outcome = Sequence.rows
+
+    def rows(self: Sequence, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> Any:
+        chain = np.array(drafts).tolist()
+        seen.append(nodes_of(tree) if tree else [chain[: n + 1] for n in range(len(chain))])
+        return outcome(self, anchor, drafts, tree)
+
+    monkeypatch.setattr(Sequence, "rows", rows)
+    for prompt, said in zip(expected["prompts"], expected[mode], strict=True):
+        seen.clear()
+        sequence = Sequence(pair.target, pair.drafter)
+        blocks = list(
+            tiny.start(
+                sequence,
+                prompt,
+                SamplingParams(),
+                stops=pair.target.eos_ids,
+                **MODES[mode],
+            )
+        )
+        tokens = tiny.joined(blocks)
+        assert tokens == said["tokens"][: len(tokens)]
+        verifies = blocks[1:-1]  # the last one is cut at the end of the answer
+        assert [b.accepted for b in verifies] == said["accepted"][: len(verifies)]
+        assert len(verifies) > 5
+        for ours, theirs in zip(seen, said["drafts"], strict=False):
+            assert ours == sorted(theirs)
+
+
+def test_plain_answer_of_transformers(golden: Any) -> None:
+    """The target is read as transformers reads it, taps or none."""
+    pair, expected = golden
+    tokens = tiny.plain(pair.target, expected["prompts"][1], expected["new"])
+    assert tokens == expected["plain"]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "qwen3_5", "gemma4"])
+def test_answers_are_those_of_plain_decoding(family: str) -> None:
+    """Chains, trees and seeded samples for targets with every cache; sequences join and leave."""
+    target = tiny.make_target(family)
+    engine = Engine(target, random_head(target))
+    engine.chunk = 7
+    requests = [request_of(number) for number in range(6)]
+    plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
+    wanted = [alone(engine, replace(request, **plain)) for request in requests]
+    assert together(engine, requests, random.Random(0)) == wanted
+
+
+def test_a_draft_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a tree's walk takes one more node. The answers differ."""
+    honest = Tree.walk
+
+    def walk(self: Tree, chosen: Any) -> tuple[tuple[int, ...], int]:
+        path, bonus = honest(self, chosen)
+        row = path[-1] if path else 0
+        more = [child for child, parent in enumerate(self.parents, 1) if parent == row]
+        return ((*path, more[0]), chosen[more[0]]) if more else (path, bonus)
+
+    monkeypatch.setattr(Tree, "walk", walk)
+    with pytest.raises(AssertionError):
+        test_answers_of_the_authors_code(golden, "tree", monkeypatch)
+
+
+class Text:
+    """A random text whose taps depend on place and token, as a target's do."""
+
+    def __init__(self, source: EagleDrafter, width: int, seed: int = 1):
+        key = mx.random.split(mx.random.key(seed))
+        self.by_place = mx.random.normal((400, width), key=key[0])
+        self.by_token = mx.random.normal((tiny.VOCAB, width), key=key[1])
+        self.source, self.tokens = source, list[int]()
+
+    def taps(self, start: int, tokens: list[int]) -> mx.array:
+        """Taps of tokens from a place on."""
+        places = self.by_place[start : start + len(tokens)]
+        return (places + self.by_token[mx.array(tokens)])[None]
+
+    def fresh(self, tokens: list[int]) -> EagleCache:
+        """A cache that has read nothing else."""
+        cache = self.source.make_cache()
+        cache.absorb(self.taps(0, tokens), tokens)
+        return cache
+
+
+def drafts_of(cache: EagleCache, anchor: int) -> tuple[Any, ...]:
+    """The chain and the tree after an anchor."""
+    block = EagleBlock(cache, anchor, 4)
+    tree = best_first(block.top_tokens(12).to_host(), 12)
+    return np.array(block.greedy().tokens).tolist(), tree.tokens, tree.parents
+
+
+def check_cache() -> None:
+    """Random rounds: accepted drafts, others, cuts, copies, against a fresh cache."""
+    source = random_head(tiny.make_target("qwen3"))
+    dice, text = random.Random(5), Text(source, 3 * 32)
+    tokens = tiny.prompt_of(9)
+    cache = text.fresh(tokens)
+    for _ in range(25):
+        anchor = dice.randrange(96)
+        found = drafts_of(cache, anchor)
+        assert found == drafts_of(text.fresh(tokens), anchor)
+        for _ in range(dice.randrange(3)):  # plain steps or a verify, read together or not
+            more = [anchor, *found[0][: dice.randrange(4)]]
+            cache.absorb(text.taps(len(tokens), more), more)
+            tokens = tokens + more
+        what = dice.random()
+        if what < 0.3:
+            tokens = tokens[: dice.randrange(2, len(tokens) + 1)]
+            cache.rewind(len(tokens))
+        elif what < 0.5:
+            cache = cache.fork()
+        elif what < 0.7:
+            cut = dice.randrange(1, len(tokens))
+            parts = [cache.copy_rows(0, cut), cache.copy_rows(cut, len(tokens))]
+            cache = source.make_cache()
+            cache.extend(parts)
+        assert cache.offset == len(tokens)
+
+
+def test_what_is_kept_is_what_the_target_said() -> None:
+    """At every round the drafts are those of a cache that read just what was committed."""
+    check_cache()
+
+
+def test_features_that_stay_behind_a_cut_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a cut takes the rows back and leaves the features."""
+
+    def rewind(self: EagleCache, length: int) -> None:
+        self.commit_waiting()
+        self.rows.trim(max(0, self.rows.offset - length))
+
+    monkeypatch.setattr(EagleCache, "rewind", rewind)
+    with pytest.raises(AssertionError):
+        check_cache()
+
+
+def test_drafts_are_drawn_from_what_they_say() -> None:
+    """Rejection needs q: each row is the head's own distribution after the tokens drawn before."""
+    source = random_head(tiny.make_target("qwen3"))
+    text = Text(source, 3 * 32)
+    tokens = tiny.prompt_of(9)
+    shaper = Shaper(SamplingParams(temperature=0.9, top_p=0.8), tiny.VOCAB)
+    draft = EagleBlock(text.fresh(tokens), 7, 4).sample(shaper, mx.random.key(3), [])
+    drawn = iter(np.array(draft.tokens).tolist())
+    again = EagleBlock(text.fresh(tokens), 7, 4)
+    _, logits = again._chain(lambda _: mx.array([next(drawn)]))
+    wanted = mx.softmax(shaper.shape(source.model.spread(logits)), axis=-1)
+    assert draft.probabilities is not None
+    assert tiny.apart(draft.probabilities, wanted) < 1e-6
+    chances = np.take_along_axis(np.array(wanted), np.array(draft.tokens)[:, None], -1)
+    assert chances.min() > 0
+    kept = np.array(wanted).sum(0) > 0
+    assert set(np.flatnonzero(kept)) <= set(np.array(source.model.ids(mx.arange(60))).tolist())
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_head_that_knows_nothing_loses_no_token_by_rejection(golden: Any, rule: str) -> None:
+    """Drafts that were drawn are verified by rejection; a seed gives an answer twice."""
+    pair, expected = golden
+    said = [
+        tiny.joined(
+            list(
+                tiny.start(
+                    Sequence(pair.target, pair.drafter),
+                    expected["prompts"][2],
+                    SamplingParams(temperature=1.0, seed=4),
+                    rule,
+                    **{**MODES["chain"], "max_tokens": 12},
+                )
+            )
+        )
+        for _ in range(2)
+    ]
+    assert said[0] == said[1]
+    assert len(said[0]) == 12
+
+
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"norm_before_residual": True, "attention_bias": True, "rope_theta": 500.0},
+    {"norm_before_fc": True, "norm_output": True},
+    {"fc_norm": True, "head_dim": 12, "draft_vocab_size": tiny.VOCAB},
+)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_logits_of_a_plain_computation(options: dict[str, Any]) -> None:
+    """Every option of the published configs, by whole matrices in NumPy."""
+    source = random_head(tiny.make_target("qwen3"), **options)
+    text, tokens, anchor = Text(source, 3 * 32), tiny.prompt_of(7), 5
+    block = EagleBlock(text.fresh(tokens), anchor, 3)
+    drafts, logits = block._greedy
+    taps = np.array(text.taps(0, tokens))[0]
+    read = [*tokens, anchor, *np.array(drafts).tolist()]
+    wanted = plain_logits(source, taps, read, 3)
+    assert np.abs(np.array(logits) - wanted).max() < 2e-4
+
+
+def plain_logits(
+    source: EagleDrafter, taps: np.ndarray, tokens: list[int], count: int
+) -> np.ndarray:
+    """Logits [count, Vd] after the tokens that the taps [S, K * Ht] are followed by."""
+    model, config = source.model, source.config
+    layer, attention = model.midlayer, model.midlayer.self_attn
+
+    def norm(module: Any, x: np.ndarray) -> np.ndarray:
+        scale = np.sqrt((x * x).mean(-1, keepdims=True) + config.rms_norm_eps)
+        return x / scale * np.array(module.weight)
+
+    def linear(module: Any, x: np.ndarray) -> np.ndarray:
+        bias = np.array(module.bias) if "bias" in module else 0.0
+        return x @ np.array(module.weight).T + bias
+
+    if config.norm_before_fc:
+        taps = norm(model.input_norm, taps)
+    if config.fc_norm:
+        parts = np.split(taps, 3, -1)
+        taps = np.concatenate([norm(n, x) for n, x in zip(model.fc_norm, parts, strict=True)], -1)
+    features = list(linear(model.fc, taps))
+    found = []
+    for _ in range(count):
+        rows = np.array(features)  # feature i stands beside token i + 1
+        embeddings = np.array(source.head.embed(mx.array(tokens[1 : len(rows) + 1])))[0]
+        normed = norm(layer.hidden_norm, rows)
+        x = np.concatenate([norm(layer.input_layernorm, embeddings), normed], -1)
+        queries, keys, values = (
+            linear(part, x).reshape(len(x), -1, config.head_dim)
+            for part in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        queries, keys = turned(queries, config), turned(keys, config)
+        mixed = []
+        for head in range(config.num_heads):
+            shared = head // (config.num_heads // config.num_kv_heads)
+            scores = keys[:, shared] @ queries[-1, head] / np.sqrt(config.head_dim)
+            weights = np.exp(scores - scores.max())
+            mixed.append(weights / weights.sum() @ values[:, shared])
+        residual = (normed if config.norm_before_residual else rows)[-1]
+        out = residual + linear(attention.o_proj, np.concatenate(mixed))
+        inner = norm(layer.post_attention_layernorm, out)
+        gate = linear(layer.mlp.gate_proj, inner)
+        out = out + linear(
+            layer.mlp.down_proj, gate / (1 + np.exp(-gate)) * linear(layer.mlp.up_proj, inner)
+        )
+        last = norm(model.norm, out)
+        features.append(last if config.norm_output else out)
+        found.append(linear(model.lm_head, last))
+    return np.array(found)
+
+
+def turned(x: np.ndarray, config: EagleConfig) -> np.ndarray:
+    """Rows [S, heads, d] with their positions rotated in."""
+    half = config.head_dim // 2
+    rates = config.rope_theta ** (-np.arange(half) / half)
+    angles = np.arange(len(x))[:, None, None] * rates
+    first, second = x[..., :half], x[..., half:]
+    return np.concatenate(
+        [
+            first * np.cos(angles) - second * np.sin(angles),
+            second * np.cos(angles) + first * np.sin(angles),
+        ],
+        -1,
+    )
