@@ -3,7 +3,7 @@
     python tests/sharded_answers.py JOBS
 
 JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. `FAULT` in
-the environment names a fault to plant in the other ranks, or "goes on": answer until a rank is lost.
+the environment names a fault to plant in the other ranks, or "goes on": answer until one is lost.
 """
 
 import json

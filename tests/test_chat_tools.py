@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from golden_pair import PAIR
 from terminal import Terminal, environment
 from tool_talk import says, talking_pair
+from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools import Call, ServerConfig, Step
@@ -232,6 +235,8 @@ def test_always_is_kept(chat: Callable[..., Session], tmp_path: Path) -> None:
     copy.write_text(SERVER.read_text("utf-8"))
     other = chat(ServerConfig("here", sys.executable, (str(copy),)), answers=["n"])
     assert QUESTION in other.type("weather Ulm")
+    permissions.Permissions().allow("another chat's", always=True)
+    assert len(json.loads(path.read_text())["allowed"]) == 2
     asked.type("/mcp ask")
     assert json.loads(path.read_text()) == {"version": 1, "allowed": []}
     path.write_text("{}")
@@ -424,6 +429,34 @@ def test_configured_servers(tmp_path: Path) -> None:
         mcp_servers.configured_servers()
 
 
+def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of a file; a wrong one, and the missing extra, are told before a model is loaded."""
+    file = tmp_path / "servers.json"
+    here = {"command": sys.executable, "args": [str(SERVER)]}
+    file.write_text(json.dumps({"mcpServers": {"here": here, "gone": {"command": "no-such"}}}))
+
+    def run() -> tuple[int, str]:
+        args = ["chat", "hi", *PAIR, "--max-tokens", "2", "--mcp", str(file)]
+        done = CliRunner().invoke(cli_app, args)
+        return done.exit_code, done.stderr
+
+    assert run() == (
+        0,
+        "the MCP server 'gone' does not run: there is no 'no-such'.\n"
+        "this model does not call tools: it is told of none\n",
+    )
+    monkeypatch.setattr("dflash_mlx.cli.chat.command.load_pair", lambda *args: 1 / 0)
+    with monkeypatch.context() as patch:
+        patch.setattr("dflash_mlx.tools.servers.find_spec", lambda name: None)
+        code, told = run()
+        assert code == 1
+        assert "`uv pip install -e '.[mcp]'`" in told
+    file.write_text("{}")
+    code, told = run()
+    assert code == 1
+    assert "has no MCP servers" in told
+
+
 @pytest.mark.slow
 def test_in_a_terminal(tmp_path: Path) -> None:
     """Asked about with a key, a running call stopped by Ctrl-C, and nothing left behind."""
@@ -438,7 +471,7 @@ def test_in_a_terminal(tmp_path: Path) -> None:
     try:
         chat.prompted()
         assert chat.screen_text().endswith(
-            "Ctrl-C stops · Ctrl-D leaves\npreset dry\n3 tools of here · /mcp lists them\n"
+            "Ctrl-C stops · Ctrl-D leaves\n3 tools of here · /mcp lists them\n"
             "the MCP server 'gone' does not run: there is no 'no-such-program'.\n\n›"
         )
         chat.send("weather Brno\r")

@@ -8,12 +8,15 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tool_talk
 import typer
 from golden_pair import GOLDEN
 from typer.testing import CliRunner, Result
@@ -158,9 +161,24 @@ def test_what_the_files_hold(folder: Path) -> None:
     assert json.loads((folder / "trained/config.json").read_text())["block_size"] == 4
 
 
-def test_the_python_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs, and prints what it says."""
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.S)
-    exec(compile(code, "README.md", "exec"), {})
+def test_the_python_of_the_readme(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, and prints what it says; what calls tools does so with a pair that can."""
+    of_tools, first = re.findall(r"```python\n(.*?)```", README, re.S)
+    exec(compile(first, "README.md", "exec"), {})
     wanted = dflash_mlx.generate(dflash_mlx.load(), "What is 25 plus 17?").text
     assert capsys.readouterr().out.startswith(wanted)
+    here = {"command": sys.executable, "args": [str(Path(__file__).with_name("mcp_server.py"))]}
+    document = json.dumps({"mcpServers": {"here": here}})
+    (tmp_path / "claude_desktop_config.json").write_text(document)
+    monkeypatch.chdir(tmp_path)
+    wetted: dict[str, Any] = {"pair": tool_talk.talking_pair(rainy)}
+    exec(compile(of_tools, "README.md", "exec"), wetted)
+    assert wetted["answered"].text == "It says: rain"
+
+
+def rainy(messages: list[dict[str, Any]]) -> str:
+    """What a model says that asks for the weather whatever it is asked."""
+    asked = [{"role": "user", "content": "weather Brno"}, *messages[1:]]
+    return tool_talk.says(asked)

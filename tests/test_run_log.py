@@ -67,7 +67,7 @@ def test_errors_and_exits(
     path = tmp_path / "log"
     assert run("generate", "hi", "-m", "nope", "--log", str(path)).exit_code == 1
     error, end = read(path)[-2:]
-    assert error["message"].startswith("there is no folder '")
+    assert error["message"].startswith("there is no ")
     assert (end["type"], end["code"]) == ("end", 1)
 
     def fault(*args: Any) -> None:

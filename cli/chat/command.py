@@ -162,6 +162,8 @@ def chat(
             show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
         else:
             out.warn(*kernel_warnings(pair.target.kernels), *tools.faults())
+            if tools.servers and (why := tools.unusable(pair)):
+                out.warn(f"this model {why}: it is told of none")
         if saved is not None and begins.name is not None:
             dialogue.load(begins.name)
             if prompt_options.system is not None:

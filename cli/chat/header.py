@@ -29,7 +29,7 @@ def show_header(
     dialogue.out.note("")
 
 
-def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None) -> list[str]:
+def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
     """The lines of the header."""
     import mlx.core as mx
 

@@ -34,7 +34,7 @@ class Permissions:
         """Do not ask about a tool any more; DFlashError where that cannot be kept."""
         self._session.add(key)
         if always:
-            self._always.add(key)
+            self._always = read_allowed() | {key}  # another chat may have added some
             write_allowed(self._always)
 
     def forget(self) -> None:

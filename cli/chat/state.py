@@ -57,7 +57,7 @@ class ChatState:
 
         with self.terminal_for_others():
             termios.tcflush(sys.stdin, termios.TCIFLUSH)
-            self.out.info(wrap_hanging(question, stderr_columns()), end="")
+            self.out.info(wrap_hanging(question.rstrip(), stderr_columns()) + " ", end="")
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
     def print_line(self, text: str, style: str = "") -> None:
