@@ -123,8 +123,6 @@ b = 2
 ## Answer
 
 Fine.
-$ dflash generate -f src "Why?" --quiet
-Fine.
 $ kept
 ./chats/see-notes-md-and-nobody.json
 ./history
