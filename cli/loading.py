@@ -6,8 +6,11 @@ Imports the engine inside functions, because that import takes a second.
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dflash_mlx.errors import DFlashError
 
 from .cache_options import NO_CACHE, CacheOptions
 from .options import ModelOptions
@@ -130,6 +133,16 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             on_download=download_progress(spinner, label),
             on_kernels=kernel_progress(spinner),
         )
+
+
+def has_another_drafter(pair: "Pair") -> bool:
+    """Whether the target has a known drafter, and not that one drafts."""
+    from dflash_mlx.pair import names_with
+
+    with suppress(DFlashError):
+        names = names_with(pair, None)
+        return not names.lookup and names.draft_label != pair.draft_name
+    return False
 
 
 def kernel_progress(spinner: Spinner) -> Callable[[int, int], None]:

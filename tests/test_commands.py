@@ -13,6 +13,7 @@ import pytest
 import templates
 import tiny
 
+import dflash_mlx
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 
@@ -240,6 +241,16 @@ def test_draft_off_and_on(state: Any, use: Callable[[str], str]) -> None:
     again = state.dialogue.answer_again()[1]
     assert again.tokens == said.tokens
     assert again.stats.verifies
+
+
+def test_back_to_the_known_drafter(state: Any, use: Callable[[str], str]) -> None:
+    """After /draft lookup there was no way back to the bundled drafter: it was said to be on."""
+    state.dialogue.set_pair(dflash_mlx.load())
+    state.model_options = options.ModelOptions()
+    assert use("/draft on") == "  drafting is on already"
+    assert "drafter lookup" in use("/draft lookup")
+    assert "drafter bundled" in use("/draft on")
+    assert use("/draft on") == "  drafting is on already"
 
 
 def test_undo_retry_edit(state: Any, use: Callable[[str], str]) -> None:

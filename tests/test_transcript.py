@@ -108,6 +108,18 @@ def test_a_fault_in_saving_keeps_what_was_saved(monkeypatch: pytest.MonkeyPatch)
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_leftovers_of_a_kill_go() -> None:
+    """With the next save of that chat; those of a process that may still write stay."""
+    path = transcript.save("x", CHAT)
+    old, young, other = (path.with_name(name) for name in (".x.json.a", ".x.json.b", ".y.json.c"))
+    for file in (old, young, other):
+        file.write_text("half")
+    for file in (old, other):
+        os.utime(file, (100, 100))
+    transcript.save("x", CHAT)
+    assert sorted(path.parent.iterdir()) == sorted([path, young, other])
+
+
 def test_markdown(tmp_path: Path) -> None:
     """An export is whole Markdown, also where an answer was cut in a code block."""
     turns = (Turn("hi", "```py\nprint(1)", "a ``` b", "interrupted"), *CHAT.turns[:1])

@@ -123,8 +123,6 @@ b = 2
 ## Answer
 
 Fine.
-$ dflash generate -f src "Why?" --quiet
-Fine.
 $ kept
 ./chats/see-notes-md-and-nobody.json
 ./history
@@ -303,12 +301,12 @@ def test_a_session(folder: Path, name: str, size: tuple[int, int], look: dict[st
                 shown += re.sub(r"(?m)^=", "", block)
                 continue
             wanted = squeezed(shown) + line[0]
-            terminal.wait_until(lambda wanted=wanted: seen() == wanted, f"at {line}", 20)
+            terminal.wait_until(lambda wanted=wanted: seen() == wanted, f"at {line}")
             terminal.settle(0.05)
             terminal._write(line[2:].encode() + b"\r")
             shown += re.sub(r"(?m)^=", "", block)
         wanted = squeezed(shown) + "$"
-        terminal.wait_until(lambda: seen() == wanted, "the end", 20)
+        terminal.wait_until(lambda: seen() == wanted, "the end")
     except AssertionError:
         assert masked(terminal.screen_text(), folder) == shown
         raise

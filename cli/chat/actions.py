@@ -16,7 +16,7 @@ from ..answer_view import JsonView
 from ..chat_settings import SETTINGS, find_setting, format_value, with_value
 from ..compare import Comparison, baseline_answer, show_comparison, warm_up
 from ..kernel_notes import kernel_warnings
-from ..loading import add_drafter, fetch_pair, load_downloaded
+from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloaded
 from ..model_names import with_known_target
 from ..modes import check_block, in_bits
 from ..recommended import RECOMMENDED
@@ -88,13 +88,14 @@ def change_model(state: ChatState, model_id: str) -> None:
 def change_drafter(state: ChatState, argument: str) -> None:
     """`/draft`: another drafter for the loaded target, or none."""
     dialogue = state.dialogue
-    if argument in ("on", "off") and (argument == "on") == dialogue.drafting:
+    goes_back = argument == "on" and dialogue.drafting and has_another_drafter(dialogue.pair)
+    if argument in ("on", "off") and (argument == "on") == dialogue.drafting and not goes_back:
         state.print_line(f"  drafting is {argument} already")
         return
     if argument == "off":
         dialogue.set_pair(dialogue.pair, drafting=False)
     elif argument:
-        if argument != "on" or not dialogue.pair.drafts:
+        if argument != "on" or goes_back or not dialogue.pair.drafts:
             model_options = replace(
                 state.model_options,
                 draft=None if argument == "on" else argument,

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .call_view import call_text
 from .turn import FORMAT_VERSION, Chat, chat_from_json, chat_json
 from .turn import Turn as Turn
 
+LEFTOVER_SECONDS = 60  # nobody writes a chat for longer
 TITLE = "# Chat with "
 CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
 
@@ -106,6 +108,7 @@ def save(name: str, chat: Chat) -> Path:
         data_folder()
         path.parent.mkdir(exist_ok=True, mode=0o700)
         write_atomically(path, text + "\n")
+        remove_leftovers(path)
     except OSError as error:
         raise DFlashError(
             f"the chat could not be saved to '{path}' ({error.strerror}).",
@@ -132,6 +135,14 @@ def write_atomically(path: Path, text: str) -> None:
         os.fsync(folder)  # the new name then survives a power cut, too
     finally:
         os.close(folder)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what processes that were killed have left of earlier writes of a file."""
+    for left in path.parent.glob(f".{path.name}.*"):
+        with suppress(FileNotFoundError):  # another process has just done it
+            if time.time() - left.stat().st_mtime > LEFTOVER_SECONDS:
+                left.unlink()
 
 
 def load(name: str) -> Chat:
