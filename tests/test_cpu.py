@@ -14,6 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from dflash_mlx.cpu.exponential import softmax
 from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, restore_modules, use_cpu_modules
 from dflash_mlx.cpu.norm import CpuNorm
 from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, CpuSwiGLU, is_swiglu, swiglu
@@ -173,3 +174,13 @@ def test_swiglu_layers_compute_that_and_nothing_else(name):
     assert dict(tree_flatten(stand_in.parameters())).keys() == (
         dict(tree_flatten(plain.parameters())).keys()
     )
+
+
+def test_softmax_is_as_precise_as_mlx():
+    """Guards training's losses: large differences, minus infinity and equal numbers included."""
+    mx.random.seed(0)
+    rows = mx.concatenate([20 * mx.random.normal((4, 500)), mx.full((4, 1), -mx.inf)], axis=1)
+    rows = mx.concatenate([rows, mx.zeros((1, 501))])
+    found, wanted = softmax(rows), mx.softmax(rows, axis=-1, precise=True)
+    assert mx.allclose(found, wanted, rtol=2e-5, atol=1e-12)
+    assert mx.allclose(found.sum(axis=-1), mx.ones(5), rtol=1e-5)

@@ -469,9 +469,15 @@ def arguments(prompts, out, *more):
 
 def test_command_line(cli_app, prompts, tmp_path):
     """Guards the command: a drafter at the end, progress on stderr, nothing on stdout."""
+    said = CliRunner().invoke(cli_app, arguments(prompts, tmp_path / "no", "--forecast"))
+    assert said.exit_code == 0, said.output
+    assert "forecast: about" in said.stderr
+    assert "prompts" not in said.stderr
     result = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "2"))
     assert result.exit_code == 0, result.output
     assert result.stdout == ""
+    assert "forecast: about" in result.stderr
+    assert "drafts kept by position" in result.stderr
     assert "τ" in result.stderr
     assert parse(load_config(tmp_path)).block_size == 4
     again = CliRunner().invoke(cli_app, arguments(prompts, tmp_path, "--steps", "2"))

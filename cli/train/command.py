@@ -103,7 +103,9 @@ def train(
     dtype: Annotated[str, typer.Option(help="Of the drafter: bfloat16 or float32.")] = "bfloat16",
     compute: Annotated[
         str,
-        typer.Option(help="What steps compute in: float32 or bfloat16. Weights stay float32."),
+        typer.Option(
+            help="What steps compute in: float32 or bfloat16 (slow on a CPU). Weights stay float32."
+        ),
     ] = "float32",
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Only say what memory and disk the run will need.")

@@ -1,8 +1,7 @@
 """SwiGLU for MLX's CPU backend, whose exponential is not vectorised.
 
-In a narrow model x * sigmoid(x) * y costs more than the matrix products around it. Here exp is made
-of additions, products and a shift of the exponent: several times faster for the rows of a block,
-and more precise (relative error below 3e-7; MLX: 2e-6).
+In a narrow model x * sigmoid(x) * y costs more than the matrix products around it; with the exp of
+`exponential` it is several times faster for the rows of a block.
 """
 
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.activations import swiglu as mlx_swiglu
+
+from .exponential import exp
 
 # Classes whose `__call__` is exactly down(silu(gate(x)) * up(x)).
 SWIGLU_LAYERS = frozenset(
@@ -21,25 +22,12 @@ SWIGLU_LAYERS = frozenset(
         "mlx_lm.models.qwen3_next.Qwen3NextMLP",
     }
 )
-LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the sum is ln 2; the first has few bits
-ROUND = 1.5 * 2**23 + 127  # x + ROUND holds round(x) plus the exponent bias in its low bits
-# Minimax polynomial of e^r for |r| <= ln(2) / 2, relative error 8e-8; highest power first.
-COEFFICIENTS = (0.008297583569, 0.0419158768, 0.1666757836, 0.4999889047, 0.9999996901, 1.000000072)
 
 
 @mx.compile
 def swiglu(gate: mx.array, up: mx.array) -> mx.array:
     """silu(gate) * up, float32, arrays of one shape. Faster than MLX for several rows only."""
-    z = mx.clip(-gate, -87.0, 87.0)
-    shifted = z * LOG2_E + ROUND
-    whole = shifted - ROUND
-    rest = (z - whole * LN2_HIGH) - whole * LN2_LOW
-    power = rest * COEFFICIENTS[0] + COEFFICIENTS[1]
-    for factor in COEFFICIENTS[2:]:
-        power = power * rest + factor
-    two = mx.view(mx.left_shift(mx.view(shifted, mx.int32), 23), mx.float32)  # 2^whole
-    return gate * up / (1 + power * two)
+    return gate * up / (1 + exp(mx.clip(-gate, -87.0, 87.0)))
 
 
 class CpuSwiGLU(nn.Module):

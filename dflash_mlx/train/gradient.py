@@ -62,13 +62,15 @@ class BlockGradient:
 
     def sums(self, parts: Sequence[Blocks], stopped: Callable[[], bool]) -> Sums | None:
         """The sums over all these blocks; None if `stopped` returned true before the end."""
-        found = self._workers.run(lambda part: self._sums_of(part, stopped), parts)
-        whole = [part for part in found if part is not None]
-        if len(whole) < len(found):
-            return None
-        total = whole[0]
-        for part in whole[1:]:
-            total = total + part
+        total, count = None, self._workers.count
+        for first in range(0, len(parts), count):  # so no more gradients are held than that
+            group = parts[first : first + count]
+            for part in self._workers.run(lambda part: self._sums_of(part, stopped), group):
+                if part is None:
+                    return None
+                total = part if total is None else total + part
+            assert total is not None
+            mx.eval(total.loss, total.weight, total.gradient)
         return total
 
     def _sums_of(
@@ -94,6 +96,7 @@ class BlockGradient:
             sums = Sums(loss, weight, gradient)
             total = sums if total is None else total + sums
             slopes = slope if slopes is None else tree_map(mx.add, slopes, slope)
+            del gradient, slope, sums  # or their memory could not be used again
             yield total.loss, total.weight, total.gradient, slopes
         assert total is not None
 

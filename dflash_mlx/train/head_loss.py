@@ -8,6 +8,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.cpu.exponential import softmax
+from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.drafter.drafter import Drafter
 
 MAX_LOGITS = 1 << 24  # computed at once, 64 MiB in float32
@@ -50,7 +52,7 @@ def loss_and_slope(
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R] of hidden states [R, H], their gradients [R, H], and logits [R, V]."""
     logits, at = logits_of(drafter, hidden), labels[:, None]
-    chances = mx.softmax(logits, axis=-1)
+    chances = softmax(logits) if on_cpu() else mx.softmax(logits, axis=-1)
     right = mx.take_along_axis(chances, at, axis=-1)
     wrong = mx.put_along_axis(chances, at, right - 1, axis=-1)
     return -mx.log(mx.maximum(right[:, 0], 1e-30)), through_head(drafter, hidden, wrong), logits

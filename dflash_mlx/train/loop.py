@@ -83,14 +83,16 @@ class Trainer:
         sums = self._gradient.sums(parts, stopped)
         if sums is None:
             return None
-        mean = tree_map(lambda g: g / sums.weight, sums.gradient)
+        loss, weight = sums.loss, sums.weight
+        mean = tree_map(lambda g: g / weight, sums.gradient)
+        del sums  # or its gradient's memory could not be used again
         gradient, norm = clip_grad_norm(mean, settings.clip)
         rate = settings.rate_at(number, self.steps)
         self._optimizer.set_rate(rate)
         self.optimizer.update(self.drafter.model, gradient)
         mx.eval(self.drafter.model.parameters(), self.optimizer.state, norm)
         return StepResult(
-            loss=float(sums.loss / sums.weight),
+            loss=float(loss / weight),
             rate=rate,
             gradient_norm=float(norm),
             blocks=sum(len(a) for a in anchors),
