@@ -14,8 +14,9 @@ from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.eagle.config import parse
 from dflash_mlx.eagle.drafter import EagleDrafter
-from dflash_mlx.eagle.weights import TORCH_FILE, read_tensors
+from dflash_mlx.eagle.weights import read_tensors
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import TORCH_FILE
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.request import Mode, Request
 from dflash_mlx.sequence import Sequence
