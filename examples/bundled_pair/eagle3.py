@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +82,16 @@ def heads_of(model: EagleModel, x: mx.array, name: str, offset: int | None = Non
     return out if offset is None else attention.rope(out, offset=offset)
 
 
-def steps_of(model: EagleModel, features: mx.array, embeddings: mx.array, count: int) -> Any:
-    """The head's logits [B, S, V] at each of `count` steps, from features [B, S, H] on.
+def steps_of(model: EagleModel, features: mx.array, embeddings: mx.array, ahead: int) -> Any:
+    """The head's logits [B, S, V] at each of `ahead` steps, from features [B, S, H] on.
 
-    embeddings: [B, S + count - 1, H] at least, of the token after each feature and what follows.
+    embeddings: [B, S + ahead - 1, H] at least, of the token after each feature and what follows.
     """
     layer, attention = model.midlayer, model.midlayer.self_attn
     length, groups = features.shape[1], attention.heads // attention.kv_heads
     causal = mx.where(mx.tri(length) > 0, 0.0, -mx.inf)
     hidden, kept = features, list[Rows]()
-    for step in range(count):
+    for step in range(ahead):
         normed = layer.input_layernorm(embeddings[:, step : step + length])
         x = mx.concatenate([normed, layer.hidden_norm(hidden)], axis=-1)
         queries = heads_of(model, x, "q_proj", step) * attention.dim**-0.5
@@ -114,16 +115,16 @@ def loss_of(
     embeddings: mx.array,
     chances: mx.array,
     known: mx.array,
-    count: int,
+    ahead: int,
 ) -> mx.array:
-    """Cross-entropy in nats a token of the answers, over `count` steps, the later weighing less.
+    """Cross-entropy in nats a token of the answers, over `ahead` steps, the later weighing less.
 
     chances: [B, S, V], the target's of the token after each; known [B, S]: which are of an answer.
     """
-    length = taps.shape[1] - 1 - count
+    length = taps.shape[1] - 1 - ahead
     total = weight = mx.array(0.0)
     features = model.features(taps[:, :length])
-    for step, logits in enumerate(steps_of(model, features, embeddings[:, 1:], count)):
+    for step, logits in enumerate(steps_of(model, features, embeddings[:, 1:], ahead)):
         wanted = slice(step + 1, step + 1 + length)  # the token after row i's is chosen there
         counted = known[:, step + 2 : step + 2 + length]
         logs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -134,7 +135,7 @@ def loss_of(
 
 
 def train(pair: Pair, args: argparse.Namespace) -> EagleModel:
-    """The head after so many steps."""
+    """The head after so many steps, or minutes."""
     target, config = pair.target, parse(settings(pair))
     taps = config.taps(target.layers)
     target.tap(taps)
@@ -145,21 +146,23 @@ def train(pair: Pair, args: argparse.Namespace) -> EagleModel:
     optimizer = TrainOptimizer("muon", config.hidden_size, 0.0)
     gradient_of = value_and_grad(model, loss_of)
     stream, began = batches(pair, args.seed, args.batch), time.perf_counter()
-    for step in range(args.steps):
+    for step in count():
+        minutes = (time.perf_counter() - began) / 60
+        done = max(step / args.steps, minutes / args.minutes)
+        if done >= 1:
+            return model
         tokens, known = next(stream)
         logits, read = target.forward(tokens, None)
         chances = mx.softmax(logits, axis=-1)
         loss, gradient = gradient_of(
-            model, read, target.embed(tokens), chances, known, count=args.ahead
+            model, read, target.embed(tokens), chances, known, ahead=args.ahead
         )
         gradient, _ = clip_grad_norm(gradient, 1.0)
-        warm, left = (step + 1) / max(1, args.steps // 20), 1 - step / args.steps
-        optimizer.set_rate(args.rate * min(1.0, warm, 2 * left))
+        optimizer.set_rate(args.rate * min(1.0, (step + 1) / 25, 2 * (1 - done)))
         optimizer.optimizer.update(model, gradient)
         mx.eval(model.parameters(), optimizer.optimizer.state, loss)
-        if (step + 1) % 50 == 0 or step == 0:
-            print(f"step {step + 1}  loss {float(loss):.3f}  {time.perf_counter() - began:.0f} s")
-    return model
+        if step % 25 == 0:
+            print(f"step {step}  loss {float(loss):.3f}  {minutes:.1f} min", flush=True)
 
 
 def main() -> None:
@@ -167,6 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--minutes", type=float, default=60.0, help="or until then")
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--ahead", type=int, default=5, help="steps of the training-time test")
     parser.add_argument("--rate", type=float, default=4e-3)
