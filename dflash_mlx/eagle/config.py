@@ -24,6 +24,10 @@ ARCHITECTURES = (
 REFUSED: dict[str, tuple[object, ...]] = {
     "num_hidden_layers": (None, 1),
     "use_aux_hidden_state": (None, True),
+    "use_input_layernorm_in_first_layer": (None, True),
+    "use_last_layernorm": (None, True),
+    "use_mtp_layernorm": (None, False),
+    "parallel_draft_step": (None, 1),
     "parallel_drafting": (None, False),
     "hidden_act": (None, "silu"),
     "mlp_bias": (None, False),
