@@ -13,7 +13,6 @@ import argparse
 import json
 import random
 import time
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +145,8 @@ def train(pair: Pair, args: argparse.Namespace) -> EagleModel:
     optimizer = TrainOptimizer("muon", config.hidden_size, 0.0)
     gradient_of = value_and_grad(model, loss_of)
     stream, began = batches(pair, args.seed, args.batch), time.perf_counter()
-    for step in count():
-        minutes = (time.perf_counter() - began) / 60
-        done = max(step / args.steps, minutes / args.minutes)
-        if done >= 1:
-            return model
+    step, done = 0, 0.0
+    while done < 1:
         tokens, known = next(stream)
         logits, read = target.forward(tokens, None)
         chances = mx.softmax(logits, axis=-1)
@@ -161,8 +157,12 @@ def train(pair: Pair, args: argparse.Namespace) -> EagleModel:
         optimizer.set_rate(args.rate * min(1.0, (step + 1) / 25, 2 * (1 - done)))
         optimizer.optimizer.update(model, gradient)
         mx.eval(model.parameters(), optimizer.optimizer.state, loss)
+        minutes = (time.perf_counter() - began) / 60
         if step % 25 == 0:
             print(f"step {step}  loss {float(loss):.3f}  {minutes:.1f} min", flush=True)
+        step += 1
+        done = max(step / args.steps, minutes / args.minutes)
+    return model
 
 
 def main() -> None:
