@@ -15,7 +15,8 @@ Stopped with Ctrl-C, the same command goes on. The same in one command, with qua
 
 The papers' comparison with other drafts is that command with `--drafts`:
 
-    --drafts dflash,model:Qwen/Qwen3-0.6B,lookup,none
+    --drafts dflash,eagle3-16:AngelSlim/Qwen3-4B_eagle3,eagle3-60:AngelSlim/Qwen3-4B_eagle3,none
+    --drafts model:Qwen/Qwen3-0.6B,lookup
 """
 
 import argparse

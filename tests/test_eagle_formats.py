@@ -14,8 +14,9 @@ from dflash_mlx.bench.sources import Source, parse_sources
 from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.eagle.config import parse
 from dflash_mlx.eagle.drafter import EagleDrafter
-from dflash_mlx.eagle.weights import TORCH_FILE, read_tensors
+from dflash_mlx.eagle.weights import read_tensors
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import TORCH_FILE
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.request import Mode, Request
 from dflash_mlx.sequence import Sequence
@@ -61,7 +62,7 @@ def specforge(tensors: Tensors, pair: Pair) -> tuple[dict[str, Any], Tensors]:
 
 def nvidia(tensors: Tensors, pair: Pair) -> tuple[dict[str, Any], Tensors]:
     """The layers by what enters them; another prefix."""
-    named = {IDS: [2, 4, 5], "use_aux_hidden_state": True, "norm_before_fc": False}
+    named = {IDS: [2, 4, 5], "use_aux_hidden_state": True, "use_mtp_layernorm": False}
     return {**CONFIG, "eagle_config": named}, {f"model.{k}": v for k, v in tensors.items()}
 
 
@@ -144,6 +145,7 @@ FAULTS = [
     (with_config(eagle_config={IDS: "2"}), f"wrong '{IDS}: 2'"),
     (with_config(num_hidden_layers=2), "'num_hidden_layers: 2' is not supported"),
     (with_config(eagle_config={"use_aux_hidden_state": False}), "'use_aux_hidden_state: False'"),
+    (with_config(eagle_config={"use_last_layernorm": False}), "'use_last_layernorm: False'"),
     (with_config(architectures=["Eagle3DeepseekV2ForCausalLM"]), "of the kind 'Eagle3Deepseek"),
     (with_config(draft_vocab_size=200), "wrong 'draft_vocab_size: 200'"),
     (with_config(hidden_size=None), "has no 'hidden_size'"),

@@ -111,6 +111,19 @@ def test_fetch_brings_a_tokenizers_code(server):
     assert content(fetch(REPO)) == wanted(server)
 
 
+def test_an_eagle_head_may_be_a_file_of_torch(server):
+    """Its authors publish theirs so; of other models such a file is refused."""
+    head = GOLDEN.parent / "eagle3" / "draft"
+    server.repos[REPO] = {path.name: path.read_bytes() for path in head.iterdir()}
+    assert content(fetch(REPO)) == wanted(server)
+    assert hub_cache.cached_state(REPO) == "yes"
+    assert hub_cache.cached_repos() == [REPO]
+    server.repos[REPO]["model.safetensors"] = tiny_repo()["model.safetensors"]
+    assert "pytorch_model.bin" not in content(download.download(REPO))
+    server.repos[REPO] = {"config.json": b"{}", "pytorch_model.bin": b""}
+    refused("has no safetensors file", lambda: download.download(REPO))
+
+
 def test_a_whole_model_is_used_without_asking(server):
     folder = fetch(REPO)
     before = server.requests

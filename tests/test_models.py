@@ -143,7 +143,8 @@ def test_the_short_list(run, server, pull, monkeypatch):
         return {line[0]: line for line in lines}
 
     names = list(short())
-    assert names[:2] == [KNOWN, "mlx-community/Qwen3.5-4B-4bit"]
+    small = "mlx-community/Qwen3-1.7B-4bit"
+    assert names[:3] == [small, KNOWN, "mlx-community/Qwen3.5-4B-4bit"]
     assert 3 < len(names) < 10
     assert all(every[name]["fits"] in ("yes", "tight") for name in names)
     assert len({every[name]["draft"] for name in names}) == len(names)

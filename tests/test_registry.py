@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dflash_mlx.drafter.config import parse
+from dflash_mlx.drafter.config import ARCHITECTURES, parse
+from dflash_mlx.drafter.kinds import is_eagle
+from dflash_mlx.eagle import config as eagle
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.registry import Entry, entries, find
@@ -38,16 +40,18 @@ def test_what_runs_is_what_the_engine_runs():
 
 
 def test_what_drafts_is_what_the_loader_takes():
-    """Of all kinds that are listed, config.parse takes those that the registry says run."""
+    """Of all kinds that are listed, the loaders take those that the registry says run."""
     kinds = {entry.drafter for entry in entries()} | registry.SUPPORTED_DRAFTERS
     assert kinds > registry.SUPPORTED_DRAFTERS
     for kind in kinds:
         raw = {**DRAFTER, "architectures": [kind]}
-        if kind in registry.SUPPORTED_DRAFTERS:
+        if is_eagle(raw):
+            assert eagle.parse(raw).taps(12) == (1, 5, 8)
+        elif kind in registry.SUPPORTED_DRAFTERS:
             assert parse(raw).mask_token_id == 1
-            continue
-        with pytest.raises(DFlashError, match=f"'{kind}'"):
-            parse(raw)
+        else:
+            with pytest.raises(DFlashError, match=f"'{kind}'"):
+                parse(raw)
 
 
 def test_every_entry_is_well_formed():
@@ -142,7 +146,7 @@ def fits(entry: Entry, memory: int, disk: int) -> bool:
     assert entry.memory_bytes
     assert entry.download_bytes
     small = entry.memory_bytes < 0.75 * memory and entry.download_bytes < disk
-    return small and entry.supported and not entry.gated
+    return small and entry.supported and not entry.gated and entry.drafter in ARCHITECTURES
 
 
 @pytest.mark.parametrize("memory", [5, 6, 11, 16, 22, 26, 36, 48, 72, 96, 144, 384])

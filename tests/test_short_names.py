@@ -27,6 +27,7 @@ def none_here(repo: str) -> str:
         ("qwen3-4b-bf16", "mlx-community/Qwen3-4B-bf16"),
         ("qwen/qwen3-4b", "Qwen/Qwen3-4B"),
         ("qwen3-coder:30b", "mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
+        ("qwen3:30b", "mlx-community/Qwen3-30B-A3B-4bit"),
         ("qwen3.5:35b-a3b", "mlx-community/Qwen3.5-35B-A3B-4bit"),
         ("llama3.1:8b", "mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"),
         ("meta-llama-3.1-8b-instruct-8bit", "mlx-community/Meta-Llama-3.1-8B-Instruct-8bit"),
@@ -34,8 +35,7 @@ def none_here(repo: str) -> str:
         ("kimi-k2.5", "moonshotai/Kimi-K2.5"),
         ("glm-5.3", "zai-org/GLM-5.3"),
         # A guess would take another model than the one that was meant.
-        ("qwen3:30b", None),
-        ("qwen3:14b", None),
+        ("qwen3:72b", None),
         ("qwen3-coder:30b-a22b", None),
         ("qwen3", None),
         ("qwen3-4v", None),

@@ -7,12 +7,11 @@ are chosen, or what becomes of them.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.kv_rows import Rows, append_rows, copy_rows
+from dflash_mlx.kv_rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig
@@ -210,9 +209,7 @@ class DraftCache:
         twin = DraftCache(self.drafter)
         twin._waiting, twin._ahead = list(self._waiting), self._ahead
         for ours, theirs in zip(self.rows, twin.rows, strict=True):
-            if ours.keys is not None and ours.values is not None:
-                theirs.keys, theirs.values = ours.keys[...], ours.values[...]
-                theirs.offset = ours.offset
+            share_rows(ours, theirs)
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
@@ -230,9 +227,7 @@ class DraftCache:
         """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.drafter.commit_waiting([self])
         for rows in self.rows:
-            held: Any = rows.keys_and_values()
-            zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
-            rows.keys, rows.values, rows.offset = *zeros, depth
+            fill_rows(rows, depth)
         mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:

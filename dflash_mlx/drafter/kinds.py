@@ -4,6 +4,8 @@ from typing import Any
 
 from .speculators import in_speculators
 
+EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
+
 
 def is_eagle(raw: dict[str, Any]) -> bool:
     """Whether a config.json belongs to an EAGLE-3 head.

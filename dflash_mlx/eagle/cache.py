@@ -4,12 +4,11 @@ Knows committed tokens; does not know drafts, which leave nothing behind.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.kv_rows import Rows, append_rows, copy_rows
+from dflash_mlx.kv_rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 
 from .head import BoundHead
 
@@ -89,9 +88,7 @@ class EagleCache:
         twin = EagleCache(self.head)
         twin._taps, twin._tokens = [*self._taps], [*self._tokens]
         for ours, theirs in zip(self._all, twin._all, strict=True):
-            if ours.keys is not None and ours.values is not None:
-                theirs.keys, theirs.values = ours.keys[...], ours.values[...]
-                theirs.offset = ours.offset
+            share_rows(ours, theirs)
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
@@ -112,7 +109,5 @@ class EagleCache:
         """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.commit_waiting()
         for each in self._all:
-            held: Any = each.keys_and_values()
-            zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
-            each.keys, each.values, each.offset = *zeros, depth
+            fill_rows(each, depth)
         mx.eval(self.state)

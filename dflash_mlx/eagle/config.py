@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_mlx.drafter.config import invalid_value, rotary
+from dflash_mlx.drafter.kinds import EAGLE3
 from dflash_mlx.drafter.speculators import in_speculators
 from dflash_mlx.errors import DFlashError
 
 ARCHITECTURES = (
-    "LlamaForCausalLMEagle3",
+    EAGLE3,
     "Eagle3LlamaForCausalLM",
     "LlamaForCausalLM",  # the authors' own
     "Eagle3Speculator",
     "Eagle3DraftModel",
 )
-EXAMPLE = ARCHITECTURES[0]
 # Keys that may select an unsupported computation, with their supported values.
 REFUSED: dict[str, tuple[object, ...]] = {
     "num_hidden_layers": (None, 1),
     "use_aux_hidden_state": (None, True),
+    "use_input_layernorm_in_first_layer": (None, True),
+    "use_last_layernorm": (None, True),
+    "use_mtp_layernorm": (None, False),
+    "parallel_draft_step": (None, 1),
     "parallel_drafting": (None, False),
     "hidden_act": (None, "silu"),
     "mlp_bias": (None, False),
@@ -76,7 +80,7 @@ class EagleConfig:
 
 def parse(raw: dict[str, Any]) -> EagleConfig:
     """Parse a head's config. Raises DFlashError for an invalid or unsupported entry."""
-    names = raw.get("architectures") or [EXAMPLE]
+    names = raw.get("architectures") or [EAGLE3]
     if not set(ARCHITECTURES) & set(names):
         raise DFlashError(f"EAGLE-3 heads of the kind '{names[0]}' are not supported.", hint=HINT)
     nested = raw.get("eagle_config") or {}

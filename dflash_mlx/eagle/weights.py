@@ -9,10 +9,9 @@ from pathlib import Path
 import mlx.core as mx
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import check_weights, header
+from dflash_mlx.files.checkpoint import TORCH_FILE, check_weights, header
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 
-TORCH_FILE = "pytorch_model.bin"
 LAYER, FIRST = "midlayer.", "layers.0."
 # The map back, copies of the target's, and what rotary embeddings are computed from.
 UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})

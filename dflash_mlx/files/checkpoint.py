@@ -6,6 +6,7 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError
 
+TORCH_FILE = "pytorch_model.bin"  # weights as torch.save writes them: EAGLE-3 heads only
 WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
 
 

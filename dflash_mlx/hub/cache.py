@@ -6,14 +6,15 @@ and has its full length. An incomplete revision is never returned for loading.
 
 import json
 import shutil
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.drafter.config import load_config
-from dflash_mlx.drafter.kinds import is_drafter
+from dflash_mlx.drafter.kinds import is_drafter, is_eagle
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import header, json_object
+from dflash_mlx.files.checkpoint import TORCH_FILE, header, json_object
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
 # Some tokenizers are Python code; a download does not run it.
@@ -76,7 +77,7 @@ def first_missing_file(folder: Path) -> str:
         if not path.exists():  # a symlink to a deleted blob
             return path.name
     try:
-        drafter = is_drafter(load_config(folder))
+        config = load_config(folder)
     except DFlashError:
         return "config.json"
     try:
@@ -89,9 +90,11 @@ def first_missing_file(folder: Path) -> str:
             header(file)
         except (DFlashError, FileNotFoundError):
             return file.name
+    if not files and is_eagle(config) and (folder / TORCH_FILE).exists():
+        return "" if zipfile.is_zipfile(folder / TORCH_FILE) else TORCH_FILE
     if not files:
         return "*.safetensors"
-    if drafter:
+    if is_drafter(config):
         return ""
     if not any(any(folder.glob(name)) for name in TOKENIZER_PATTERNS):
         return "tokenizer.json"
@@ -141,9 +144,8 @@ def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
     found = []
     for folder in sorted(cache_folder().glob("models--*--*")):
-        if any(folder.glob("snapshots/*/*.safetensors")) or any(
-            folder.glob(f"blobs/*{INCOMPLETE}")
-        ):
+        places = ("snapshots/*/*.safetensors", f"snapshots/*/{TORCH_FILE}", f"blobs/*{INCOMPLETE}")
+        if any(any(folder.glob(place)) for place in places):
             found.append(folder.name.removeprefix("models--").replace("--", "/", 1))
     return found
 

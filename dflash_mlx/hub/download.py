@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dflash_mlx.drafter.kinds import is_eagle
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import TORCH_FILE, json_object
 from dflash_mlx.progress import Progress
 
 from .cache import (
@@ -52,10 +54,10 @@ class Plan:
 
 
 def plan(repo: str) -> Plan:
-    """Request the list of files of a model's latest revision. Downloads nothing.
+    """Request the list of files of a model's latest revision. Downloads its config.json at most.
 
     Raises DFlashError if the Hub refuses the request or cannot be reached, or if the repository is
-    no model with safetensors weights.
+    neither a model with safetensors weights nor an EAGLE-3 head.
     """
     with dflash_errors(repo):
         return request_plan(repo)
@@ -63,7 +65,7 @@ def plan(repo: str) -> Plan:
 
 def request_plan(repo: str) -> Plan:
     """As `plan`, but raises the exceptions of huggingface_hub."""
-    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.utils import filter_repo_objects
 
     # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's `main`
@@ -73,16 +75,19 @@ def request_plan(repo: str) -> Plan:
     names = list(
         filter_repo_objects(found, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS)
     )
-    for what, present in (
-        ("config.json", "config.json" in names),
-        ("safetensors", any(name.endswith(".safetensors") for name in names)),
-    ):
+    commit = str(info.sha)
+    weights = any(name.endswith(".safetensors") for name in names)
+    if not weights and {"config.json", TORCH_FILE} <= found.keys():
+        config = hf_hub_download(repo, "config.json", revision=commit, etag_timeout=TIMEOUT)
+        if is_eagle(json_object(Path(config))):
+            names, weights = [*names, TORCH_FILE], True
+    for what, present in (("config.json", "config.json" in names), ("safetensors", weights)):
         if not present:
             raise DFlashError(
                 f"'{repo}' has no {what} file.",
                 hint="give a model with safetensors weights, not GGUF or PyTorch files",
             )
-    folder, commit = repo_folder(repo), str(info.sha)
+    folder = repo_folder(repo)
     files = []
     for name in names:
         lfs, size = found[name].lfs, found[name].size or 0
@@ -144,8 +149,7 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
         folder = Path(
             snapshot_download(
                 repo,
-                allow_patterns=ALLOW_PATTERNS,
-                ignore_patterns=IGNORE_PATTERNS,
+                allow_patterns=[file.name for file in found.files],
                 tqdm_class=Silent,
             )
         )

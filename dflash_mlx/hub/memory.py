@@ -12,6 +12,7 @@ from typing import Any, Literal
 from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import load_config
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import TORCH_FILE
 
 from . import registry
 from .registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
@@ -75,7 +76,7 @@ def estimate_memory(
         caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
         caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
         if draft is not None:
-            draft_weights = weight_bytes(draft, "*.safetensors")
+            draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
     weights *= 1 if quantised else widening
     bits = chosen_bits(draft_bits, target_quantised=quantised)
@@ -130,8 +131,13 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the entries of its `text_config` (multimodal models) at the top level."""
-    return {**config, **(config.get("text_config") or {})}
+    """The config with the entries of its language model at the top level.
+
+    Multimodal models have it as `text_config`, drafters of `speculators` as
+    `transformer_layer_config`.
+    """
+    inner = config.get("text_config") or config.get("transformer_layer_config")
+    return {**config, **(inner or {})}
 
 
 def layer_types(config: dict[str, Any]) -> list[str]:

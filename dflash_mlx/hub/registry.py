@@ -11,13 +11,14 @@ from typing import Any
 
 from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import ARCHITECTURES, V1
+from dflash_mlx.drafter.kinds import EAGLE3
 
 # The keys of target.families.FAMILIES, repeated because that module imports MLX, which is slow.
 SUPPORTED_FAMILIES = frozenset(
     "deepseek_v3 gemma4 gemma4_text gemma4_unified glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 "
     "llama minimax minimax_m2 muse_glimmer qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next".split()
 )
-SUPPORTED_DRAFTERS = frozenset(ARCHITECTURES)
+SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, EAGLE3))
 
 # Bits for each weight, scales included.
 BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6}
@@ -153,12 +154,13 @@ def best_pair(
 
     `memory_bytes` is the limit of the working set, `free_disk_bytes` the free disk space; `among`
     restricts the choice (None: all entries). Of one target the largest quantisation that fits is
-    chosen. Gated repositories are never chosen.
+    chosen. Gated repositories are never chosen, nor drafters that are no DFlash ones.
     """
     fitting = [
         entry
         for entry in (entries() if among is None else among)
         if entry.supported
+        and entry.drafter in ARCHITECTURES
         and not entry.gated
         and entry.memory_bytes is not None
         and entry.download_bytes is not None
