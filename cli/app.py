@@ -27,6 +27,7 @@ from .chats.command import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
+from .loading import prepare_libraries
 from .models.command import models
 from .option_sources import option_source
 from .serve.command import serve
@@ -176,6 +177,7 @@ def follow_or_lead() -> None:
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
+    prepare_libraries(offline=False)
     from dflash_mlx.distributed.follower import follow
     from dflash_mlx.distributed.world import world
 

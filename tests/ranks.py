@@ -32,7 +32,7 @@ def ranks(
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(count)]))
     base = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "DFLASH_LAUNCHED": "1"}
-    base |= {"DFLASH_BLAS": "off", **env}
+    base |= {"DFLASH_BLAS": "off", "TRANSFORMERS_VERBOSITY": "error", **env}
     found = [
         subprocess.Popen(
             [sys.executable, *command],

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from mlx_lm.utils import _get_classes
 from ranks import ranks, results
-from sharded_answers import KINDS, run
+from sharded_answers import ALL, run
 from tiny import (
     FAMILIES,
     GOLDEN,
@@ -33,6 +34,7 @@ UNSHARDED = ("qwen3_next", "gemma4", "gemma4_text", "gemma4_unified", "muse_glim
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 Job = list[str | None]
 BUNDLED: Job = [None, None]
+FEW = ("dflash", "ddtree", "packed")
 LIMIT = 10.0  # seconds in which the loss of a rank has to be said
 
 
@@ -51,21 +53,24 @@ def save_family(folder: Path, family: str) -> Job:
     return [str(target), str(draft)]
 
 
-def sharded(folder: Path, count: int, jobs: list[Job], **env: str) -> list[dict[str, Any]]:
+def sharded(
+    folder: Path, count: int, jobs: list[Job], kinds: Sequence[str] = ALL, **env: str
+) -> list[dict[str, Any]]:
     """What rank 0 of so many says to all jobs."""
+    env["ANSWERS"] = " ".join(kinds)
     file = folder / "jobs.json"
     file.write_text(json.dumps(jobs))
     with ranks(folder, count, ["tests/sharded_answers.py", str(file)], **env) as processes:
         return json.loads(results(processes)[0].splitlines()[-1])
 
 
-def check_equal(found: dict[str, Any], job: Job) -> None:
+def check_equal(found: dict[str, Any], job: Job, kinds: Sequence[str] = ALL) -> None:
     """Answers of all kinds are the whole target's; each pass had one packet and no gather."""
-    whole = run(job, None)
-    for kind in (*KINDS, "packed"):
+    whole = run(job, None, kinds)
+    for kind in kinds:
         assert found[kind] == whole[kind], (job, kind)
     packets, passes, packet_bytes = found["packets"]
-    assert packets == passes > 100
+    assert packets == passes > 50
     assert packet_bytes < 250 * packets
     assert found["gathers"] == 0
 
@@ -74,9 +79,9 @@ def test_two_ranks_say_what_one_machine_says(tmp_path: Path) -> None:
     """In all modes, seeded, packed, over two turns; each layer sums twice; each rank has half."""
     jobs = [save_family(tmp_path, family) for family in ("qwen3_untied", "qwen3_5")]
     refused = save_family(tmp_path, "gemma4_text")
-    *found, last = sharded(tmp_path, 2, [*jobs, refused])
+    *found, last = sharded(tmp_path, 2, [*jobs, refused], FEW)
     for one, job in zip(found, jobs, strict=True):
-        check_equal(one, job)
+        check_equal(one, job, FEW)
         assert one["sums"] == 2 * 3 * one["packets"][1]
     assert "'gemma4_text' cannot be sharded" in last["refused"]
 
@@ -84,14 +89,15 @@ def test_two_ranks_say_what_one_machine_says(tmp_path: Path) -> None:
 def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
     """A rank that forgets to take back one verify's rows gives other answers from there on."""
     job = save_family(tmp_path, "qwen3")
-    (found,) = sharded(tmp_path, 2, [job], FAULT="misses a rewind")
-    assert found["dflash"] != run(job, None)["dflash"]
+    (found,) = sharded(tmp_path, 2, [job], ["dflash"], FAULT="misses a rewind")
+    assert found["dflash"] != run(job, None, ["dflash"])["dflash"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_family_that_can_be_sharded(tmp_path: Path, count: int) -> None:
-    jobs = [*(save_family(tmp_path, family) for family in SHARDED), BUNDLED]
+    jobs = [save_family(tmp_path, family) for family in SHARDED]
+    jobs += [BUNDLED] * (count == 2)  # it has six heads
     for found, job in zip(sharded(tmp_path, count, jobs), jobs, strict=True):
         check_equal(found, job)
 
