@@ -145,7 +145,7 @@ def go_on(pair: Pair) -> None:
     session = dflash_mlx.Session(pair, mode="dflash")
     for number in range(100_000):
         try:
-            for _ in session.stream(f"What is {number} plus 5?", max_tokens=60):
+            for _ in session.stream([*PROMPTS[0], number % 90], max_tokens=60):
                 pass
         except DFlashError as error:
             print(f"{type(error).__name__}: {error.message}", flush=True)
@@ -163,7 +163,7 @@ def main() -> None:
     if group is not None:
         count_collectives()
     if os.environ.get("FAULT") == "goes on":
-        go_on(dflash_mlx.load(world=group))
+        go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
     jobs = json.loads(Path(sys.argv[1]).read_text())
     kinds = os.environ.get("ANSWERS", " ".join(ALL)).split()
     print(json.dumps([run(job, group, kinds) for job in jobs]))

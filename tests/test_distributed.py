@@ -135,7 +135,9 @@ def test_a_tree_travels_by_its_parents() -> None:
 
 def lose(folder: Path, count: int, victim: int, how: int) -> None:
     """Every other rank says so in one sentence, and ends, in time."""
-    command = ["tests/sharded_answers.py", "-"]
+    jobs = folder / "jobs.json"
+    jobs.write_text(json.dumps([save_family(folder, "qwen3_5")]))
+    command = ["tests/sharded_answers.py", str(jobs)]
     with ranks(folder, count, command, FAULT="goes on") as processes:
         out = processes[0].stdout
         assert out is not None
@@ -160,6 +162,6 @@ def test_the_loss_of_a_rank_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize(("count", "victim"), [(2, 0), (2, 1), (3, 1), (4, 2)])
+@pytest.mark.parametrize(("count", "victim"), [(2, 0), (2, 1), (4, 2)])
 def test_any_rank_may_be_lost(tmp_path: Path, count: int, victim: int, how: int) -> None:
     lose(tmp_path, count, victim, how)
