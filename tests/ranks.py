@@ -53,7 +53,7 @@ def ranks(
             process.wait()
 
 
-def results(processes: Sequence[subprocess.Popen[str]], timeout: float = 240) -> list[str]:
+def results(processes: Sequence[subprocess.Popen[str]], timeout: float = 900) -> list[str]:
     """What each rank printed, all of which have to end well and without a word on stderr."""
     found = []
     for rank, process in enumerate(processes):

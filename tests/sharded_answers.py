@@ -9,8 +9,11 @@ or "goes on": answer until a rank is lost.
 
 import json
 import os
+import signal
+import socket
 import sys
 from collections.abc import Sequence as Many
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +143,16 @@ def plant(fault: str) -> None:
         TargetCache.rewind = faulty  # type: ignore[method-assign]
 
 
+def cut_collectives(*_: Any) -> None:
+    """Cut this rank's connections of the ring, and leave the control connection as it is."""
+    hosts = json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text())
+    ports = {int(address.rpartition(":")[2]) for (address,) in hosts}
+    for fd in range(3, 256):
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
+            if {one.getsockname()[1], one.getpeername()[1]} & ports:
+                one.shutdown(socket.SHUT_RDWR)
+
+
 def go_on(pair: Pair) -> None:
     """Answer until a rank is lost; say when it begins, and what it was told at last."""
     session = dflash_mlx.Session(pair, mode="dflash")
@@ -156,6 +169,7 @@ def go_on(pair: Pair) -> None:
 
 def main() -> None:
     """Follow, or answer and print."""
+    signal.signal(signal.SIGUSR1, cut_collectives)
     group = world()
     if group is not None and group.rank:
         plant(os.environ.get("FAULT", ""))
