@@ -27,6 +27,8 @@ from .chats.command import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
+from .launch.command import launch
+from .loading import prepare_libraries
 from .models.command import models
 from .option_sources import option_source
 from .serve.command import serve
@@ -154,6 +156,7 @@ app.command("generate", epilog=EPILOG)(generate)
 app.command("serve", epilog=EPILOG)(serve)
 app.command("bench", epilog=EPILOG)(bench)
 app.command("train")(train)
+app.command("launch")(launch)
 app.add_typer(models, name="models")
 app.add_typer(chats, name="chats")
 app.add_typer(cache, name="cache")
@@ -176,6 +179,7 @@ def follow_or_lead() -> None:
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
+    prepare_libraries(offline=False)
     from dflash_mlx.distributed.follower import follow
     from dflash_mlx.distributed.world import world
 

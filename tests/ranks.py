@@ -32,7 +32,7 @@ def ranks(
     hosts = folder / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in free_ports(count)]))
     base = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "DFLASH_LAUNCHED": "1"}
-    base |= {"DFLASH_BLAS": "off", **env}
+    base |= {"DFLASH_BLAS": "off", "TRANSFORMERS_VERBOSITY": "error", **env}
     found = [
         subprocess.Popen(
             [sys.executable, *command],
@@ -53,7 +53,7 @@ def ranks(
             process.wait()
 
 
-def results(processes: Sequence[subprocess.Popen[str]], timeout: float = 240) -> list[str]:
+def results(processes: Sequence[subprocess.Popen[str]], timeout: float = 900) -> list[str]:
     """What each rank printed, all of which have to end well and without a word on stderr."""
     found = []
     for rank, process in enumerate(processes):

@@ -2,13 +2,18 @@
 
     python tests/sharded_answers.py JOBS
 
-JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. `FAULT` in
-the environment names a fault to plant in the other ranks, or "goes on": answer until one is lost.
+JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. In the
+environment `ANSWERS` names the kinds of answers, and `FAULT` a fault to plant in the other ranks,
+or "goes on": answer until a rank is lost.
 """
 
 import json
 import os
+import signal
+import socket
 import sys
+from collections.abc import Sequence as Many
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +34,7 @@ from dflash_mlx.thread import mlx_thread
 PROMPTS = tuple(
     tuple((7 * i * i + 3 * i + 11 * n) % 90 for i in range(9 + 5 * n)) for n in range(3)
 )
-TOKENS = 24
+TOKENS = 16
 KINDS: dict[str, dict[str, Any]] = {
     "dflash": {"mode": "dflash", "block_size": 6},
     "ddtree": {"mode": "ddtree", "block_size": 6, "tree_budget": 9},
@@ -41,6 +46,10 @@ KINDS: dict[str, dict[str, Any]] = {
         "sampling": SamplingParams(temperature=0.8, seed=7),
     },
 }
+
+
+PACKED = ["dflash", "ddtree", "seeded"]
+ALL = (*KINDS, "packed")
 
 
 def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
@@ -65,22 +74,23 @@ def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
     return found
 
 
-def answers(pair: Pair) -> dict[str, list[list[int]]]:
-    """Answers of every kind, each alone, and of all kinds packed."""
+def answers(pair: Pair, kinds: list[str]) -> dict[str, list[list[int]]]:
+    """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
     engine = Engine(pair.target, pair.drafter, lookup=pair.lookup)
-    found = {kind: answer(engine, [kind], 1) for kind in KINDS}
-    found["packed"] = answer(engine, ["dflash", "ddtree", "seeded"], 3)
-    return found
+    return {
+        kind: answer(engine, PACKED if kind == "packed" else [kind], 3 if kind == "packed" else 1)
+        for kind in kinds
+    }
 
 
-def run(job: list[str | None], group: World | None) -> dict[str, Any]:
+def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> dict[str, Any]:
     """All answers of one pair; of a group also what went over its connections."""
     target, draft = job
     try:
         pair = dflash_mlx.load(target, draft, cache_ram=0, world=group)
     except DFlashError as error:
         return {"refused": f"{error.message} {error.hint}"}
-    found: dict[str, Any] = mlx_thread().call(answers, pair)
+    found: dict[str, Any] = mlx_thread().call(answers, pair, [*kinds])
     if isinstance(pair.target, LeaderTarget):
         orders, passes = pair.target.orders, COUNTS["passes"]
         found["packets"] = [orders.packets, passes, orders.packet_bytes]
@@ -133,12 +143,22 @@ def plant(fault: str) -> None:
         TargetCache.rewind = faulty  # type: ignore[method-assign]
 
 
+def cut_collectives(*_: Any) -> None:
+    """Cut this rank's connections of the ring, and leave the control connection as it is."""
+    hosts = json.loads(Path(os.environ["MLX_HOSTFILE"]).read_text())
+    ports = {int(address.rpartition(":")[2]) for (address,) in hosts}
+    for fd in range(3, 256):
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as one:
+            if {one.getsockname()[1], one.getpeername()[1]} & ports:
+                one.shutdown(socket.SHUT_RDWR)
+
+
 def go_on(pair: Pair) -> None:
     """Answer until a rank is lost; say when it begins, and what it was told at last."""
     session = dflash_mlx.Session(pair, mode="dflash")
     for number in range(100_000):
         try:
-            for _ in session.stream(f"What is {number} plus 5?", max_tokens=60):
+            for _ in session.stream([*PROMPTS[0], number % 90], max_tokens=60):
                 pass
         except DFlashError as error:
             print(f"{type(error).__name__}: {error.message}", flush=True)
@@ -149,6 +169,7 @@ def go_on(pair: Pair) -> None:
 
 def main() -> None:
     """Follow, or answer and print."""
+    signal.signal(signal.SIGUSR1, cut_collectives)
     group = world()
     if group is not None and group.rank:
         plant(os.environ.get("FAULT", ""))
@@ -156,9 +177,10 @@ def main() -> None:
     if group is not None:
         count_collectives()
     if os.environ.get("FAULT") == "goes on":
-        go_on(dflash_mlx.load(world=group))
+        go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
     jobs = json.loads(Path(sys.argv[1]).read_text())
-    print(json.dumps([run(job, group) for job in jobs]))
+    kinds = os.environ.get("ANSWERS", " ".join(ALL)).split()
+    print(json.dumps([run(job, group, kinds) for job in jobs]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""`dflash launch`: runs another command on several machines, which share its target.
+
+Rank 0 is this machine and has this terminal; the others follow it silently. Knows processes and
+host files, no models.
+"""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dflash_mlx.distributed.places import OWN_INPUT, RANK
+from dflash_mlx.errors import UsageError
+
+from ..options import option
+from .hosts import Hosts, local_hosts, read_hosts
+
+COMMANDS = ("chat", "generate", "serve")
+GOODBYE = 5.0  # seconds that the other ranks have to end by themselves
+
+
+def launch(
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="generate, chat or serve, after --.")
+    ],
+    *,
+    ranks: Annotated[
+        int | None,
+        option("--ranks", "-n", min=2, max=64, metavar="N", help="So many ranks on this machine."),
+    ] = None,
+    hostfile: Annotated[
+        Path | None,
+        option("--hostfile", metavar="FILE", help="The machines, as mlx.launch has them."),
+    ] = None,
+    port: Annotated[
+        int,
+        option("--first-port", min=1024, max=65000, metavar="N", help="The first of the ports."),
+    ] = 32323,
+) -> None:
+    """Run a command with its target sharded over several machines.
+
+    The host file is that of mlx.launch (mlx.distributed_config writes one); its first machine has
+    to be this one. All need this program and the model at the same paths.
+    """
+    if command[0] not in COMMANDS:
+        raise UsageError(
+            f"'{command[0]}' does not run on several machines.",
+            hint=f"they run {', '.join(COMMANDS)}: dflash launch -n 2 -- generate ...",
+        )
+    if (ranks is None) == (hostfile is None):
+        raise UsageError(
+            "machines are missing, or named twice.", hint="give either -n N or --hostfile FILE"
+        )
+    hosts = local_hosts(ranks or 0) if hostfile is None else read_hosts(hostfile)
+    with followers(hosts, port, command) as env:
+        process = subprocess.Popen([sys.executable, "-m", "dflash_mlx", *command], env=env)
+        with leaving_signals_to(process):
+            code = process.wait()
+    raise typer.Exit(128 - code if code < 0 else code)
+
+
+@contextmanager
+def leaving_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Rank 0 has this terminal too, and its Ctrl-C; it is told of SIGTERM and of a hangup."""
+    handlers = {
+        signal.SIGINT: signal.SIG_IGN,
+        signal.SIGTERM: lambda *_: process.terminate(),
+        signal.SIGHUP: lambda *_: process.terminate(),
+    }
+    before = {number: signal.signal(number, one) for number, one in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+@contextmanager
+def followers(hosts: Hosts, port: int, command: list[str]) -> Iterator[dict[str, str]]:
+    """Start all ranks but 0, and give its environment; at the end the others are gone."""
+    variables, content = hosts.variables(port)
+    with tempfile.TemporaryDirectory() as folder:
+        found: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank, host in enumerate(hosts.ssh[1:], 1):
+                if host is None:
+                    env = environment(folder, variables, content, rank)
+                    line = [sys.executable, "-m", "dflash_mlx", *command]
+                else:
+                    env = None
+                    line = ["ssh", "-o", "BatchMode=yes", host]
+                    line.append(remote_line(variables, content, rank, command))
+                found.append(
+                    subprocess.Popen(
+                        line, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+                    )
+                )
+            yield environment(folder, variables, content, 0)
+        finally:
+            end_all(found)
+
+
+def environment(
+    folder: str, variables: dict[str, str], content: tuple[str, Any], rank: int
+) -> dict[str, str]:
+    """The environment of a rank on this machine."""
+    name, value = content
+    file = Path(folder) / "hosts.json"
+    file.write_text(json.dumps(value))
+    return {**os.environ, **variables, OWN_INPUT: "1", RANK: str(rank), name: str(file)}
+
+
+def remote_line(
+    variables: dict[str, str], content: tuple[str, Any], rank: int, command: list[str]
+) -> str:
+    """What a shell of another machine runs for a rank, in the same folder by the same Python."""
+    name, value = content
+    settings = {**variables, OWN_INPUT: "1", RANK: str(rank)}
+    exports = " ".join(f"{key}={shlex.quote(text)}" for key, text in settings.items())
+    program = shlex.join([sys.executable, "-m", "dflash_mlx", *command])
+    return (
+        f"cd {shlex.quote(os.getcwd())} && hosts=$(mktemp) && "
+        f'printf %s {shlex.quote(json.dumps(value))} > "$hosts" && '
+        f'{name}="$hosts" {exports} {program}; code=$?; rm -f "$hosts"; exit $code'
+    )
+
+
+def end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Give the other ranks a little time, and then end them."""
+    for process in processes:
+        try:
+            process.wait(GOODBYE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

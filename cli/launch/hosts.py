@@ -1,0 +1,81 @@
+"""The machines of a group, from a host file of `mlx.launch`, and what MLX's backends want to know.
+
+Knows the file; starts nothing.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx.distributed.places import MESH, RING
+from dflash_mlx.errors import UsageError
+
+from ..config_file import file_error_reason
+
+DEVICES, AS_RING = "MLX_IBV_DEVICES", "MLX_JACCL_RING"
+LOOPBACK = "127.0.0.1"
+BACKENDS = ("ring", "jaccl", "jaccl-ring")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Ranks in order: names for ssh (None: this machine), addresses, RDMA devices to each other.
+
+    `env` are further variables.
+    """
+
+    ssh: tuple[str | None, ...]
+    ips: tuple[tuple[str, ...], ...]
+    rdma: tuple[Any, ...] = ()
+    backend: str = "ring"
+    env: tuple[str, ...] = ()
+
+    def variables(self, port: int) -> tuple[dict[str, str], tuple[str, Any]]:
+        """What every rank's environment has, and the variable of a file with its content."""
+        common = dict(one.split("=", 1) for one in self.env)
+        if self.backend == "ring":
+            ports = iter(range(port, port + sum(map(len, self.ips))))
+            return common, (RING, [[f"{ip}:{next(ports)}" for ip in ips] for ips in self.ips])
+        common[MESH] = f"{self.ips[0][0]}:{port}"
+        if self.backend == "jaccl-ring":
+            common[AS_RING] = "1"
+        return common, (DEVICES, [*self.rdma])
+
+
+def local_hosts(count: int) -> Hosts:
+    """So many ranks on this machine, to try things out."""
+    return Hosts((None,) * count, ((LOOPBACK,),) * count)
+
+
+def read_hosts(path: Path) -> Hosts:
+    """The machines of a file; its first is this one. UsageError where it cannot be used."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data = data if isinstance(data, dict) else {"hosts": data}
+        hosts = data["hosts"]
+        found = Hosts(
+            tuple(
+                None if n == 0 or h["ssh"] == LOOPBACK else h["ssh"] for n, h in enumerate(hosts)
+            ),
+            tuple(tuple(h.get("ips", ())) for h in hosts),
+            tuple(h.get("rdma", ()) for h in hosts),
+            data.get("backend") or "ring",
+            tuple(data.get("envs", ())),
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"the host file '{path}' cannot be read ({file_error_reason(error)}).",
+            hint="give one that mlx.distributed_config has written",
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UsageError(
+            f"'{path}' is no host file.", hint="give one that mlx.distributed_config has written"
+        ) from None
+    if len(found.ssh) < 2 or found.backend not in BACKENDS or not found.ips[0]:
+        raise UsageError(
+            f"'{path}' names no group: {len(found.ssh)} machines, backend {found.backend}, "
+            f"{len(found.ips[0]) if found.ips else 0} addresses of the first.",
+            hint="name two machines or more with their ips, and the backend ring or jaccl",
+        )
+    return found

@@ -1,0 +1,131 @@
+"""A forecast of pairs on one, two and four Macs, with and without DFlash: nobody measured it.
+
+The rank's share of a pass is counted by the ledger at its shapes; each sum over all ranks takes
+what others have measured between two Macs, on four taken to be the same. The packet of a round is
+by TCP, and the host waits for tokens before it. Example:
+
+    .venv/bin/python examples/several_macs.py --chip "M4 Max" > examples/several_macs.md
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.ledger.forecast import (
+    WIDTHS,
+    Chip,
+    chance_of,
+    chip_named,
+    committed,
+    forecast,
+    gpu_seconds,
+    host_seconds,
+)
+from dflash_mlx.ledger.passes import TAPS, TracedPair
+from dflash_mlx.ledger.published import PAIRS, Published
+from dflash_mlx.ledger.trace import Graph
+
+SUM, BYTES = 30e-6, 6.2e9  # seconds, and bytes a second, of a sum by RDMA over Thunderbolt 5
+PACKET = 300e-6  # seconds of a small message by TCP over Thunderbolt
+DEPTH = 1024
+SHARED = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+)
+HEAD = """# Two and four Macs: a forecast
+
+By `examples/several_macs.py`: {chip} each, {depth:,} tokens of context, {tokens:g} tokens a whole
+block of drafts, 4-bit targets, drafters of 8 bits on rank 0. **Nobody has measured this.** A sum
+over the ranks is taken as 30 µs and 6.2 GB/s, which others measured between two Macs by RDMA over
+Thunderbolt 5; by the backend ring it is about ten times 30 µs. What is known of chips is partly
+estimated (`dflash_mlx/ledger/chips.toml`). The last columns are the share of the time that sums
+take.
+
+| pair | Macs | plain tok/s | DFlash tok/s | gain | rows | sums of a plain step | of a round |
+|---|--:|--:|--:|--:|--:|--:|--:|"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens a second, rows of the best chain, and the share of time that sums take."""
+
+    plain: float
+    drafted: float
+    rows: int
+    plain_share: float
+    round_share: float
+
+
+def of_rank(pair: Published, ranks: int) -> Published:
+    """A pair at the shapes that one of so many ranks has, its drafter whole."""
+    target: dict[str, Any] = dict(pair.target)
+    for key in SHARED:
+        if count := target.get(key):
+            assert count % ranks == 0, (pair.name, key, ranks)
+            target[key] = count // ranks
+    return replace(pair, target=target)
+
+
+def sums(pair: Published, rows: int) -> float:
+    """Seconds of all sums over the ranks of a pass."""
+    layers, hidden = pair.target["num_hidden_layers"], pair.target["hidden_size"]
+    return 2 * layers * (SUM + 2 * rows * hidden / BYTES)
+
+
+def on_ranks(pair: Published, ranks: int, chip: Chip, tokens: float) -> Rates:
+    """A pair on so many machines."""
+    traced = TracedPair(of_rank(pair, ranks), Kernels(), 8)
+    block = traced.drafter.config.block_size
+    chance, draft = chance_of(tokens, block), traced.draft(DEPTH)
+    step = whole_pass(traced.step(DEPTH), chip) + sums(pair, 1)
+    drafting = host_seconds(draft, chip) + gpu_seconds(draft, chip) + chip.sync
+    found: dict[float, tuple[int, float]] = {}
+    for rows in (*(width for width in WIDTHS if width < block), block):
+        verify = traced.verify(DEPTH, rows, kept=range(min(rows, TAPS)))
+        seconds = drafting + whole_pass(verify, chip) + sums(pair, rows)
+        found[committed(chance, rows) / seconds] = rows, sums(pair, rows) / seconds
+    rows, share = found[max(found)]
+    return Rates(1 / step, max(found), rows, sums(pair, 1) / step, share)
+
+
+def whole_pass(graph: Graph, chip: Chip) -> float:
+    """Seconds from the packet to the tokens, without sums: nothing is built ahead."""
+    return PACKET + max(gpu_seconds(graph, chip), host_seconds(graph, chip)) + chip.sync
+
+
+def rows_of(pair: Published, chip: Chip, tokens: float) -> Iterator[str]:
+    """The table's rows of a pair."""
+    (one,) = forecast(TracedPair(pair, Kernels(), 8), chip, [DEPTH], tokens)
+    each = [(1, Rates(one.plain, one.drafted, one.rows, 0, 0))]
+    each += [(ranks, on_ranks(pair, ranks, chip, tokens)) for ranks in (2, 4)]
+    for ranks, rates in each:
+        yield (
+            f"| {pair.name} | {ranks} | {rates.plain:.0f} | {rates.drafted:.0f} "
+            f"| {rates.drafted / rates.plain:.2f} | {rates.rows} "
+            f"| {100 * rates.plain_share:.0f} % | {100 * rates.round_share:.0f} % |"
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chip", default="M4 Max")
+    parser.add_argument("--tokens", type=float, default=5.0)
+    options = parser.parse_args()
+    chip = chip_named(options.chip)
+    print(HEAD.format(chip=chip.name, depth=DEPTH, tokens=options.tokens))
+    for pair in PAIRS:
+        if pair.target["model_type"].startswith("qwen"):
+            for line in rows_of(pair, chip, options.tokens):
+                print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
