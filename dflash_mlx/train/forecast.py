@@ -65,8 +65,8 @@ def step_bytes(
     """
     item = 2 if settings.compute == "bfloat16" else ITEM
     whole = ITEM * parameters
-    # Weights and two moments, a checkpoint's copy; each worker's sum, its next part, and the cast.
-    kept = 4 * whole + workers * (2 * whole + (item < ITEM) * 2 * item * parameters)
+    # Weights and two moments, and an update's copies; each worker's sum, next part, and cast.
+    kept = 8 * whole + workers * (2 * whole + (item < ITEM) * 2 * item * parameters)
     taps = 2 * settings.batch * rows * width * 2  # of this step, and read ahead for the next
     heads, kv, dim = config.num_heads, config.num_kv_heads, config.head_dim
     block_rows = settings.chunk * config.block_size
