@@ -175,12 +175,17 @@ class MLXThread:
 
     def _break_off(self, job: Call) -> None:
         """End a call that nobody waits for; nothing happens if it has ended."""
-        with self._lock:
+        while not self._lock.acquire(timeout=0.2):
+            if self._given_up is not None:  # whoever has the lock keeps it for ever
+                return
+        try:
             if self._running is job:
                 self._interrupted = True
                 raise_in(self._thread, KeyboardInterrupt)
             else:
                 job.result.cancel()
+        finally:
+            self._lock.release()
 
     def _gather(self) -> bool:
         """Compute a round for those who ask; wait a little for those who shared the last one."""

@@ -3,15 +3,19 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mlx_lm.utils import _get_classes
-from ranks import ranks, results
+from ranks import free_ports, ranks, results
 from sharded_answers import ALL, run
 from tiny import (
     FAMILIES,
@@ -27,6 +31,7 @@ from tiny import (
 
 from dflash_mlx.distributed.orders import tree_of
 from dflash_mlx.distributed.sameness import check_same, facts_of
+from dflash_mlx.distributed.shards import shard
 from dflash_mlx.errors import DFlashError
 
 HEADS: dict[str, Any] = {
@@ -102,16 +107,27 @@ def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
 def test_every_family_that_can_be_sharded(tmp_path: Path, count: int) -> None:
     jobs = [save_family(tmp_path, family) for family in SHARDED]
     jobs += [BUNDLED] * (count == 2)  # it has six heads
-    for found, job in zip(sharded(tmp_path, count, jobs), jobs, strict=True):
-        check_equal(found, job)
+    kinds = ALL if count == 2 else FEW  # waiting ranks take all cores
+    for found, job in zip(sharded(tmp_path, count, jobs, kinds), jobs, strict=True):
+        check_equal(found, job, kinds)
+
+
+@pytest.mark.slow
+def test_launch_gives_rank_0_the_streams(tmp_path: Path) -> None:
+    """And one answer on them, with the exit code; what does not run on several machines is said."""
+    start = [sys.executable, "-m", "dflash_mlx", "launch", "-n", "2", "--first-port"]
+    start += [str(free_ports(1)[0]), "--"]
+    run_it = partial(subprocess.run, capture_output=True, text=True, check=False)
+    done = run_it([*start, "generate", "--mode", "dflash", "-"], input="What is 3 plus 4?")
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0), done.stderr
+    assert "3 plus 4 is 7" in done.stdout
+    refused = run_it([*start, "bench"], stdin=subprocess.DEVNULL)
+    assert refused.returncode == 2
+    assert "'bench' does not run on several machines" in refused.stderr
 
 
 def test_three_heads_are_not_shared_by_two(tmp_path: Path) -> None:
     """mlx-lm's shard() would leave a head out without a word."""
-    from types import SimpleNamespace
-
-    from dflash_mlx.distributed.shards import shard
-
     target = make_target("llama")
     group: Any = SimpleNamespace(size=lambda: 2, rank=lambda: 0)
     with pytest.raises(DFlashError, match="1 key and value heads cannot be shared by 2 ranks"):
