@@ -9,15 +9,17 @@ import os
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Callable
 from functools import cache, partial
-from threading import Lock, Timer
+from threading import Lock, Thread, Timer
 
 import mlx.core as mx
 
 from dflash_mlx.errors import DFlashError, RankLost, first_line
 from dflash_mlx.thread import mlx_thread
 
+from .cables import is_cut, ring_sockets
 from .peer import BEAT, SILENT, Peer
 from .places import leader_host
 
@@ -36,6 +38,7 @@ class World:
         self.group, self.rank, self.size = group, group.rank(), group.size()
         self.peers: list[Peer] = []
         self.lost: RankLost | None = None
+        self.ended = False
         self.when_lost: Callable[[], None] = lambda: None
         self._lock = Lock()
 
@@ -60,8 +63,21 @@ class World:
             self.lose(f"a connection between the ranks was lost ({first_line(error)}).")
         return self.lost or error
 
+    def watch(self) -> None:
+        """Until this rank ends, look whether a connection of the ring was cut."""
+        cables = ring_sockets()
+        while cables and not any(map(is_cut, cables)):
+            time.sleep(BEAT)
+        time.sleep(BEAT)  # at a peaceful end the others may have gone a little earlier
+        if cables and not (self.lost or self.ended or any(peer.ended for peer in self.peers)):
+            sentence = f"a connection of rank {self.rank} to another was cut."
+            if self.rank:
+                self.peers[0].send(["lost", sentence])
+            self.lose(sentence)
+
     def end(self) -> None:
         """Rank 0 ends in peace, and the others with it."""
+        self.ended = True
         if self.lost is None:
             for peer in self.peers:
                 peer.end()
@@ -90,6 +106,7 @@ def world() -> World | None:
         found = mlx_thread().call(join, host)
     finally:
         late.cancel()
+    Thread(target=found.watch, name="dflash-watch", daemon=True).start()
     if found.rank == 0:
         mlx_thread().explain = found.explain
         atexit.register(found.end)
