@@ -214,6 +214,8 @@ class MLXThread:
             for ask in group.values():
                 settle(ask.result, error)
             return True
+        finally:
+            self._stepping = []  # which would keep their caches
         for ask, block in zip(group.values(), blocks, strict=True):
             settle(ask.result, None if isinstance(block, Block) else block, block)
         self._last = WeakSet(s for s in group if not s.now.finish_reason)

@@ -21,6 +21,7 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Block, Pair
+from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.request import Mode, Request
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.thread import mlx_thread
@@ -72,7 +73,7 @@ def measure(
     pair: Pair, requests: dict[Mode, list[Request]], repeats: int
 ) -> dict[str, dict[int, list[float]]]:
     """Rates by way and count, a list of repeats each."""
-    model = stock_model()
+    model = stock_model(bundled("target"))
     ways: dict[str, Callable[[int], Answers]] = {
         "BatchGenerator": lambda count: by_batch_generator(model, requests["baseline"], count)
     }
