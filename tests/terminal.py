@@ -168,15 +168,20 @@ class Terminal:
 
     # The program ----------------------------------------------------------------------------------
 
-    def leaves(self, code: int, timeout: float = PATIENCE) -> None:
-        """The program ends with an exit code, and the terminal is as it was."""
+    def ends(self, timeout: float = PATIENCE) -> int:
+        """The exit code of the program, whose output is read until then: else it could not end."""
         end = time.monotonic() + timeout
         while self.process.poll() is None:
             if time.monotonic() > end:
                 raise AssertionError(f"it is still there, on\n{self.screen_text()}")
-            self.pump(0.05)
+            if not self.pump(0.05):
+                time.sleep(0.01)
         self.settle(0)
-        assert self.process.returncode == code, self.screen_text()
+        return self.process.returncode
+
+    def leaves(self, code: int, timeout: float = PATIENCE) -> None:
+        """The program ends with an exit code, and the terminal is as it was."""
+        assert self.ends(timeout) == code, self.screen_text()
         if self._open:
             assert self.echoes(), "what is typed is not shown any more"
             assert not self.screen.cursor_hidden
