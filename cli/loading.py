@@ -91,11 +91,12 @@ def check_memory(
 ) -> None:
     """Refuse a pair that does not fit the memory, or warn about it; with --force only warn."""
     from dflash_mlx.cpu.modules import on_cpu
+    from dflash_mlx.distributed.world import world
     from dflash_mlx.hub.memory import check_fits, estimate_memory, working_set
 
-    needed = estimate_memory(
-        target, draft, draft_bits=model_options.draft_bits, item_bytes=4 if on_cpu() else 2
-    )
+    group, bits, item = world(), model_options.draft_bits, 4 if on_cpu() else 2
+    ranks = 1 if group is None else group.size
+    needed = estimate_memory(target, draft, draft_bits=bits, item_bytes=item, ranks=ranks)
     if warning := check_fits(needed, working_set(), label, force=model_options.force):
         out.warn(warning)
 

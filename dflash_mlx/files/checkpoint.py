@@ -26,7 +26,18 @@ def check_weights(folder: Path, pattern: str) -> list[Path]:
 
 
 def header(file: Path) -> dict[str, list[int]]:
-    """Tensor names and shapes of a safetensors file.
+    """Tensor names and shapes of a safetensors file; raises as `tensors`."""
+    return {name: found["shape"] for name, found in tensors(file).items()}
+
+
+def byte_counts(file: Path) -> dict[str, int]:
+    """Tensor names and sizes in bytes of a safetensors file; raises as `tensors`."""
+    offsets = {name: found["data_offsets"] for name, found in tensors(file).items()}
+    return {name: end - start for name, (start, end) in offsets.items()}
+
+
+def tensors(file: Path) -> dict[str, dict[str, Any]]:
+    """What the header of a safetensors file says of each tensor: "shape", "data_offsets", "dtype".
 
     Raises DFlashError if the file is shorter than its header says.
     """
@@ -37,15 +48,15 @@ def header(file: Path) -> dict[str, list[int]]:
         if size < 8 or length > size - 8:
             raise damaged
         try:
-            tensors = json.loads(stream.read(length))
-            tensors.pop("__metadata__", None)
-            end = max((t["data_offsets"][1] for t in tensors.values()), default=0)
-            shapes = {name: t["shape"] for name, t in tensors.items()}
+            found = json.loads(stream.read(length))
+            found.pop("__metadata__", None)
+            end = max((one["data_offsets"][1] for one in found.values()), default=0)
+            complete = all("shape" in one for one in found.values())
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             raise damaged from None
-    if size < 8 + length + end:
+    if size < 8 + length + end or not complete:
         raise damaged
-    return shapes
+    return found
 
 
 def json_object(path: Path) -> dict[str, Any]:

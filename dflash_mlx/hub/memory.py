@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import load_config
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE
+from dflash_mlx.files.checkpoint import TORCH_FILE, byte_counts
 
 from . import registry
 from .registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
@@ -55,13 +55,15 @@ def estimate_memory(
     *,
     draft_bits: int | None = None,
     item_bytes: int = 2,
+    ranks: int = 1,
 ) -> MemoryEstimate:
     """The memory of a pair with a context of `context_tokens` tokens.
 
     `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
     that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
     of a quantised target. `item_bytes` is the size of a number that is not quantised: 2, or 4 where
-    MLX computes on the CPU. Raises DFlashError if a config.json cannot be read.
+    MLX computes on the CPU. With several `ranks` it is that of rank 0: a part of a target's folder,
+    and the drafter. Raises DFlashError if a config.json cannot be read.
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
@@ -75,6 +77,10 @@ def estimate_memory(
         quantised = "quantization" in config
         caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
         caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
+        if ranks > 1:
+            whole = whole_bytes(target)
+            weights = whole + (weights - whole) / ranks
+            caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
         if draft is not None:
             draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
             caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
@@ -87,6 +93,13 @@ def estimate_memory(
 def weight_bytes(folder: Path, pattern: str) -> int:
     """The bytes of a folder's files that match `pattern`."""
     return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
+def whole_bytes(target: Path) -> int:
+    """The bytes of what every rank has all of: the embedding and the head."""
+    sizes = [byte_counts(file) for file in target.glob("model*.safetensors")]
+    names = ("embed_tokens.", "lm_head.")
+    return sum(n for each in sizes for name, n in each.items() if any(s in name for s in names))
 
 
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
