@@ -55,6 +55,7 @@ class Terminal:
 
         def own_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
             for number in ignores:
                 signal.signal(number, signal.SIG_IGN)
 
