@@ -123,7 +123,7 @@ def test_missing_things(folders: Any, tmp_path: Path) -> None:
     refused("no folder", tmp_path / "nowhere", draft)
     refused("no folder", target, tmp_path / "nowhere")
     refused("no folder", "./nowhere", draft)
-    refused("no folder", "word", draft)
+    refused("no model or folder", "word", draft)
     (tmp_path / "model.gguf").touch()
     refused("a GGUF file", tmp_path / "model.gguf", draft)
     (tmp_path / "empty").mkdir()

@@ -129,7 +129,7 @@ def test_what_the_commands_are() -> None:
     assert len(COMMANDS) > 30
     names = {line.split("dflash ")[1].split()[0] for line in COMMANDS}
     app = import_module("dflash_mlx.cli.app").app
-    assert names | {"cache"} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert names | {"cache", "launch"} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     others = [line for line in LINES if line not in COMMANDS]
     assert {line.split()[0] for line in others} == {"make", "uv"}
     for line in others:

@@ -61,7 +61,9 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         async def write(body: bytes, more: bool = True) -> None:
             message = {"type": "http.response.body", "body": body, "more_body": more}
-            await asyncio.wait_for(send(message), self._write_seconds)
+            # Not wait_for: before Python 3.12 it forgets a cancel that comes as the send ends.
+            async with asyncio.timeout(self._write_seconds):
+                await send(message)
 
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         async with aclosing(self._source) as source:
