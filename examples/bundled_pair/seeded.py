@@ -2,26 +2,30 @@
 
     .venv/bin/python examples/bundled_pair/seeded.py --prompts 200
     .venv/bin/python examples/bundled_pair/seeded.py --draft lookup
-    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --draft lookup
+    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 \
+        --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
-`mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The last
-line says how many answers of each mode were equal.
+`mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The
+last line of each drafter and mode says how many answers were equal.
 """
 
 import argparse
-from collections import Counter
+import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from text import held_out
 
 import dflash_mlx
-from dflash_mlx import SamplingParams
+from dflash_mlx import Pair, Result, SamplingParams
 from dflash_mlx.hub.resolve import bundled
-from dflash_mlx.request import MODES
+from dflash_mlx.pair import with_drafter
+from dflash_mlx.request import MODES, Mode
 from dflash_mlx.thread import mlx_thread
 
+Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 1.5},
@@ -72,33 +76,70 @@ def stock_answer(
     return found
 
 
+def read_prompts(options: argparse.Namespace) -> list[str]:
+    """So many prompts: of a file, or those held out from the bundled pair's training."""
+    if options.file is None:
+        return [sample.prompt for sample in held_out(options.prompts)]
+    lines = options.file.read_text().splitlines()[: options.prompts]
+    return [json.loads(line) for line in lines]
+
+
+def compare(pair: Pair, mode: Mode, cases: list[Case], max_tokens: int, together: int) -> None:
+    """Ask in a mode, so many requests at once, and print how many answers were stock's."""
+
+    def ask(case: Case) -> Result:
+        prompt, params, _ = case
+        return dflash_mlx.generate(pair, prompt, mode=mode, sampling=params, max_tokens=max_tokens)
+
+    equal = verifies = accepted = 0
+    with ThreadPoolExecutor(together) as pool:
+        answers = pool.map(ask, cases)
+        for number, (result, (_, _, wanted)) in enumerate(zip(answers, cases, strict=True), 1):
+            equal += result.tokens == wanted
+            verifies += result.stats.verifies
+            accepted += result.stats.accepted
+            if number % 100 == 0 or number == len(cases):
+                length = 1 + accepted / max(1, verifies)
+                print(
+                    f"{pair.draft_name}, {mode}: {equal} of {number} equal stock's, "
+                    f"{length:.2f} tokens a verify",
+                    flush=True,
+                )
+
+
 def main() -> None:
     """Compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", help="a folder; left out, the bundled one")
-    parser.add_argument("--draft", help="as dflash's; left out, the target's own")
+    parser.add_argument(
+        "--draft", default="", help="as dflash's, or several with commas; an empty one is the known"
+    )
+    parser.add_argument("--file", type=Path, help="prompts: a JSON string a line")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--together", type=int, default=1, help="requests at once")
     options = parser.parse_args()
-    pair = dflash_mlx.load(options.target, options.draft, cache_ram=0)
+    drafts = [draft or None for draft in options.draft.split(",")]
+    pair = dflash_mlx.load(options.target, drafts[0], cache_ram=0)
     model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
-    equal, total = Counter[str](), 0
-    for number, sample in enumerate(held_out(options.prompts)):
-        prompt = pair.target.chat_tokens([{"role": "user", "content": sample.prompt}])
+    cases = list[Case]()
+    for number, text in enumerate(read_prompts(options)):
+        prompt = pair.target.chat_tokens([{"role": "user", "content": text}])
         for settings in SAMPLINGS:
             params = SamplingParams(**settings, seed=1000 + number)
-            wanted = mlx_thread().call(
-                stock_answer, model, prompt, params, pair.target.eos_ids, options.max_tokens
-            )
-            total += 1
-            for mode in MODES:
-                result = dflash_mlx.generate(
-                    pair, prompt, mode=mode, sampling=params, max_tokens=options.max_tokens
-                )
-                equal[mode] += result.tokens == wanted
+            stops, count = pair.target.eos_ids, options.max_tokens
+            wanted = mlx_thread().call(stock_answer, model, prompt, params, stops, count)
+            cases.append((prompt, params, wanted))
         if number % 10 == 9:
-            print(number + 1, dict(equal), "of", total, flush=True)
-    print("equal to stock:", ", ".join(f"{mode} {equal[mode]} of {total}" for mode in MODES))
+            print(f"stock: {len(cases)} answers", flush=True)
+    for draft in drafts:
+        if draft is not drafts[0]:
+            pair = with_drafter(pair, draft)
+        for mode in options.modes.split(","):
+            compare(pair, mode, cases, options.max_tokens, options.together)
 
 
 if __name__ == "__main__":
