@@ -38,6 +38,7 @@ def pair_report(pair: "Pair") -> dict[str, Any]:
     return {
         "model": pair.target_name,
         "draft": pair.draft_name,
+        "lookup": pair.lookup,
         "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
         "exact": pair.target.kernels.exact,
         "kernels": kernels_json(pair.target.kernels),

@@ -43,6 +43,7 @@ def load_downloaded(
             model_options.draft,
             draft_bits=model_options.draft_bits,
             no_draft=model_options.no_draft,
+            lookup=model_options.lookup,
             trust_remote_code=model_options.trust_remote_code,
             exact=model_options.exact,
             cache_ram=cache_options.cache_ram,
@@ -131,6 +132,8 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
             model_options.draft,
             draft_bits=model_options.draft_bits,
             no_draft=model_options.no_draft,
+            lookup=model_options.lookup,
+            trust_remote_code=model_options.trust_remote_code,
             on_download=download_progress(spinner, label),
             on_kernels=kernel_progress(spinner),
         )

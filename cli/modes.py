@@ -73,6 +73,13 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
         model_options = replace(model_options, draft=None)
     if model_options.no_draft or baseline:
         model_options = replace(model_options, mode="baseline", no_draft=True)
+    if model_options.lookup and model_options.mode != "auto":
+        if precedence("lookup") >= precedence("mode"):
+            raise UsageError(
+                f"--lookup says nothing to the mode {model_options.mode}.",
+                hint="leave out --mode, or take copies alone: --draft lookup",
+            )
+        model_options = replace(model_options, lookup=False)
     if model_options.tree_budget is not None and model_options.mode != "ddtree":
         if precedence("tree_budget") >= max(precedence("mode"), PRECEDENCE.index("ENVIRONMENT")):
             raise UsageError(

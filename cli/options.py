@@ -59,6 +59,12 @@ class ModelOptions:
     no_draft: Annotated[bool, option("--no-draft", help="Decode plainly, without a drafter.")] = (
         False
     )
+    lookup: Annotated[
+        bool,
+        option(
+            "--lookup", help="Beside a drafter copies of the text too, where auto prefers them."
+        ),
+    ] = False
     draft_bits: Annotated[
         int | None,
         option(

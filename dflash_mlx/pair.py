@@ -48,6 +48,13 @@ class Pair:
     engine: Engine = field(init=False, repr=False, compare=False)
 
     @property
+    def draft_label(self) -> str | None:
+        """The drafter's name for people, with what drafts beside it; None without drafts."""
+        if self.drafter is None or not self.lookup:
+            return self.draft_name
+        return f"{self.draft_name} + {resolve.LOOKUP}"
+
+    @property
     def drafts(self) -> bool:
         """Whether anything can be drafted."""
         return self.drafter is not None or self.lookup
@@ -71,6 +78,7 @@ def load(
     *,
     draft_bits: int | None = None,
     no_draft: bool = False,
+    lookup: bool = False,
     trust_remote_code: bool = False,
     exact: bool = False,
     cache_ram: int | None = None,
@@ -83,7 +91,8 @@ def load(
 
     `draft` is a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary.
     Without it it is the target's known drafter; drafts are copied from earlier text where none is
-    known, or with `draft` "lookup". `no_draft` loads the target alone, for plain decoding.
+    known, or with `draft` "lookup"; with `lookup` beside a drafter too, where the mode auto expects
+    more of the copies. `no_draft` loads the target alone, for plain decoding.
     `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
     a quantised target and 0 for others. `trust_remote_code` lets the Python files
     run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
@@ -104,6 +113,7 @@ def load(
         )
     if target is not None and not resolve.is_hub_id(target):
         target_config(resolve.fetch(target))  # a wrong folder is said before a missing drafter
+    check_lookup(lookup=lookup, no_draft=no_draft)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
     target_path = resolve.fetch(names.target, on_download)
     config = target_config(target_path)
@@ -123,7 +133,7 @@ def load(
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
             drafter = load_source(draft_path, loaded, bits, trust_remote_code=trust_remote_code)
         labels = names.target_label, names.draft_label
-        pair = Pair(loaded, drafter, *labels, lookup=names.lookup)
+        pair = Pair(loaded, drafter, *labels, lookup=lookup or names.lookup)
         prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
         prefixes.limit = default_limit() if cache_ram is None else cache_ram
@@ -146,6 +156,12 @@ def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
                 f"a target on several machines has no {what}.",
                 hint="leave it out, or run on one machine",
             )
+
+
+def check_lookup(*, lookup: bool, no_draft: bool) -> None:
+    """UsageError for copies where nothing is to be drafted."""
+    if lookup and no_draft:
+        raise UsageError("lookup and no drafter were asked for.", hint="leave one of them out")
 
 
 def elsewhere(name: str | Path) -> str:
@@ -184,6 +200,8 @@ def with_drafter(
     *,
     draft_bits: int | None = None,
     no_draft: bool = False,
+    lookup: bool = False,
+    trust_remote_code: bool = False,
     on_download: Progress | None = None,
     on_kernels: Progress = silent,
 ) -> Pair:
@@ -193,6 +211,7 @@ def with_drafter(
     it raises, they go on as before.
     """
     check_bits(draft_bits)
+    check_lookup(lookup=lookup, no_draft=no_draft)
     names = names_with(pair, draft, no_draft=no_draft)
     path = None if names.draft is None else resolve.fetch(names.draft, on_download)
     check_bits_of(names, draft_bits)
@@ -206,8 +225,8 @@ def with_drafter(
                 pair.target.tap(())
             else:
                 bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
-                drafter = load_source(path, pair.target, bits)
-            other = Pair(pair.target, drafter, *labels, lookup=names.lookup)
+                drafter = load_source(path, pair.target, bits, trust_remote_code=trust_remote_code)
+            other = Pair(pair.target, drafter, *labels, lookup=lookup or names.lookup)
             prepare_kernels(other, on_kernels)
         except BaseException:
             pair.target.tap(pair.drafter.taps if pair.drafter else ())

@@ -49,6 +49,7 @@ def test_baseline_is_without_a_drafter(target):
         (["--mode", "dflash", "--no-draft"], "--no-draft decodes plainly, and --mode dflash"),
         (["--tree-budget", "8"], "--tree-budget says nothing to the mode dflash"),
         (["--no-draft", "--tree-budget", "8"], "--tree-budget says nothing to the mode baseline"),
+        (["--lookup"], "--lookup says nothing to the mode dflash"),
         (["--mode", "baseline"], "--mode baseline needs no drafter, and --draft names one"),
         (["--mode", "ddtree", "--accept", "block"], "'block' judges chains"),
         (["--mode", "tree"], "'tree' is not one of"),

@@ -8,6 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.resolve import pair_names
 from dflash_mlx.lookup.lookup import LEAST, Continuations, CopiedBlock, Lookup
 from dflash_mlx.lookup.suffix_automaton import SuffixAutomaton
@@ -181,4 +182,9 @@ def test_a_loaded_target_changes_to_copies_and_back(bundled: Pair) -> None:
     assert copies.drafts
     assert copies.drafter is None
     assert answer(copies, ROSES, "auto", SamplingParams())[0] == wanted
-    assert answer(with_drafter(copies), ROSES, "dflash", SamplingParams())[0] == wanted
+    both = with_drafter(copies, lookup=True)
+    assert (both.drafter is not None, both.draft_label) == (True, "bundled + lookup")
+    assert answer(both, ROSES, "auto", SamplingParams())[0] == wanted
+    with pytest.raises(UsageError, match="lookup and no drafter were asked for"):
+        with_drafter(both, no_draft=True, lookup=True)
+    assert answer(with_drafter(both), ROSES, "dflash", SamplingParams())[0] == wanted

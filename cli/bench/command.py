@@ -19,6 +19,7 @@ from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair, prepare_libraries
 from ..model_names import with_known_target
 from ..modes import resolve_draft
+from ..option_sources import option_source
 from ..options import DisplayOptions, ModelOptions, PromptOptions, option, option_groups
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
@@ -153,6 +154,9 @@ def bench(
     names = ["baseline"] if model_options.no_draft else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
+    asked = option_source(ctx, "lookup") == "COMMANDLINE"
+    if asked and "auto" not in (modes or "").split(","):
+        raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
     if not modes and model_options.accept != "match" and "ddtree" in names:
         names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")

@@ -58,6 +58,7 @@ def options_of_target(
     given = {
         "--draft": option_source(ctx, "draft") == "COMMANDLINE",
         "--no-draft": option_source(ctx, "no_draft") == "COMMANDLINE",
+        "--lookup": option_source(ctx, "lookup") == "COMMANDLINE",
         "--modes": modes is not None,
         "--forecast": forecast is not None,
     }
@@ -66,7 +67,7 @@ def options_of_target(
             f"--drafts and {flag} exclude each other.",
             hint="leave one of them out; --drafts dflash:ID,model:ID names models",
         )
-    return replace(model_options, draft=None, no_draft=True)
+    return replace(model_options, draft=None, no_draft=True, lookup=False)
 
 
 def load_source(pair: "Pair", source: "Source", model_options: ModelOptions, out: Output) -> "Pair":

@@ -46,7 +46,7 @@ def drafter_arguments(state: ChatState) -> list[str]:
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
     pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
-    drafter = f"drafter {pair.draft_name}{in_bits(pair)} · {drafting}" if drafting else "draft off"
+    drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}" if drafting else "draft off"
     return f"{pair.target_name} · {drafter}"
 
 

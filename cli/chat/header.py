@@ -40,7 +40,7 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
         target = (
             Path(pair.target_name).name if os.path.isdir(pair.target_name) else pair.target_name
         )
-    name = "" if pair.draft_name == "bundled" else f" {pair.draft_name}"
+    name = "" if pair.draft_label == "bundled" else f" {pair.draft_label}"
     drafter = ""
     if not drafting:
         drafter = " · draft off"

@@ -214,7 +214,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     """Print where the server is, what answers, and how much fits."""
     pair, runner = server.pair, server.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    draft = pair.draft_name or "no drafter"
+    draft = pair.draft_label or "no drafter"
     each = runner.need(runner.context)
     fits = min(server.settings.max_sequences, runner.admission.room // each)
     out.info(f"dflash serve · {pair.target_name} · {draft} · {server.settings.mode}", "bold")
