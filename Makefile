@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
 
-.PHONY: help setup demo test lint format mac-report clean
+.PHONY: help setup demo test real lint format mac-report clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,6 +21,9 @@ demo: .venv/.ready ## answer one question with and without DFlash, bundled model
 
 test: .venv/.ready ## run the tests, a file on each core
 	@$(PYTHON) -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+
+real: .venv/.ready ## test with a pretrained model of 135M parameters, fetched once
+	@$(PYTHON) -m pytest -m real tests/test_real.py
 
 lint: .venv/.ready ## ruff and pyright
 	.venv/bin/ruff check .

@@ -12,6 +12,7 @@ last line of each drafter and mode says how many answers were equal.
 
 import argparse
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,29 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     return [json.loads(line) for line in lines]
 
 
+def stock_cases(pair: Pair, options: argparse.Namespace) -> list[Case]:
+    """All prompts in all samplings, with stock's answers; those in the file of --stock are read."""
+    model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
+    file: Path = options.stock or Path(os.devnull)
+    known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    cases = list[Case]()
+    for number, text in enumerate(read_prompts(options)):
+        prompt = pair.target.chat_tokens([{"role": "user", "content": text}])
+        for settings in SAMPLINGS:
+            params = SamplingParams(**settings, seed=1000 + number)
+            stops, count = pair.target.eos_ids, options.max_tokens
+            if len(cases) < len(known):
+                wanted = known[len(cases)]
+            else:
+                wanted = mlx_thread().call(stock_answer, model, prompt, params, stops, count)
+                with file.open("a") as lines:
+                    lines.write(f"{json.dumps(wanted)}\n")
+            cases.append((prompt, params, wanted))
+        if number % 10 == 9:
+            print(f"stock: {len(cases)} answers", flush=True)
+    return cases
+
+
 def compare(pair: Pair, mode: Mode, cases: list[Case], max_tokens: int, together: int) -> None:
     """Ask in a mode, so many requests at once, and print how many answers were stock's."""
 
@@ -119,22 +143,13 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="prompts: a JSON string a line")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--stock", type=Path, help="keeps stock's answers to these very prompts")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--together", type=int, default=1, help="requests at once")
     options = parser.parse_args()
     drafts = [draft or None for draft in options.draft.split(",")]
     pair = dflash_mlx.load(options.target, drafts[0], cache_ram=0)
-    model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
-    cases = list[Case]()
-    for number, text in enumerate(read_prompts(options)):
-        prompt = pair.target.chat_tokens([{"role": "user", "content": text}])
-        for settings in SAMPLINGS:
-            params = SamplingParams(**settings, seed=1000 + number)
-            stops, count = pair.target.eos_ids, options.max_tokens
-            wanted = mlx_thread().call(stock_answer, model, prompt, params, stops, count)
-            cases.append((prompt, params, wanted))
-        if number % 10 == 9:
-            print(f"stock: {len(cases)} answers", flush=True)
+    cases = stock_cases(pair, options)
     for draft in drafts:
         if draft is not drafts[0]:
             pair = with_drafter(pair, draft)

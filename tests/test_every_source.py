@@ -1,0 +1,75 @@
+"""Every source of drafts where people meet it: several clients of a server, turns taken back."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+import tiny
+from serving import plant, serving
+
+from dflash_mlx import api
+from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.pair import Pair, load
+from dflash_mlx.session import Session
+from dflash_mlx.types import SamplingParams
+
+EAGLE = tiny.GOLDEN / "eagle3"
+SOURCES: dict[str, tuple[Any, Any]] = {  # target and drafter, as `load` has them
+    "dflash": (None, None),
+    "lookup": (None, "lookup"),
+    "model": (None, bundled("target")),
+    "eagle3": (EAGLE / "target", EAGLE / "draft"),
+}
+TEXTS = ([5, 9, 3, 5, 9, 3, 5], [11, 4, 11, 4, 8, 11, 4], [7, 20, 31, 2, 7, 20])
+SAMPLINGS: tuple[dict[str, Any], ...] = ({"temperature": 0.0}, {"temperature": 0.9, "seed": 3})
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def pair(request: pytest.FixtureRequest) -> Pair:
+    """A pair that drafts in this way."""
+    return load(*SOURCES[request.param], cache_ram=1 << 28)
+
+
+def check_served(pair: Pair, mode: Any) -> None:
+    """Six requests at once get what each gets alone by plain decoding."""
+    cases = [(text, sampling) for text in TEXTS for sampling in SAMPLINGS]
+
+    def ask(case: tuple[list[int], dict[str, Any]]) -> str:
+        text, sampling = case
+        found = client.completions.create(model="m", prompt=text, max_tokens=30, **sampling)
+        return found.choices[0].text
+
+    with serving(pair, mode=mode) as served, ThreadPoolExecutor(len(cases)) as pool:
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+        said = list(pool.map(ask, cases))
+    for (text, sampling), found in zip(cases, said, strict=True):
+        params = SamplingParams(**sampling)
+        plain = api.generate(pair, text, mode="baseline", sampling=params, max_tokens=30)
+        assert found == plain.text
+
+
+@pytest.mark.parametrize("mode", ["dflash", "ddtree"])
+def test_clients_of_a_server(pair: Pair, mode: str) -> None:
+    """Greedy and seeded, in chains and in trees."""
+    check_served(pair, mode)
+
+
+def test_a_server_that_draws_with_another_seed(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted, and noticed."""
+    plant("seed", monkeypatch)
+    with pytest.raises(AssertionError):
+        check_served(pair, "dflash")
+
+
+def test_turns_are_taken_back(pair: Pair) -> None:
+    """Going on from an earlier place, with drafts, says what a fresh sequence says without."""
+    session = Session(pair, mode="dflash", shares=False)
+    for prompt in ([*TEXTS[0], *TEXTS[1]], [*TEXTS[0], *TEXTS[2]], TEXTS[0], [*TEXTS[0], 4, 4]):
+        fresh = Session(pair, mode="baseline", shares=False)
+        both = [
+            [token for block in one.stream(prompt, max_tokens=25) for token in block.tokens]
+            for one in (session, fresh)
+        ]
+        assert both[0] == both[1]
+    assert session.stats.drafted
