@@ -4,10 +4,10 @@
     python tests/golden/small_model/make.py
 
 The target is that of `qwen3_full`. A small Llama of its vocabulary is trained on its greedy text,
-for so few steps that it is right about half the time. transformers answers beginnings of these
-texts with it as the assistant, greedily and with a constant number of drafts. It drafts before the target
-has said a token; the token that a prefill gives is therefore part of its prompt. (transformers 5.15
-takes back too few of the assistant's rows and fails.)
+for so few steps that it is right about half the time. With it as the assistant transformers answers
+beginnings of these texts, greedily and with a constant number of drafts. It drafts before the
+target has said a token; the token that a prefill gives is therefore part of its prompt.
+(transformers 5.15 takes back too few of the assistant's rows and fails.)
 """
 
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
