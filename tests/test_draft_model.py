@@ -1,5 +1,6 @@
 """A small language model as drafter: classic speculative decoding, exact in every mode."""
 
+import json
 import random
 from dataclasses import replace
 from importlib import import_module
@@ -18,11 +19,59 @@ from dflash_mlx.engine import Engine
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.types import SamplingParams
 
+GOLDEN = tiny.GOLDEN / "small_model"
 PROMPTS = ("What is 7 plus 5?", "I want to fix a flat tyre. What should I do?")
+
+
+@pytest.fixture(scope="module")
+def golden() -> tuple[Pair, dict[str, Any]]:
+    """A small model, and what transformers' assisted generation makes of it."""
+    pair = load(tiny.GOLDEN / "qwen3_full" / "target", GOLDEN / "draft", cache_ram=0)
+    return pair, json.loads((GOLDEN / "expected.json").read_text())
+
+
+def test_answers_of_transformers(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens, the drafts of every verify, and how many it accepts are those of transformers."""
+    pair, expected = golden
+    seen: list[list[int]] = []
+    outcome = Sequence.rows
+
+    def rows(self: Sequence, anchor: mx.array, drafts: mx.array, *others: Any) -> Any:
+        seen.append(np.array(drafts).tolist())
+        return outcome(self, anchor, drafts, *others)
+
+    monkeypatch.setattr(Sequence, "rows", rows)
+    size, new = expected["drafts"] + 1, expected["new"]
+    for prompt, said in zip(expected["prompts"], expected["answers"], strict=True):
+        seen.clear()
+        sequence = Sequence(pair.target, pair.drafter)
+        answer = tiny.start(sequence, prompt, SamplingParams(), block_size=size, max_tokens=new)
+        blocks = list(answer)
+        assert tiny.joined(blocks) == said["tokens"]
+        drafts = [each for each in said["drafts"] if len(each) == size - 1]  # fewer at the end
+        assert len(drafts) > 10
+        assert seen[: len(drafts)] == drafts
+        accepted = [block.accepted for block in blocks[1:]]  # the first is the prefill's
+        assert accepted[: len(drafts)] == said["accepted"][: len(drafts)]
+
+
+def test_a_row_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: one rejected draft stays in the model's cache. Answers stay right, drafts do not."""
+    honest = ModelCache._drop_drafts
+
+    def drop(self: ModelCache, kept: int = 0) -> None:
+        more = self._drafted is not None and kept < len(self._drafted) and kept > 0
+        honest(self, kept + more)
+        self._read -= more
+
+    monkeypatch.setattr(ModelCache, "_drop_drafts", drop)
+    with pytest.raises(AssertionError, match=r"assert \[\["):
+        test_answers_of_transformers(golden, monkeypatch)
 
 
 def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):

@@ -17,9 +17,14 @@ import pytest
 import tiny
 from mlx_lm import sample_utils
 from mlx_lm.generate import generate_step
+from test_eagle import random_head, settings
 
 from dflash_mlx import api
+from dflash_mlx.draft_model.draft_model import ModelBlock, ModelDrafter
 from dflash_mlx.drafted import Drafted
+from dflash_mlx.eagle.block import EagleBlock
+from dflash_mlx.eagle.config import parse
+from dflash_mlx.eagle.model import EagleModel
 from dflash_mlx.engine import Engine
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
@@ -55,7 +60,7 @@ SETTINGS = {
     "bias": replace(PLAIN, logit_bias=((1, 2.0), (3, -1.5))),
     "everything": SamplingParams(0.7, 0.95, 4, 0.02, 1.3, 0.5, 0.4),
 }
-COUNT = 60_000
+COUNT, FEWER = 60_000, 20_000
 LIMIT = 5.0  # standard deviations: one honest run in three million is beyond
 EOS = 9
 every_rule = pytest.mark.parametrize("rule", RULES)
@@ -95,6 +100,58 @@ def lattice_tables(seed: int = 3, vocab: int = 5, width: int = 4, k: int = 3) ->
         scores.append(0.7 * near[:, top] + noise)
     lattice = Lattice(mx.stack(candidates).astype(mx.uint32), mx.stack(scores))
     return Tables(lattice, rows, [3, 1, 1, 4])
+
+
+class TableChain:
+    """Stands in for what drafts token by token: logits of a position for every way to it.
+
+    `near` are logits as the target's, whose last axis is cut to `ids` if there are any. With `deaf`
+    (a fault) what it says of a row is as if token 0 had been drafted everywhere.
+    """
+
+    def __init__(self, near: list[mx.array], ids: mx.array | None = None, *, deaf: bool = False):
+        self.rows = near if ids is None else [row[..., ids] for row in near]
+        self.deaf = deaf
+
+    def chain(
+        self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
+    ) -> tuple[mx.array, mx.array]:
+        """As `ModelCache.chain`."""
+        tokens, said = list[Any](), list[mx.array]()
+        for place, row in enumerate(self.rows[:count]):
+            tokens.append(choose(row[tuple(tokens)][None] if place else row[None])[0])
+            heard = [0] * place if self.deaf else tokens[:-1]
+            said.append(row[tuple(heard)][None] if place else row[None])
+        return mx.stack(tokens), mx.concatenate(said)
+
+
+class TableHead(EagleBlock):
+    """The block of an EAGLE-3 head that lacks token 2 of five; its chain is a table's."""
+
+    ids = mx.array([0, 1, 3, 4])
+
+    def __init__(self, table: TableChain):
+        config = parse(settings(vocab_size=5, draft_vocab_size=4))
+        self._model = EagleModel(config, 3, tiny.BASE["hidden_size"], frozenset({"lm_head"}))
+        self._model.d2t = self.ids - mx.arange(4)
+        self._table, self._positions = table, len(table.rows)
+
+    def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
+        return self._table.chain(0, self._positions, choose)
+
+
+@cache
+def chain_tables(drafter: str, *, deaf: bool = False) -> Tables:
+    """The same target with a small model or an EAGLE-3 head, whose logits are near its."""
+    rows = random_tables().rows
+    keys = mx.random.split(mx.random.key(8), len(rows))
+    drafted = zip(rows[:-1], keys[:-1], strict=True)
+    near = [0.7 * row + mx.random.normal(row.shape, key=key) for row, key in drafted]
+    if drafter == "model":
+        block: Any = ModelBlock(TableChain(near, deaf=deaf), 0, len(near))  # type: ignore[arg-type]
+    else:
+        block = TableHead(TableChain(near, TableHead.ids, deaf=deaf))
+    return Tables(block, rows, [3, 1, 1, 4])
 
 
 def stock_law(tables: Tables, params: SamplingParams) -> list[np.ndarray]:
@@ -237,6 +294,14 @@ def tables_of(drafter: str) -> Tables:
 def test_block_law(rule: str, setting: str, drafter: str) -> None:
     """One block of three drafts: each rule keeps the law under every setting."""
     assert block_surprise(RULES[rule], SETTINGS[setting], tables_of(drafter)) < LIMIT
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("drafter", ["model", "eagle3"])
+@pytest.mark.parametrize("setting", ["plain", "everything"])
+def test_law_of_drafts_drawn_one_by_one(rule: str, setting: str, drafter: str) -> None:
+    """The drafts of a small model and of an EAGLE-3 head: rejection keeps their target's law."""
+    assert block_surprise(RULES[rule], SETTINGS[setting], chain_tables(drafter), FEWER) < LIMIT
 
 
 @every_rule
@@ -385,6 +450,35 @@ def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice])
     assert block_surprise(RULES[rule], params, tables, 8 * COUNT) > 3 * LIMIT
 
 
+class Colder:
+    """A fault: another block's q at temperature 1, whatever the drafts were drawn at."""
+
+    def __init__(self, block: DraftBlock):
+        self.block = block
+
+    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Its drafts."""
+        draft = self.block.sample(shaper, key, history)
+        assert draft.probabilities is not None
+        logits = SETTINGS["hot"].temperature * mx.log(draft.probabilities)
+        return replace(draft, probabilities=mx.softmax(logits, axis=-1))
+
+
+@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("drafter", ["model", "eagle3"])
+def test_a_q_of_other_drafts_is_noticed(rule: str, drafter: str) -> None:
+    """Planted: q that does not know what was drafted before, and q of another temperature."""
+    honest, params = chain_tables(drafter), SETTINGS["hot"]
+    colder: Any = Colder(honest.block)
+    for tables in (chain_tables(drafter, deaf=True), replaced(honest, colder)):
+        assert block_surprise(RULES[rule], params, tables, FEWER) > 3 * LIMIT
+
+
+def replaced(tables: Tables, block: DraftBlock) -> Tables:
+    """The same target with another drafter."""
+    return Tables(block, tables.rows, tables.history)
+
+
 @pytest.mark.parametrize("params", [PLAIN, SETTINGS["everything"]])
 def test_walks_are_drawn_one_position_after_another(params: SamplingParams) -> None:
     """Drawing every row at once is drawing after each draft: the walks' law, and each walk's q."""
@@ -485,8 +579,15 @@ def test_penalties_are_mlx_lm() -> None:
 
 @cache
 def golden(drafter: str = "dflash") -> Pair:
-    """The pair of twelve tokens, with a drafter of either kind."""
+    """The pair of twelve tokens, with a drafter of either kind, or another source of drafts."""
     folder = tiny.GOLDEN / "sampling"
+    if drafter in ("model", "eagle3"):
+        target = load(folder / "target", no_draft=True, cache_ram=0).target
+        vocab = target.vocab_size
+        if drafter == "model":
+            small = tiny.make_target("qwen3", scale=0.8, vocab_size=vocab)
+            return Pair(target, ModelDrafter(small, vocab), "golden", drafter)
+        return Pair(target, random_head(target, draft_vocab_size=vocab), "golden", drafter)
     draft = folder / ("draft" if drafter == "dflash" else "draft_dflash2")
     return load(folder / "target", draft)
 
@@ -606,6 +707,14 @@ def test_golden_answers(rule: str, drafter: str, number: int) -> None:
     """Whole answers with a real drafter: plain, and top-k with top-p."""
     prompt, params, _ = golden_settings()[number]
     assert answer_surprise(rule, prompt, params, 200, drafter=drafter) < LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "drafter"), [("token", "eagle3"), ("block", "model")])
+def test_golden_answers_drafted_one_by_one(rule: str, drafter: str) -> None:
+    """Whole answers by rejection with a real small model and a real EAGLE-3 head."""
+    prompt, params, _ = golden_settings()[3]
+    assert answer_surprise(rule, prompt, params, 100, drafter=drafter) < LIMIT
 
 
 @pytest.mark.slow

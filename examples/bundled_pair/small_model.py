@@ -1,0 +1,69 @@
+"""Train a small Qwen3 of about the drafter's size that drafts for the bundled target.
+
+    .venv/bin/python examples/bundled_pair/small_model.py --steps 600 --out runs/small
+    dflash bench --drafts dflash,model:runs/small,lookup,none
+
+For classic speculative decoding. Its layers have as many parameters as the drafter (0.97 M); the
+drafter has no embedding, and this model has one of its own, which begins as the target's (0.20 M,
+tied). It learns the target's distribution of each token of a right answer. `distil` has the rest.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dflash_mlx import Pair
+
+# isort: split
+import mlx.core as mx
+from distil import Batch, arguments, bundled_target, cross_entropy, save, train
+from mlx_lm.models.qwen3 import Model, ModelArgs
+
+from dflash_mlx.hub.resolve import bundled
+
+LAYERS, WIDER = 2, 672  # the drafter's layers, and an MLP that takes what its `fc` has
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+
+
+def settings(pair: Pair) -> dict[str, Any]:
+    """Its config.json: the target's, with fewer layers and a wider MLP."""
+    kinds = pair.target.config["layer_types"][:LAYERS]
+    sizes = {"num_hidden_layers": LAYERS, "intermediate_size": WIDER, "layer_types": kinds}
+    return {**json.loads((bundled("target") / "config.json").read_text()), **sizes}
+
+
+def loss_of(model: Model, batch: Batch) -> mx.array:
+    """Cross-entropy in nats a token of the answers."""
+    counted = batch.known[:, 1:]
+    losses = cross_entropy(model(batch.tokens[:, :-1]), batch.chances[:, :-1])
+    return (losses * counted).sum() / counted.sum()
+
+
+def make(pair: Pair, seed: int) -> Model:
+    """An untrained model with the target's embedding."""
+    mx.random.seed(seed)
+    model = Model(ModelArgs.from_dict(settings(pair)))
+    tokens = mx.arange(pair.target.vocab_size)
+    model.model.embed_tokens.weight = pair.target.embed(tokens).astype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def copy_tokenizer(out: Path) -> None:
+    """Copy what makes its folder one of a whole model: tokenizer, chat template, end token."""
+    for name in TOKENIZER:
+        shutil.copy(bundled("target") / name, out / name)
+
+
+def main() -> None:
+    """Train and write the model's folder."""
+    args, pair = arguments(__doc__), bundled_target()
+    model = make(pair, args.seed)
+    train(model, pair, loss_of, args)
+    save(model, settings(pair), args.out)
+    copy_tokenizer(args.out)
+
+
+if __name__ == "__main__":
+    main()
