@@ -63,6 +63,7 @@ class MLXThread:
         self._jobs: SimpleQueue[Call | Ask | None] = SimpleQueue()
         self._asked: list[Ask] = []
         self._lock = Lock()
+        self._gate = Lock()  # held for a moment only, where a job is taken or all are given up
         self._running: Call | None = None
         self._interrupted = False
         self._stepping: list[Ask] = []
@@ -83,7 +84,7 @@ class MLXThread:
         if self._given_up is not None:
             raise self._given_up
         job = Call(lambda: function(*arguments, **options))
-        self._jobs.put(job)
+        self._put(job)
         try:
             return job.result.result()
         except BaseException:
@@ -97,23 +98,29 @@ class MLXThread:
         answer has ended.
         """
         job = Ask(engine, sequence)
-        if self._given_up is not None:
-            job.result.set_exception(self._given_up)
-            return job.result
-        self._jobs.put(job)
+        self._put(job)
         while current_thread() is self._thread and not job.result.done():
             self._next()
         return job.result
 
     def give_up(self, error: BaseException) -> None:
         """The thread waits for what will never come: everybody gets this error, now and later."""
-        self._given_up = error
-        waiting = [job for job in (self._running, *self._stepping, *self._asked) if job is not None]
-        while not self._jobs.empty():
-            if (job := self._jobs.get()) is not None:
-                waiting.append(job)
+        with self._gate:
+            self._given_up = error
+            waiting = [job for job in (self._running, *self._stepping, *self._asked) if job]
+            while not self._jobs.empty():
+                if (job := self._jobs.get()) is not None:
+                    waiting.append(job)
         for job in waiting:
             settle(job.result, error)
+
+    def _put(self, job: Call | Ask) -> None:
+        """Line a job up, unless all are given up."""
+        with self._gate:
+            if self._given_up is None:
+                self._jobs.put(job)
+                return
+        settle(job.result, self._given_up)
 
     @contextmanager
     def uninterrupted(self) -> Iterator[None]:
@@ -150,7 +157,10 @@ class MLXThread:
 
     def _answer(self, job: Call) -> None:
         """Run a call, unless nobody waits for it any more."""
-        with self._lock:
+        with self._lock, self._gate:
+            if self._given_up is not None:
+                settle(job.result, self._given_up)
+                return
             if not job.result.set_running_or_notify_cancel():
                 return
             self._running = job
@@ -202,11 +212,16 @@ class MLXThread:
             if not self._take(left):
                 return False
         first = set(group.values())
-        self._asked = [ask for ask in self._asked if ask not in first]
-        group = {s: ask for s, ask in group.items() if is_wanted(ask)}
+        with self._gate:
+            if self._given_up is not None:
+                for ask in self._asked:
+                    settle(ask.result, self._given_up)
+                return False
+            self._asked = [ask for ask in self._asked if ask not in first]
+            group = {s: ask for s, ask in group.items() if is_wanted(ask)}
+            self._stepping = list(group.values())
         if not group:
             return True
-        self._stepping = list(group.values())
         try:
             blocks = engine.step(list(group))
         except BaseException as raised:

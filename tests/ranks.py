@@ -7,9 +7,45 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
+
+from mlx_lm.utils import _get_classes
+from tiny import (
+    GOLDEN,
+    SEEDS,
+    config_of,
+    draft_settings,
+    make_target,
+    random_drafter,
+    randomise,
+    save_model,
+)
 
 ROOT = Path(__file__).parents[1]
+Job = list[str | None]
+FOUR_HEADS: dict[str, Any] = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "linear_num_key_heads": 4,
+}
+
+
+def save_family(folder: Path, family: str, **heads: int) -> Job:
+    """A tiny target whose heads four ranks can share, and a random drafter: their folders."""
+    heads = heads or FOUR_HEADS
+    config = config_of(family, **heads)
+    model_class, args_class = _get_classes(config)
+    model: Any = model_class(args_class.from_dict(deepcopy(config)))
+    randomise(model, SEEDS.get(family, 1), 1.6, sober=True)
+    target, draft = folder / family, folder / f"{family}-draft"
+    save_model(target, model, config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).write_bytes((GOLDEN / "qwen3_full" / "target" / name).read_bytes())
+    tapped = make_target(family, None, 1.6, False, **heads)
+    save_model(draft, random_drafter(tapped).model, draft_settings(tapped))
+    return [str(target), str(draft)]
 
 
 def free_ports(count: int) -> list[int]:

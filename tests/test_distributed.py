@@ -7,61 +7,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mlx_lm.utils import _get_classes
-from ranks import free_ports, ranks, results
+from ranks import Job, free_ports, ranks, results, save_family
 from sharded_answers import ALL, run
 from tiny import ALL as EXHAUSTIVE
-from tiny import (
-    FAMILIES,
-    GOLDEN,
-    SEEDS,
-    config_of,
-    draft_settings,
-    make_target,
-    random_drafter,
-    randomise,
-    save_model,
-)
+from tiny import FAMILIES, make_target
 
 from dflash_mlx.distributed.orders import tree_of
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
 from dflash_mlx.errors import DFlashError
 
-HEADS: dict[str, Any] = {
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "linear_num_key_heads": 4,
-}
 UNSHARDED = ("qwen3_next", "gemma4", "gemma4_text", "gemma4_unified", "muse_glimmer")
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
-Job = list[str | None]
 BUNDLED: Job = [None, None]
 FEW = ("dflash", "ddtree", "packed")
 # Seconds in which the loss of a rank has to be said; where tests share the cores, longer.
 LIMIT = 10.0 if EXHAUSTIVE else 60.0
-
-
-def save_family(folder: Path, family: str) -> Job:
-    """A tiny target whose heads four ranks can share, and a random drafter: their folders."""
-    config = config_of(family, **HEADS)
-    model_class, args_class = _get_classes(config)
-    model = model_class(args_class.from_dict(deepcopy(config)))
-    randomise(model, SEEDS.get(family, 1), 1.6, sober=True)
-    target, draft = folder / family, folder / f"{family}-draft"
-    save_model(target, model, config)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (target / name).write_bytes((GOLDEN / "qwen3_full" / "target" / name).read_bytes())
-    tapped = make_target(family, None, 1.6, False, **HEADS)
-    save_model(draft, random_drafter(tapped).model, draft_settings(tapped))
-    return [str(target), str(draft)]
 
 
 def sharded(

@@ -35,6 +35,7 @@ def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_histor
     history = None if no_history else transcript.data_folder() / "history"
     typed, dialogue, code = keys.typed, state.dialogue, 0
     editor = LineEditor(state.out, lambda text: complete(state, text), history, typed)
+    end_with_group(editor)
     try:
         while True:
             try:
@@ -71,9 +72,23 @@ def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_histor
         pass
     except LeaveChat as leave:
         code = leave.code
+    except RankLost as error:
+        state.out.error(error.message, error.hint)
+        code = 1
     show_resume_hint(state)
     if code:
         raise typer.Exit(code)
+
+
+def end_with_group(editor: LineEditor) -> None:
+    """Nobody waits at a prompt that several machines cannot answer any more."""
+    from dflash_mlx.distributed.world import world
+
+    group = world()
+    if group is not None:
+        group.when_lost = editor.fail
+        if group.lost is not None:
+            editor.fail(group.lost)
 
 
 def hold_queue(state: ChatState, keys: KeyReader) -> None:

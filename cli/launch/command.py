@@ -11,21 +11,24 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dflash_mlx.distributed.places import OWN_INPUT, RANK
-from dflash_mlx.errors import UsageError
+from dflash_mlx.distributed.places import LAUNCHER, OWN_INPUT, RANK
+from dflash_mlx.errors import DFlashError, UsageError
 
 from ..options import option
 from .hosts import Hosts, local_hosts, read_hosts
 
 COMMANDS = ("chat", "generate", "serve")
-GOODBYE = 5.0  # seconds that the other ranks have to end by themselves
+GOODBYE = 2.0  # seconds that the ranks have to end by themselves when one of them has ended
+LOOK = 0.2  # seconds between looks
+Process = subprocess.Popen[bytes]
 
 
 def launch(
@@ -61,15 +64,61 @@ def launch(
             "machines are missing, or named twice.", hint="give either -n N or --hostfile FILE"
         )
     hosts = local_hosts(ranks or 0) if hostfile is None else read_hosts(hostfile)
-    with followers(hosts, port, command) as env:
-        process = subprocess.Popen([sys.executable, "-m", "dflash_mlx", *command], env=env)
+    with followers(hosts, port, command) as (env, others), pipe() as end:
+        env[LAUNCHER] = str(end)
+        line = [sys.executable, "-m", "dflash_mlx", *command]
+        process = subprocess.Popen(line, env=env, pass_fds=[end])
         with leaving_signals_to(process):
-            code = process.wait()
+            code = end_of(process, others)
     raise typer.Exit(128 - code if code < 0 else code)
 
 
+def end_of(process: Process, others: Sequence[Process]) -> int:
+    """Wait for rank 0: its exit code. Where another rank has failed, rank 0 is made to end.
+
+    It has heard of that by itself, unless it is stopped, or still waits for all to come.
+    """
+    while not ended(process, LOOK):
+        failed = [(rank, one.poll()) for rank, one in enumerate(others, 1) if one.poll()]
+        if not failed or ended(process, GOODBYE):
+            continue
+        process.send_signal(signal.SIGCONT)  # if it was stopped, it hears of it now
+        if not ended(process, GOODBYE / 2):
+            process.terminate()
+            if not ended(process, GOODBYE / 2):
+                process.kill()
+                process.wait()
+        rank, code = failed[0]
+        raise DFlashError(
+            f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice.",
+            hint="start all ranks again",
+        )
+    if process.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
+        name = signal.Signals(-process.returncode).name
+        raise DFlashError(f"rank 0 was ended by {name}.", hint="start all ranks again")
+    return process.returncode
+
+
+def ended(process: Process, seconds: float) -> bool:
+    """Whether a process ends in time."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
 @contextmanager
-def leaving_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def pipe() -> Iterator[int]:
+    """The end of a pipe to read, whose other end goes with this process."""
+    read, write = os.pipe()
+    try:
+        yield read
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@contextmanager
+def leaving_signals_to(process: Process) -> Iterator[None]:
     """Rank 0 has this terminal too, and its Ctrl-C; it is told of SIGTERM and of a hangup."""
     handlers = {
         signal.SIGINT: signal.SIG_IGN,
@@ -85,26 +134,29 @@ def leaving_signals_to(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 @contextmanager
-def followers(hosts: Hosts, port: int, command: list[str]) -> Iterator[dict[str, str]]:
-    """Start all ranks but 0, and give its environment; at the end the others are gone."""
+def followers(
+    hosts: Hosts, port: int, command: list[str]
+) -> Iterator[tuple[dict[str, str], list[Process]]]:
+    """Start all ranks but 0, and give its environment and them; at the end they are gone.
+
+    Their standard input is a pipe that ends with this process, also through ssh.
+    """
     variables, content = hosts.variables(port)
     with tempfile.TemporaryDirectory() as folder:
-        found: list[subprocess.Popen[bytes]] = []
+        found: list[Process] = []
         try:
             for rank, host in enumerate(hosts.ssh[1:], 1):
                 if host is None:
-                    env = environment(folder, variables, content, rank)
+                    env = environment(folder, variables, content, rank) | {LAUNCHER: "0"}
                     line = [sys.executable, "-m", "dflash_mlx", *command]
                 else:
                     env = None
                     line = ["ssh", "-o", "BatchMode=yes", host]
                     line.append(remote_line(variables, content, rank, command))
                 found.append(
-                    subprocess.Popen(
-                        line, env=env, stdin=subprocess.DEVNULL, start_new_session=True
-                    )
+                    subprocess.Popen(line, env=env, stdin=subprocess.PIPE, start_new_session=True)
                 )
-            yield environment(folder, variables, content, 0)
+            yield environment(folder, variables, content, 0), found
         finally:
             end_all(found)
 
@@ -124,7 +176,7 @@ def remote_line(
 ) -> str:
     """What a shell of another machine runs for a rank, in the same folder by the same Python."""
     name, value = content
-    settings = {**variables, OWN_INPUT: "1", RANK: str(rank)}
+    settings = {**variables, OWN_INPUT: "1", LAUNCHER: "0", RANK: str(rank)}
     exports = " ".join(f"{key}={shlex.quote(text)}" for key, text in settings.items())
     program = shlex.join([sys.executable, "-m", "dflash_mlx", *command])
     return (
@@ -134,11 +186,10 @@ def remote_line(
     )
 
 
-def end_all(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Give the other ranks a little time, and then end them."""
+def end_all(processes: Sequence[Process]) -> None:
+    """Give the other ranks a little time, all together, and then end them."""
+    until = time.monotonic() + GOODBYE
     for process in processes:
-        try:
-            process.wait(GOODBYE)
-        except subprocess.TimeoutExpired:
+        if not ended(process, max(0.0, until - time.monotonic())):
             process.kill()
             process.wait()

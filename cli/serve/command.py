@@ -149,7 +149,7 @@ def serve(
     show_address(server, listening.getsockname()[1], host, seconds, out)
     group = world()
     if group is not None:
-        group.when_lost = lambda: os.kill(os.getpid(), signal.SIGINT)
+        group.when_lost = lambda error: os.kill(os.getpid(), signal.SIGINT)
     try:
         run(server.app, listening)
     except KeyboardInterrupt:

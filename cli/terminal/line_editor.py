@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ class LineEditor:
         if history is not None:
             create_private_file(history)
         self._out, self._arrow, self._typed = out, out.ascii_fallback("› "), typed
+        self._fault: DFlashError | None = None
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
                 self._arrow,
@@ -76,14 +78,15 @@ class LineEditor:
     def read(self) -> str:
         """Read one prompt, which begins with the draft that was typed ahead.
 
-        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D.
+        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D; what `fail` was given.
         """
         from prompt_toolkit.input.typeahead import get_typeahead
 
         app = self._session.app
         app.erase_when_done = False
         try:
-            text = self._session.prompt(default=self._typed.take_draft())
+            draft = self._typed.take_draft()
+            text = self._session.prompt(default=draft, pre_run=self._leave_if_failed)
         finally:
             for key in get_typeahead(app.input):  # came in one read with the Enter
                 pasted = key.key == "<bracketed-paste>"
@@ -91,6 +94,18 @@ class LineEditor:
         if app.erase_when_done:
             self._write(self._excerpt(text.split("\n"), self._columns() - 6))
         return text
+
+    def fail(self, error: DFlashError) -> None:
+        """From any thread: `read` raises this error, now and later."""
+        self._fault = error
+        if (loop := self._session.app.loop) is not None:
+            with suppress(RuntimeError):  # it has ended just now
+                loop.call_soon_threadsafe(self._leave_if_failed)
+
+    def _leave_if_failed(self) -> None:
+        app = self._session.app
+        if self._fault is not None and app.future is not None and not app.future.done():
+            app.exit(exception=self._fault)
 
     def show(self, text: str) -> None:
         """Print a prompt that was typed ahead as if it had been read here, and remember it."""

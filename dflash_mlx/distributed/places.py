@@ -9,6 +9,7 @@ from contextlib import suppress
 
 RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
 OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
+LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with `dflash launch`
 
 
 def leader_host() -> str | None:

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from threading import Lock, Thread, Timer
 
@@ -20,8 +21,9 @@ from dflash_mlx.errors import DFlashError, RankLost, first_line
 from dflash_mlx.thread import mlx_thread
 
 from .cables import is_cut, ring_sockets
+from .launcher import watch_launcher
 from .peer import BEAT, SILENT, Peer
-from .places import leader_host
+from .places import RANK, leader_host
 
 JOIN = 60.0  # seconds in which all ranks have to come
 COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # how MLX begins the errors of its backends
@@ -31,7 +33,7 @@ SECRET = 16  # bytes by which a connection shows that it is a rank's
 class World:
     """A rank of a group. `peers` are all others on rank 0, and rank 0 on the others.
 
-    `group` is MLX's. `when_lost` is called on rank 0, in any thread, after the group was lost.
+    `group` is MLX's. `when_lost` is called on rank 0, in any thread, when the group is lost.
     """
 
     def __init__(self, group: mx.distributed.Group):
@@ -39,7 +41,7 @@ class World:
         self.peers: list[Peer] = []
         self.lost: RankLost | None = None
         self.ended = False
-        self.when_lost: Callable[[], None] = lambda: None
+        self.when_lost: Callable[[RankLost], None] = lambda error: None
         self._lock = Lock()
 
     def lose(self, sentence: str) -> None:
@@ -55,7 +57,7 @@ class World:
         mlx_thread().give_up(self.lost)
         for peer in self.peers:
             peer.send(["lost", sentence])
-        self.when_lost()
+        self.when_lost(self.lost)
 
     def explain(self, error: BaseException) -> BaseException:
         """The loss of a rank, if it is behind an error that rank 0 met in a collective."""
@@ -84,9 +86,10 @@ class World:
 
 
 def say_and_exit(sentence: str) -> None:
-    """End a rank that is not rank 0: its threads may wait in a collective for ever."""
-    sys.stderr.write(f"{sentence}\n")
-    sys.stderr.flush()
+    """End a rank at once: its threads may wait in a collective for ever."""
+    with suppress(OSError, ValueError):  # the terminal may be gone
+        sys.stderr.write(f"{sentence}\n")
+        sys.stderr.flush()
     os._exit(1)
 
 
@@ -99,6 +102,7 @@ def world() -> World | None:
     host = leader_host()
     if host is None:
         return None
+    watch_launcher(int(os.environ[RANK]), say_and_exit)
     late = Timer(JOIN, say_and_exit, [f"not all ranks have come within {JOIN:.0f} seconds."])
     late.daemon = True
     late.start()
