@@ -2,7 +2,8 @@
 
 The rank's share of a pass is counted by the ledger at its shapes; each sum over all ranks takes
 what others have measured between two Macs, on four taken to be the same. The packet of a round is
-by TCP, and the host waits for tokens before it. Example:
+by TCP, and the host waits for tokens before it. Layers that are shared out (`--split layers`) are
+computed one rank after another, with a sum behind each stage and each tapped layer. Example:
 
     .venv/bin/python examples/several_macs.py --chip "M4 Max" > examples/several_macs.md
 """
@@ -27,7 +28,8 @@ from dflash_mlx.ledger.passes import TAPS, TracedPair
 from dflash_mlx.ledger.published import PAIRS, Published
 from dflash_mlx.ledger.trace import Graph
 
-SUM, BYTES = 30e-6, 6.2e9  # seconds, and bytes a second, of a sum by RDMA over Thunderbolt 5
+BYTES = 6.2e9  # a second, of a sum over Thunderbolt 5
+MESH, RING = 30e-6, 300e-6  # seconds of a sum by RDMA, and by TCP
 PACKET = 300e-6  # seconds of a small message by TCP over Thunderbolt
 DEPTH = 1024
 SHARED = (
@@ -48,8 +50,15 @@ Thunderbolt 5; by the backend ring it is about ten times 30 µs. What is known o
 estimated (`dflash_mlx/ledger/chips.toml`). The last columns are the share of the time that sums
 take.
 
+Where sums are slow, whole layers are the better share; where they are quick, every layer."""
+COLUMNS = """
 | pair | Macs | plain tok/s | DFlash tok/s | gain | rows | sums of a plain step | of a round |
 |---|--:|--:|--:|--:|--:|--:|--:|"""
+HEADINGS = (
+    (MESH, "heads", "Every layer shared (`--split heads`), by RDMA"),
+    (RING, "heads", "The same by the backend ring"),
+    (RING, "layers", "Whole layers shared out (`--split layers`), by the backend ring"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +82,38 @@ def of_rank(pair: Published, ranks: int) -> Published:
     return replace(pair, target=target)
 
 
-def sums(pair: Published, rows: int) -> float:
-    """Seconds of all sums over the ranks of a pass."""
-    layers, hidden = pair.target["num_hidden_layers"], pair.target["hidden_size"]
-    return 2 * layers * (SUM + 2 * rows * hidden / BYTES)
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many sums over the ranks a pass has, and the seconds of an empty one."""
+
+    count: int
+    seconds: float
+
+    def of(self, pair: Published, rows: int) -> float:
+        """Seconds of all sums of a pass."""
+        return self.count * (self.seconds + 2 * rows * pair.target["hidden_size"] / BYTES)
 
 
-def on_ranks(pair: Published, ranks: int, chip: Chip, tokens: float) -> Rates:
-    """A pair on so many machines."""
-    traced = TracedPair(of_rank(pair, ranks), Kernels(), 8)
+def on_ranks(
+    pair: Published, ranks: int, chip: Chip, tokens: float, split: str, seconds: float
+) -> Rates:
+    """A pair on so many machines, which share heads or layers."""
+    heads = split == "heads"
+    own = of_rank(pair, ranks) if heads else pair
+    traced = TracedPair(own, Kernels(), 8)
+    taps = len(traced.drafter.config.target_layer_ids)
+    sums = Sums(2 * pair.target["num_hidden_layers"] if heads else ranks + taps, seconds)
     block = traced.drafter.config.block_size
     chance, draft = chance_of(tokens, block), traced.draft(DEPTH)
-    step = whole_pass(traced.step(DEPTH), chip) + sums(pair, 1)
+    step = whole_pass(traced.step(DEPTH), chip) + sums.of(pair, 1)
     drafting = host_seconds(draft, chip) + gpu_seconds(draft, chip) + chip.sync
     found: dict[float, tuple[int, float]] = {}
     for rows in (*(width for width in WIDTHS if width < block), block):
         verify = traced.verify(DEPTH, rows, kept=range(min(rows, TAPS)))
-        seconds = drafting + whole_pass(verify, chip) + sums(pair, rows)
-        found[committed(chance, rows) / seconds] = rows, sums(pair, rows) / seconds
+        spent = drafting + whole_pass(verify, chip) + sums.of(pair, rows)
+        found[committed(chance, rows) / spent] = rows, sums.of(pair, rows) / spent
     rows, share = found[max(found)]
-    return Rates(1 / step, max(found), rows, sums(pair, 1) / step, share)
+    return Rates(1 / step, max(found), rows, sums.of(pair, 1) / step, share)
 
 
 def whole_pass(graph: Graph, chip: Chip) -> float:
@@ -100,11 +121,13 @@ def whole_pass(graph: Graph, chip: Chip) -> float:
     return PACKET + max(gpu_seconds(graph, chip), host_seconds(graph, chip)) + chip.sync
 
 
-def rows_of(pair: Published, chip: Chip, tokens: float) -> Iterator[str]:
-    """The table's rows of a pair."""
+def rows_of(
+    pair: Published, chip: Chip, tokens: float, split: str, seconds: float
+) -> Iterator[str]:
+    """A table's rows of a pair."""
     (one,) = forecast(TracedPair(pair, Kernels(), 8), chip, [DEPTH], tokens)
     each = [(1, Rates(one.plain, one.drafted, one.rows, 0, 0))]
-    each += [(ranks, on_ranks(pair, ranks, chip, tokens)) for ranks in (2, 4)]
+    each += [(n, on_ranks(pair, n, chip, tokens, split, seconds)) for n in (2, 4)]
     for ranks, rates in each:
         yield (
             f"| {pair.name} | {ranks} | {rates.plain:.0f} | {rates.drafted:.0f} "
@@ -114,17 +137,19 @@ def rows_of(pair: Published, chip: Chip, tokens: float) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chip", default="M4 Max")
     parser.add_argument("--tokens", type=float, default=5.0)
     options = parser.parse_args()
     chip = chip_named(options.chip)
     print(HEAD.format(chip=chip.name, depth=DEPTH, tokens=options.tokens))
-    for pair in PAIRS:
-        if pair.target["model_type"].startswith("qwen"):
-            for line in rows_of(pair, chip, options.tokens):
-                print(line, flush=True)
+    for seconds, split, heading in HEADINGS:
+        print(f"\n## {heading}\n{COLUMNS}")
+        for pair in PAIRS:
+            if pair.target["model_type"].startswith("qwen"):
+                for line in rows_of(pair, chip, options.tokens, split, seconds):
+                    print(line, flush=True)
 
 
 if __name__ == "__main__":

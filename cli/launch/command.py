@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from dflash_mlx.distributed.places import LAUNCHER, OWN_INPUT, RANK
+from dflash_mlx.distributed.places import LAUNCHER, OWN_INPUT, RANK, SPLIT
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..options import option
@@ -44,6 +44,13 @@ def launch(
         Path | None,
         option("--hostfile", metavar="FILE", help="The machines, as mlx.launch has them."),
     ] = None,
+    split: Annotated[
+        Literal["heads", "layers"],
+        option(
+            "--split",
+            help="Share every layer, or whole layers: any family and number of ranks, fewer sums.",
+        ),
+    ] = "heads",
     port: Annotated[
         int,
         option("--first-port", min=1024, max=65000, metavar="N", help="The first of the ports."),
@@ -65,7 +72,7 @@ def launch(
         )
     hosts = local_hosts(ranks or 0) if hostfile is None else read_hosts(hostfile)
     with followers(hosts, port, command) as (env, others), pipe() as end:
-        env[LAUNCHER] = str(end)
+        env |= {LAUNCHER: str(end), SPLIT: split}
         line = [sys.executable, "-m", "dflash_mlx", *command]
         process = subprocess.Popen(line, env=env, pass_fds=[end])
         with leaving_signals_to(process):

@@ -18,9 +18,9 @@ from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
 
 from .orders import Order, begin, tree_of
+from .parts import part_loader
 from .peer import END
 from .sameness import Facts, check_same, facts_of
-from .shards import load_shard
 from .world import World, say_and_exit
 
 LONG = 256  # rows of a pass after which unused memory goes back, as rank 0's does
@@ -43,8 +43,8 @@ class Follower:
     def do(self, order: Order) -> None:
         """What one order says; a method of this class or of a cache has its name."""
         match order:
-            case ["load", name, facts, trust]:
-                self._leader.send(self.load(name, facts, trust))
+            case ["load", name, facts, trust, split]:
+                self._leader.send(self.load(name, facts, trust, split))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -72,7 +72,7 @@ class Follower:
         assert self._target is not None
         return self._target
 
-    def load(self, name: str, facts: Facts, trust: bool) -> list[Any]:
+    def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[Any]:
         """Load this rank's part of a target: what to answer."""
         self._target, self._caches = None, {}
         mx.clear_cache()
@@ -82,7 +82,7 @@ class Follower:
             self._target = Target.load(
                 path,
                 trust_remote_code=trust,
-                read_model=partial(load_shard, group=self._world.group),
+                read_model=partial(part_loader(split), group=self._world.group),
             )
         except DFlashError as error:
             return ["failed", error.message, error.hint]

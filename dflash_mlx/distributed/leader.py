@@ -21,8 +21,9 @@ from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
 
 from .orders import Orders, begin, describe
+from .parts import part_loader
+from .places import split
 from .sameness import facts_of
-from .shards import load_shard
 from .world import World
 
 
@@ -109,11 +110,11 @@ def load_leader(
     other files or versions.
     """
     for peer in world.peers:
-        peer.send([["load", str(name), facts_of(path), trust_remote_code]])
+        peer.send([["load", str(name), facts_of(path), trust_remote_code, split()]])
     own: DFlashError | None = None
     target = None
     try:
-        read_model = partial(load_shard, group=world.group)
+        read_model = partial(part_loader(split()), group=world.group)
         target = LeaderTarget.load(path, trust_remote_code=trust_remote_code, read_model=read_model)
     except DFlashError as error:
         own = error

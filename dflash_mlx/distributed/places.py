@@ -11,6 +11,8 @@ RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
 OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
 LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with `dflash launch`
 
+SPLIT = "DFLASH_SPLIT"  # what the ranks share: every layer's heads, or the layers
+
 
 def leader_host() -> str | None:
     """The address of rank 0 that all ranks reach; None for a process that is no rank of a group."""
@@ -24,6 +26,11 @@ def leader_host() -> str | None:
         if len(ranks) > 1:
             return ranks[0][0].rpartition(":")[0].strip("[]")
     return None
+
+
+def split() -> str:
+    """What the ranks share, as rank 0 was told: "heads" or "layers"."""
+    return os.environ.get(SPLIT, "heads")
 
 
 def input_is_shared() -> bool:

@@ -1,0 +1,65 @@
+"""A target whose layers are shared out over processes says what the whole one says."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ranks import save_family
+from test_distributed import BUNDLED, FEW, Job, check_equal, sharded
+from tiny import ALL as EXHAUSTIVE
+from tiny import FAMILIES, make_target
+
+from dflash_mlx.distributed.stages import stage
+from dflash_mlx.errors import DFlashError
+
+TAPS = 6  # tapped layers at most
+
+
+def check_layers(folder: Path, count: int, jobs: list[Job], **env: str) -> None:
+    """Answers are the whole target's, by one sum behind each stage and each tapped layer."""
+    found = sharded(folder, count, jobs, FEW, DFLASH_SPLIT="layers", **env)
+    for one, job in zip(found, jobs, strict=True):
+        assert "refused" not in one, one
+        check_equal(one, job, FEW)
+        passes = one["packets"][1]
+        each, rest = divmod(one["sums"], passes)
+        assert not rest
+        assert count <= each <= count + TAPS
+
+
+def test_two_ranks_share_the_layers(tmp_path: Path) -> None:
+    """Also of families that mlx-lm cannot shard, and of heads that two cannot share."""
+    families = ("qwen3", "qwen3_next", "gemma4_text")
+    check_layers(tmp_path, 2, [save_family(tmp_path, family) for family in families])
+
+
+def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
+    """A rank that forgets to take back one verify's rows gives other answers from there on."""
+    job = save_family(tmp_path, "qwen3")
+    with pytest.raises(AssertionError):
+        check_layers(tmp_path, 2, [job], FAULT="misses a rewind")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_family(tmp_path: Path, count: int) -> None:
+    """On two ranks all, on three one of each kind."""
+    some = ["llama", "qwen3_5", "gpt_oss", "muse_glimmer"]
+    if EXHAUSTIVE:
+        some = [family for family in FAMILIES if family != "gemma4_unified"]  # shares keys
+    jobs = [save_family(tmp_path, family) for family in some] + [BUNDLED]
+    check_layers(tmp_path, count, jobs)
+
+
+def test_what_cannot_be_shared_out() -> None:
+    """More ranks than layers; layers that read the keys of others."""
+    group: Any = SimpleNamespace(size=lambda: 9, rank=lambda: 0)
+    for family, sentence in (
+        ("llama", "layers cannot be shared by 9 ranks"),
+        ("gemma4_unified", "its last layers read keys of earlier ones"),
+    ):
+        target = make_target(family)
+        with pytest.raises(DFlashError, match=sentence):
+            stage(target.model, target.config, group)
+        group = SimpleNamespace(size=lambda: 2, rank=lambda: 0)
