@@ -1,0 +1,116 @@
+"""The prefix cache of a sharded target: each rank holds its own part of what rank 0 wants held.
+
+Rank 0's is the prefix cache as it is, which says what it holds, gives to a sequence and drops; the
+others know segments by their names. Knows no texts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+
+from dflash_mlx.prefix_cache.prefix_cache import PrefixCache
+from dflash_mlx.prefix_cache.segment import Layers, Segment, Stretch
+from dflash_mlx.prefix_cache.tree import Tree
+from dflash_mlx.sequence import Sequence
+from dflash_mlx.target.caches.target_cache import Snapshot, TargetCache
+from dflash_mlx.thread import mlx_thread
+
+from .orders import Orders
+
+
+class LeaderTree(Tree):
+    """Segments of rank 0: what is dropped here, the other ranks drop too."""
+
+    def __init__(self, orders: Orders):
+        super().__init__()
+        self._orders = orders
+
+    def forget_states(self, segment: Segment, length: int) -> None:
+        """As any, on all ranks."""
+        super().forget_states(segment, length)
+        self._orders.add("drop_states", segment.name, length)
+
+    def _unload(self, segment: Segment) -> None:
+        if segment.target is not None:
+            self._orders.add("drop", segment.name)
+        super()._unload(segment)
+
+
+class LeaderPrefixes(PrefixCache):
+    """The prefix cache of rank 0; there is none on disk."""
+
+    def __init__(self, orders: Orders):
+        self._orders = orders
+        super().__init__()
+
+    def clear(self) -> None:
+        """As any, on all ranks."""
+        self.tree = LeaderTree(self._orders)
+        self._orders.add("drop_all")
+
+    def _hold(
+        self, sequence: Sequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
+    ) -> None:
+        segment, number = stretch.segment, number_of(sequence.target_cache)
+        rows, states = segment.target, set(segment.states)
+        with mlx_thread().uninterrupted():
+            super()._hold(sequence, stretch, snapshots)
+            if rows is None and segment.target is not None:
+                self._orders.add("hold", segment.name, number, segment.start, segment.end)
+            for length in set(segment.states) - states:
+                self._orders.add("hold_states", segment.name, number, length)
+
+    def _take(self, sequence: Sequence, path: list[Stretch], start: int, end: int) -> None:
+        used = [s for s in path if s.segment.start < end and s.end > start]
+        parts = list[list[Any]]()
+        for segment, last in ((one.segment, one.end) for one in used):
+            between = max(start, segment.start), min(end, last)
+            parts.append([segment.name, *(place - segment.start for place in between)])
+        states = used[-1].segment.name if sequence.target_cache.needs_snapshots else None
+        with mlx_thread().uninterrupted():
+            super()._take(sequence, path, start, end)
+            self._orders.add("extend", number_of(sequence.target_cache), parts, states, end)
+
+
+def number_of(cache: Any) -> int:
+    """The number by which the other ranks know rank 0's caches."""
+    return cache.number
+
+
+class HeldRows:
+    """What a rank that is not rank 0 holds: rows by their segment's name, and states."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Layers] = {}
+        self._states: dict[tuple[str, int], Snapshot] = {}
+
+    def hold(self, name: str, cache: TargetCache, start: int, end: int) -> None:
+        """Hold what a cache has of the tokens from `start` to before `end`."""
+        self._rows[name] = cache.copy_rows(start, end)
+        mx.eval(self._rows[name])
+
+    def hold_states(self, name: str, cache: TargetCache, length: int) -> None:
+        """Hold the states after `length` tokens."""
+        self._states[name, length] = cache.snapshots_held[length]
+
+    def drop(self, name: str) -> None:
+        """Drop rows."""
+        del self._rows[name]
+
+    def drop_states(self, name: str, length: int) -> None:
+        """Drop states."""
+        del self._states[name, length]
+
+    def extend(
+        self, cache: TargetCache, parts: list[tuple[str, int, int]], states: str | None, end: int
+    ) -> None:
+        """Let a cache go on by rows of these segments, each from a place to before another."""
+        rows = [cut(self._rows[name], first, last) for name, first, last in parts]
+        cache.extend(rows, None if states is None else self._states[states, end])
+
+
+def cut(layers: Layers, first: int, last: int) -> Layers:
+    """Of rows some."""
+    return tree_map(lambda rows: rows[..., first:last, :], layers)
