@@ -59,7 +59,7 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
     """
     count = dice.choice((2, 2, 2, 3, 4))
     how = dice.choice((KILL, STOP, CUT))
-    victim = dice.choice((0, 1, count - 1, *([LAUNCHER] if how == KILL else [])))
+    victim: Any = dice.choice((0, 1, count - 1, *([LAUNCHER] if how == KILL else [])))
     later, limit, asked = dice.random(), LIMIT, ["first"]
     serves = phase in ("streaming", "waiting")
     command = ["serve"] if serves else ["chat", "--max-tokens", "24"]

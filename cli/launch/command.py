@@ -85,12 +85,9 @@ def end_of(process: Process, others: Sequence[Process]) -> int:
         if not ended(process, GOODBYE, signal.SIGTERM):
             process.kill()
             process.wait()
-        raise DFlashError(
-            "rank {} has ended with the exit code {}, and rank 0 did not notice.".format(
-                *failed[0]
-            ),
-            hint="start all ranks again",
-        )
+        rank, code = failed[0]
+        sentence = f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice."
+        raise DFlashError(sentence, hint="start all ranks again")
     if process.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
         name = signal.Signals(-process.returncode).name
         raise DFlashError(f"rank 0 was ended by {name}.", hint="start all ranks again")

@@ -96,9 +96,9 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 
 
 def whole_bytes(target: Path) -> int:
-    """The bytes of what every rank has all of: the embedding and the head."""
+    """The bytes of what every rank has all of: the embeddings and the head."""
     sizes = [byte_counts(file) for file in target.glob("model*.safetensors")]
-    names = ("embed_tokens.", "lm_head.")
+    names = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
     return sum(n for each in sizes for name, n in each.items() if any(s in name for s in names))
 
 
