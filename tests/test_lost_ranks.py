@@ -19,9 +19,11 @@ from ranks import Job, save_family
 from tiny import ALL
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="looks for processes as Linux shows them"
-)
+LINUX = Path("/proc/self/environ").exists()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not LINUX, reason="looks for processes as Linux shows them"),
+]
 HEADS = {"num_attention_heads": 12, "num_key_value_heads": 12}
 NUMBERS = r"\d+ tokens[^\n]*prompt [\d,]+ new"
 PHASES = ("start", "prefill", "rounds", "idle", "saving", "streaming", "waiting")
