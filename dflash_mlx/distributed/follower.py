@@ -5,6 +5,7 @@ Makes the same passes over the same tokens and changes its caches in the same wa
 
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,7 @@ class Follower:
         self._world, (self._leader,) = world, world.peers
         self._target: Target | None = None
         self._caches: dict[int, TargetCache] = {}
-        self._held = HeldRows()
+        self._held = defaultdict[int, HeldRows](HeldRows)
 
     def run(self) -> None:
         """Follow until rank 0 ends."""
@@ -72,18 +73,18 @@ class Follower:
                 self._caches[number].keep_path(tuple(rows))
             case ["fill", number, depth]:
                 self._caches[number].fill(depth)
-            case ["hold", name, number, start, end]:
-                self._held.hold(name, self._caches[number], start, end)
-            case ["hold_states", name, number, length]:
-                self._held.hold_states(name, self._caches[number], length)
-            case ["extend", number, parts, states, end]:
-                self._held.extend(self._caches[number], parts, states, end)
-            case ["drop", name]:
-                self._held.drop(name)
-            case ["drop_states", name, length]:
-                self._held.drop_states(name, length)
-            case ["drop_all"]:
-                self._held = HeldRows()
+            case ["hold", held, name, number, start, end]:
+                self._held[held].hold(name, self._caches[number], start, end)
+            case ["hold_states", held, name, number, length]:
+                self._held[held].hold_states(name, self._caches[number], length)
+            case ["extend", held, number, parts, states, end]:
+                self._held[held].extend(self._caches[number], parts, states, end)
+            case ["drop", held, name]:
+                self._held[held].drop(name)
+            case ["drop_states", held, name, length]:
+                self._held[held].drop_states(name, length)
+            case ["drop_all", held]:
+                self._held.pop(held, None)
             case _:
                 raise AssertionError(order)
 
@@ -101,7 +102,8 @@ class Follower:
 
     def load(self, name: str, facts: Facts, trust: bool) -> list[int]:
         """Load this rank's part of a target: the bytes that a prefix cache may take then."""
-        self._target, self._caches, self._held = None, {}, HeldRows()
+        self._target, self._caches = None, {}
+        self._held.clear()
         mx.clear_cache()
         path = folder_of(name)
         check_same(facts_of(path), facts)

@@ -6,6 +6,7 @@ others know segments by their names. Knows no texts.
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import finalize
 
 import mlx.core as mx
 from mlx.utils import tree_map
@@ -21,20 +22,20 @@ from .orders import Orders
 
 
 class LeaderTree(Tree):
-    """Segments of rank 0: what is dropped here, the other ranks drop too."""
+    """Segments of rank 0's cache `number`: what is dropped here, the other ranks drop too."""
 
-    def __init__(self, orders: Orders):
+    def __init__(self, orders: Orders, number: int):
         super().__init__()
-        self._orders = orders
+        self._orders, self._number = orders, number
 
     def forget_states(self, segment: Segment, length: int) -> None:
         """As any, on all ranks."""
         super().forget_states(segment, length)
-        self._orders.add("drop_states", segment.name, length)
+        self._orders.add("drop_states", self._number, segment.name, length)
 
     def _unload(self, segment: Segment) -> None:
         if segment.target is not None:
-            self._orders.add("drop", segment.name)
+            self._orders.add("drop", self._number, segment.name)
         super()._unload(segment)
 
 
@@ -42,25 +43,26 @@ class LeaderPrefixes(PrefixCache):
     """The prefix cache of rank 0; there is none on disk."""
 
     def __init__(self, orders: Orders):
-        self._orders = orders
+        self._orders, self._number = orders, orders.number()
         super().__init__()
+        finalize(self, orders.add, "drop_all", self._number).atexit = False
 
     def clear(self) -> None:
         """As any, on all ranks."""
-        self.tree = LeaderTree(self._orders)
-        self._orders.add("drop_all")
+        self.tree = LeaderTree(self._orders, self._number)
+        self._orders.add("drop_all", self._number)
 
     def _hold(
         self, sequence: Sequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
     ) -> None:
         segment, number = stretch.segment, number_of(sequence.target_cache)
-        rows, states = segment.target, set(segment.states)
+        rows, states, between = segment.target, set(segment.states), (segment.start, segment.end)
         with mlx_thread().uninterrupted():
             super()._hold(sequence, stretch, snapshots)
             if rows is None and segment.target is not None:
-                self._orders.add("hold", segment.name, number, segment.start, segment.end)
+                self._orders.add("hold", self._number, segment.name, number, *between)
             for length in set(segment.states) - states:
-                self._orders.add("hold_states", segment.name, number, length)
+                self._orders.add("hold_states", self._number, segment.name, number, length)
 
     def _take(self, sequence: Sequence, path: list[Stretch], start: int, end: int) -> None:
         used = [s for s in path if s.segment.start < end and s.end > start]
@@ -71,7 +73,8 @@ class LeaderPrefixes(PrefixCache):
         states = used[-1].segment.name if sequence.target_cache.needs_snapshots else None
         with mlx_thread().uninterrupted():
             super()._take(sequence, path, start, end)
-            self._orders.add("extend", number_of(sequence.target_cache), parts, states, end)
+            number = number_of(sequence.target_cache)
+            self._orders.add("extend", self._number, number, parts, states, end)
 
 
 def number_of(cache: Any) -> int:
@@ -80,7 +83,7 @@ def number_of(cache: Any) -> int:
 
 
 class HeldRows:
-    """What a rank that is not rank 0 holds: rows by their segment's name, and states."""
+    """What a rank that is not rank 0 holds for one cache: rows by their segment's name, states."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Layers] = {}
