@@ -90,7 +90,10 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """Refuse a pair that does not fit the memory, or warn about it; with --force only warn."""
+    """Refuse a pair that does not fit the memory, or warn about it; with --force only warn.
+
+    Of several machines each has to have room for its part.
+    """
     from dflash_mlx.cpu.modules import on_cpu
     from dflash_mlx.distributed.world import world
     from dflash_mlx.hub.memory import check_fits, estimate_memory, working_set
@@ -98,8 +101,17 @@ def check_memory(
     group, bits, item = world(), model_options.draft_bits, 4 if on_cpu() else 2
     ranks = 1 if group is None else group.size
     needed = estimate_memory(target, draft, draft_bits=bits, item_bytes=item, ranks=ranks)
-    if warning := check_fits(needed, working_set(), label, force=model_options.force):
-        out.warn(warning)
+    checks = [(needed, working_set(), "here")]
+    if group is not None:
+        from dflash_mlx.distributed.leader import memory_of_others
+        from dflash_mlx.pair import elsewhere
+
+        name = label if model_options.model is None else elsewhere(label)
+        found = memory_of_others(group, name)
+        checks += [(part, room, f"on {rank}") for rank, part, room in found]
+    for part, room, where in checks:
+        if warning := check_fits(part, room, label, force=model_options.force, where=where):
+            out.warn(warning)
 
 
 def prepare_libraries(*, offline: bool) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import mlx.core as mx
 from mlx import nn
 
-from .distributed.leader import load_leader
+from .distributed.leader import LeaderTarget, load_leader
+from .distributed.prefixes import LeaderPrefixes
 from .distributed.world import World
 from .drafter.bits import check_bits, chosen_bits
 from .drafter.quantise import is_quantised
@@ -70,6 +71,8 @@ class Pair:
         if self.drafter is not None:
             evaluate(self.drafter.model)
         object.__setattr__(self, "engine", Engine(self.target, self.drafter, lookup=self.lookup))
+        if isinstance(self.target, LeaderTarget):
+            self.engine.prefixes = LeaderPrefixes(self.target.orders)
 
 
 def load(
@@ -100,7 +103,7 @@ def load(
     for the prefix cache: None is a quarter of the memory that the models leave, 0 is off; with
     `cache_disk` bytes it is on disk too and survives a restart. `on_download` is called with counts
     of bytes, `on_kernels` with counts of operations whose kernels are ready. With a `world` this is
-    its rank 0: the target is sharded over all ranks, and prompts share nothing but their session's.
+    its rank 0: the target is sharded over all ranks, and so is what the prefix cache has of it.
     Raises DFlashError when something is missing, damaged, not supported, not exact, or does not fit
     together.
     """
@@ -136,9 +139,10 @@ def load(
         pair = Pair(loaded, drafter, *labels, lookup=lookup or names.lookup)
         prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
-        prefixes.limit = default_limit() if cache_ram is None else cache_ram
-        if world is not None:
-            prefixes.limit = 0  # the other ranks' rows are not at hand
+        room = default_limit()
+        if isinstance(loaded, LeaderTarget):
+            room = min(room, loaded.room)
+        prefixes.limit = room if cache_ram is None else cache_ram
         if cache_disk:
             prefixes.disk = disk_of(pair, draft_path, cache_disk)
         return pair

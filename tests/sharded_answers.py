@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
 
 import dflash_mlx
 from dflash_mlx import DFlashError, SamplingParams
 from dflash_mlx.distributed.follower import follow
 from dflash_mlx.distributed.leader import LeaderTarget
+from dflash_mlx.distributed.prefixes import HeldRows
 from dflash_mlx.distributed.world import World, world
 from dflash_mlx.engine import Engine
 from dflash_mlx.pair import Pair
@@ -49,7 +51,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 PACKED = ["dflash", "ddtree", "seeded"]
-ALL = (*KINDS, "packed")
+ALL = (*KINDS, "packed", "shared")
+BEGINNING = PROMPTS[2] * 2
+ROOMY, TIGHT = 1 << 24, 20_000  # bytes of a prefix cache
+SEEDED = SamplingParams(temperature=2.0, seed=7)  # greedy text of tiny targets settles soon
 
 
 def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
@@ -74,13 +79,63 @@ def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
     return found
 
 
-def answers(pair: Pair, kinds: list[str]) -> dict[str, list[list[int]]]:
+def shared(pair: Pair) -> list[float]:
+    """Answers of chats that begin alike, go back, fork, and lose what they shared for want of room.
+
+    Of each token its number and its log-probability; before them, how much of each prompt was not
+    read, as long as there is room.
+    """
+    engine, found = pair.engine, list[float]()
+
+    def begin(sequence: Sequence, *tokens: int) -> None:
+        prompt = (*BEGINNING, *tokens)
+        request = Request(prompt, SEEDED, TOKENS, frozenset(), mode="dflash", logprobs=0)
+        places = len(BEGINNING), len(prompt) - 1
+        cached, _ = engine.begin(sequence, request, *places)
+        found.append(cached if engine.prefixes.limit == ROOMY else -1)
+
+    def run_all(*sequences: Sequence) -> None:
+        said = [list[float]() for _ in sequences]
+        while running := [s for s in sequences if not s.now.finish_reason]:
+            for s, block in zip(running, engine.step(running), strict=True):
+                assert not isinstance(block, DFlashError), block
+                for token in block.logprobs:
+                    said[sequences.index(s)] += [token.token, token.logprob]
+        for sequence in sequences:
+            engine.stop(sequence)
+            found.extend(said.pop(0))
+
+    for limit in (ROOMY, TIGHT):
+        engine.prefixes.clear()
+        engine.prefixes.limit = limit
+        chats = [Sequence(pair.target, pair.drafter) for _ in range(4)]
+        for number, chat in enumerate(chats[:3]):
+            begin(chat, 7, number)
+            if not number:
+                run_all(chat)
+        run_all(*chats[1:3])
+        begin(chats[3], *chats[0].tokens[len(BEGINNING) :], 5)  # goes on with another one's chat
+        twin = chats[3].fork()
+        run_all(chats[3])
+        run_all(twin)
+        begin(chats[0], 7, 1)  # back to where it began, and on as another one did
+        run_all(chats[0])
+    engine.prefixes.clear()
+    engine.prefixes.limit = 0
+    return found
+
+
+def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
     """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
     engine = Engine(pair.target, pair.drafter, lookup=pair.lookup)
-    return {
-        kind: answer(engine, PACKED if kind == "packed" else [kind], 3 if kind == "packed" else 1)
-        for kind in kinds
-    }
+    found = dict[str, list[Any]]()
+    for kind in kinds:
+        if kind == "shared":
+            found[kind] = shared(pair)
+        else:
+            several = kind == "packed"
+            found[kind] = answer(engine, PACKED if several else [kind], 3 if several else 1)
+    return found
 
 
 def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> dict[str, Any]:
@@ -102,8 +157,6 @@ def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> d
 
 def flat_parameters(pair: Pair) -> list[tuple[str, Any]]:
     """The target's parameters here."""
-    from mlx.utils import tree_flatten
-
     return tree_flatten(pair.target.model.parameters())  # type: ignore
 
 
@@ -141,6 +194,14 @@ def plant(fault: str) -> None:
                 rewind(self, length)
 
         TargetCache.rewind = faulty  # type: ignore[method-assign]
+    if fault == "holds other rows":
+        hold = HeldRows.hold
+
+        def hold_backwards(self: HeldRows, name: str, *given: Any) -> None:
+            hold(self, name, *given)
+            self._rows[name] = tree_map(lambda rows: rows[..., ::-1, :], self._rows[name])
+
+        HeldRows.hold = hold_backwards  # type: ignore[method-assign]
 
 
 def cut_collectives(*_: Any) -> None:

@@ -19,9 +19,11 @@ from ranks import Job, save_family
 from tiny import ALL
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/environ").exists(), reason="looks for processes as Linux shows them"
-)
+LINUX = Path("/proc/self/environ").exists()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not LINUX, reason="looks for processes as Linux shows them"),
+]
 HEADS = {"num_attention_heads": 12, "num_key_value_heads": 12}
 NUMBERS = r"\d+ tokens[^\n]*prompt [\d,]+ new"
 PHASES = ("start", "prefill", "rounds", "idle", "saving", "streaming", "waiting")
@@ -59,7 +61,7 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
     """
     count = dice.choice((2, 2, 2, 3, 4))
     how = dice.choice((KILL, STOP, CUT))
-    victim = dice.choice((0, 1, count - 1, *([LAUNCHER] if how == KILL else [])))
+    victim: Any = dice.choice((0, 1, count - 1, *([LAUNCHER] if how == KILL else [])))
     later, limit, asked = dice.random(), LIMIT, ["first"]
     serves = phase in ("streaming", "waiting")
     command = ["serve"] if serves else ["chat", "--max-tokens", "24"]

@@ -26,7 +26,7 @@ from ..options import option
 from .hosts import Hosts, local_hosts, read_hosts
 
 COMMANDS = ("chat", "generate", "serve")
-GOODBYE = 2.0  # seconds that the ranks have to end by themselves when one of them has ended
+GOODBYE = 1.5  # seconds that the ranks have to end by themselves when one of them has ended
 LOOK = 0.2  # seconds between looks
 Process = subprocess.Popen[bytes]
 
@@ -83,31 +83,28 @@ def launch(
 def end_of(process: Process, others: Sequence[Process]) -> int:
     """Wait for rank 0: its exit code. Where another rank has failed, rank 0 is made to end.
 
-    It has heard of that by itself, unless it is stopped, or still waits for all to come.
+    It has heard of that by itself, unless it is stopped or still waits for all to come.
     """
-    while not ended(process, LOOK):
-        failed = [(rank, one.poll()) for rank, one in enumerate(others, 1) if one.poll()]
-        if not failed or ended(process, GOODBYE):
-            continue
-        process.send_signal(signal.SIGCONT)  # if it was stopped, it hears of it now
-        if not ended(process, GOODBYE / 2):
-            process.terminate()
-            if not ended(process, GOODBYE / 2):
-                process.kill()
-                process.wait()
+    failed = list[tuple[int, int]]()
+    while not failed and not ended(process, LOOK):
+        failed = [(rank, code) for rank, one in enumerate(others, 1) if (code := one.poll())]
+    if failed and not ended(process, GOODBYE, signal.SIGCONT):
+        if not ended(process, GOODBYE, signal.SIGTERM):
+            process.kill()
+            process.wait()
         rank, code = failed[0]
-        raise DFlashError(
-            f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice.",
-            hint="start all ranks again",
-        )
+        sentence = f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice."
+        raise DFlashError(sentence, hint="start all ranks again")
     if process.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
         name = signal.Signals(-process.returncode).name
         raise DFlashError(f"rank 0 was ended by {name}.", hint="start all ranks again")
     return process.returncode
 
 
-def ended(process: Process, seconds: float) -> bool:
-    """Whether a process ends in time."""
+def ended(process: Process, seconds: float, by: int | None = None) -> bool:
+    """Whether a process ends in time, after a signal if one is given."""
+    if by is not None:
+        process.send_signal(by)
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return process.returncode is not None

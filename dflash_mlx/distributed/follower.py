@@ -5,13 +5,19 @@ Makes the same passes over the same tokens and changes its caches in the same wa
 
 import signal
 import sys
+from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
+from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.hub.memory import estimate_memory, working_set
 from dflash_mlx.hub.resolve import BUNDLED, bundled, fetch
+from dflash_mlx.prefix_cache.limits import default_limit
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.target import Target
@@ -20,6 +26,7 @@ from dflash_mlx.thread import mlx_thread
 from .orders import Order, begin, tree_of
 from .parts import part_loader
 from .peer import END
+from .prefixes import HeldRows
 from .sameness import Facts, check_same, facts_of
 from .world import World, say_and_exit
 
@@ -33,6 +40,7 @@ class Follower:
         self._world, (self._leader,) = world, world.peers
         self._target: Target | None = None
         self._caches: dict[int, TargetCache] = {}
+        self._held = defaultdict[int, HeldRows](HeldRows)
 
     def run(self) -> None:
         """Follow until rank 0 ends."""
@@ -43,8 +51,10 @@ class Follower:
     def do(self, order: Order) -> None:
         """What one order says; a method of this class or of a cache has its name."""
         match order:
+            case ["measure", name]:
+                self._leader.send(told(lambda: self.measure(name)))
             case ["load", name, facts, trust, split]:
-                self._leader.send(self.load(name, facts, trust, split))
+                self._leader.send(told(lambda: self.load(name, facts, trust, split)))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -63,6 +73,18 @@ class Follower:
                 self._caches[number].keep_path(tuple(rows))
             case ["fill", number, depth]:
                 self._caches[number].fill(depth)
+            case ["hold", held, name, number, start, end]:
+                self._held[held].hold(name, self._caches[number], start, end)
+            case ["hold_states", held, name, number, length]:
+                self._held[held].hold_states(name, self._caches[number], length)
+            case ["extend", held, number, parts, states, end]:
+                self._held[held].extend(self._caches[number], parts, states, end)
+            case ["drop", held, name]:
+                self._held[held].drop(name)
+            case ["drop_states", held, name, length]:
+                self._held[held].drop_states(name, length)
+            case ["drop_all", held]:
+                self._held.pop(held, None)
             case _:
                 raise AssertionError(order)
 
@@ -72,21 +94,22 @@ class Follower:
         assert self._target is not None
         return self._target
 
-    def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[Any]:
-        """Load this rank's part of a target: what to answer."""
+    def measure(self, name: str) -> list[int]:
+        """Bytes of the weights and of the caches of this rank's part, and what models may take."""
+        item, ranks = 4 if on_cpu() else 2, self._world.size
+        needed = estimate_memory(folder_of(name), item_bytes=item, ranks=ranks)
+        return [needed.weights, needed.caches, working_set()]
+
+    def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[int]:
+        """Load this rank's part of a target: the bytes that a prefix cache may take then."""
         self._target, self._caches = None, {}
+        self._held.clear()
         mx.clear_cache()
-        try:
-            path = bundled("target") if name == BUNDLED else fetch(name)
-            check_same(facts_of(path), facts)
-            self._target = Target.load(
-                path,
-                trust_remote_code=trust,
-                read_model=partial(part_loader(split), group=self._world.group),
-            )
-        except DFlashError as error:
-            return ["failed", error.message, error.hint]
-        return ["loaded"]
+        path = folder_of(name)
+        check_same(facts_of(path), facts)
+        read_model = partial(part_loader(split), group=self._world.group)
+        self._target = Target.load(path, trust_remote_code=trust, read_model=read_model)
+        return [default_limit()]
 
     def read(self, parts: list[Order], *, at_once: bool) -> None:
         """One pass, as rank 0 makes it."""
@@ -99,6 +122,19 @@ class Follower:
         mx.eval([one.logits for one in found])
         if sum(len(tokens) for _, tokens, *_ in parts) >= LONG:
             mx.clear_cache()
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a target on this machine; raises as `fetch`."""
+    return bundled("target") if name == BUNDLED else fetch(name)
+
+
+def told(work: Callable[[], list[int]]) -> list[Any]:
+    """What to answer rank 0: what some work gave, or its error."""
+    try:
+        return ["done", *work()]
+    except DFlashError as error:
+        return ["failed", error.message, error.hint]
 
 
 def follow(world: World) -> None:

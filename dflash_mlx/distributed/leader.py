@@ -4,7 +4,7 @@ Whatever touches the model or its caches is said before it is done. Tokens are r
 because the others need them; nothing else of the engine is different.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from weakref import finalize
 import mlx.core as mx
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.kv_rows import Rows
-from dflash_mlx.target.caches.target_cache import Snapshot, TargetCache
+from dflash_mlx.hub.memory import MemoryEstimate
+from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.packed import SequencePass, SequenceRows
 from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
@@ -46,33 +46,32 @@ class LeaderCache(TargetCache):
 
     def snapshot(self) -> None:
         """As any, on all ranks."""
-        super().snapshot()
-        self._orders.add("snapshot", self.number)
+        self._on_all(super().snapshot, "snapshot")
 
     def rewind(self, length: int) -> None:
         """As any, on all ranks; what raises here is not sent."""
-        super().rewind(length)
-        self._orders.add("rewind", self.number, length)
+        self._on_all(super().rewind, "rewind", length)
 
     def keep_path(self, rows: tuple[int, ...]) -> None:
         """As any, on all ranks."""
-        super().keep_path(rows)
-        self._orders.add("keep_path", self.number, rows)
+        self._on_all(super().keep_path, "keep_path", rows)
 
     def fill(self, depth: int) -> None:
         """As any, on all ranks."""
-        super().fill(depth)
-        self._orders.add("fill", self.number, depth)
+        self._on_all(super().fill, "fill", depth)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]], snapshot: Snapshot | None) -> None:
-        """The rows of rank 0 are not those of others."""
-        raise AssertionError
+    def _on_all(self, change: Callable[..., None], name: str, *arguments: Any) -> None:
+        """Change the caches here, and say so; no interrupt comes between."""
+        with mlx_thread().uninterrupted():
+            change(*arguments)
+            self._orders.add(name, self.number, *arguments)
 
 
 class LeaderTarget(Target):
     """A target of which this rank has a part, and the others theirs."""
 
     orders: Orders
+    room: int  # bytes that each rank has for a prefix cache
 
     def make_cache(self) -> TargetCache:
         """Empty caches of one sequence, on all ranks."""
@@ -121,9 +120,26 @@ def load_leader(
     answers = [(peer.name, peer.receive()) for peer in world.peers]
     if own is not None:
         raise own
-    for peer_name, (kind, *said) in answers:
-        if kind != "loaded":
-            raise DFlashError(f"{peer_name}: {said[0]}", hint=said[1])
     assert target is not None
     target.orders = Orders(world.peers)
+    target.room = min(said_by(*answer)[0] for answer in answers)
     return target
+
+
+def memory_of_others(world: World, name: str) -> list[tuple[str, MemoryEstimate, int]]:
+    """Of each other rank its name, what its part of a target needs, and the bytes it may take.
+
+    DFlashError where a rank does not find the target.
+    """
+    for peer in world.peers:
+        peer.send([["measure", name]])
+    answers = [(peer.name, said_by(peer.name, peer.receive())) for peer in world.peers]
+    return [(who, MemoryEstimate(one[0], one[1], 0), one[2]) for who, one in answers]
+
+
+def said_by(name: str, answer: list[Any]) -> list[Any]:
+    """What a rank answered; DFlashError where that is an error."""
+    kind, *said = answer
+    if kind == "failed":
+        raise DFlashError(f"{name}: {said[0]}", hint=said[1])
+    return said

@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from dflash_mlx.errors import DFlashError
@@ -78,7 +78,8 @@ def load_stage(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict
 def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> Staged:
     """The model with this rank's layers; the weights of all others are left on disk.
 
-    DFlashError where there are fewer layers than ranks, or a layer needs another rank's keys.
+    DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys, and
+    where the first ones do not stand for all.
     """
     body: Any = reduce(getattr, FAMILIES[flat(config)["model_type"]].body.split("."), model)
     layers, ranks = body.layers, group.size()
@@ -88,6 +89,12 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
         )
     starts = [rank * len(layers) // ranks for rank in range(ranks + 1)]
     own = range(starts[group.rank()], starts[group.rank() + 1])
+    kinds = [type(cache) for cache in make_prompt_cache(model)]
+    if missing := {*kinds} - {*kinds[: starts[1]], KVCache}:  # rank 0 decides what can be rewound
+        raise DFlashError(
+            f"the first of {ranks} ranks would have no layer with a {missing.pop().__name__}.",
+            hint="take fewer ranks",
+        )
     several = hasattr(body, "previous_kvs")  # Gemma's layers hand keys and values on, too
     if several and body.previous_kvs != [*range(len(layers))]:
         raise DFlashError(

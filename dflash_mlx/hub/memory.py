@@ -96,9 +96,9 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 
 
 def whole_bytes(target: Path) -> int:
-    """The bytes of what every rank has all of: the embedding and the head."""
+    """The bytes of what every rank has all of: the embeddings and the head."""
     sizes = [byte_counts(file) for file in target.glob("model*.safetensors")]
-    names = ("embed_tokens.", "lm_head.")
+    names = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
     return sum(n for each in sizes for name, n in each.items() if any(s in name for s in names))
 
 
@@ -203,19 +203,27 @@ def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn",
     return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
 
 
-def check_fits(needed: MemoryEstimate, limit: int, name: str, *, force: bool = False) -> str | None:
+def check_fits(
+    needed: MemoryEstimate, limit: int, name: str, *, force: bool = False, where: str = "here"
+) -> str | None:
     """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    Raises DFlashError above 100 %, with a smaller pair in its hint; not with `force`.
+    Raises DFlashError above 100 %, with a smaller pair in its hint; not with `force`. `where` is
+    the machine.
     """
     fit = memory_fit(needed, limit)
     if fit == "ok":
         return None
-    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take here"
+    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {where}"
     if fit == "warn":
         return f"'{name}' needs {share}: close other programs if it gets slow"
     if force:
         return f"'{name}' needs {share}: weights will not stay in memory, and it can be very slow"
+    if where != "here":
+        raise DFlashError(
+            f"'{name}' needs {share}.",
+            hint="take more machines, or a smaller target; --force loads it all the same",
+        )
     smaller = registry.best_pair(limit, 1 << 62)
     fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
     other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
