@@ -112,8 +112,10 @@ class HeldRows:
     ) -> None:
         """Let a cache go on by rows of these segments, each from a place to before another."""
         rows = [cut(self._rows[name], first, last) for name, first, last in parts]
-        needed = states is not None and cache.needs_snapshots
-        cache.extend(rows, self._states[states, end] if needed else None)
+        if states is None or not cache.needs_snapshots:
+            cache.extend(rows, None)
+        else:
+            cache.extend(rows, self._states[states, end])
 
 
 def cut(layers: Layers, first: int, last: int) -> Layers:

@@ -78,8 +78,8 @@ def load_stage(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict
 def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> Staged:
     """The model with this rank's layers; the weights of all others are left on disk.
 
-    DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys, and
-    where the first ones do not stand for all.
+    DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys,
+    and where rank 0's do not stand for all.
     """
     body: Any = reduce(getattr, FAMILIES[flat(config)["model_type"]].body.split("."), model)
     layers, ranks = body.layers, group.size()
