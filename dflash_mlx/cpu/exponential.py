@@ -4,6 +4,8 @@ Made of additions, products and a shift of the exponent: several times faster ov
 more precise (relative error below 3e-7; MLX: 2e-6). `exp` has no gradient, `softmax` has.
 """
 
+from typing import Any
+
 import mlx.core as mx
 
 LOG2_E = 1.4426950408889634
@@ -46,17 +48,22 @@ def exp(x: mx.array) -> mx.array:
     return _scaled(_power(rest), shifted)
 
 
-@mx.custom_function
 def softmax(x: mx.array) -> mx.array:
     """Softmax over the last axis of float32 numbers, for MLX's CPU backend.
 
     Shares below 1e-37 are 1e-38.
     """
+    found: Any = _softmax(x)
+    return found
+
+
+@mx.custom_function
+def _softmax(x: mx.array) -> mx.array:
     shares = exp(mx.maximum(x - mx.max(x, axis=-1, keepdims=True), -87.0))
     return shares / mx.sum(shares, axis=-1, keepdims=True)
 
 
-@softmax.vjp
+@_softmax.vjp
 def _softmax_slope(primal: mx.array, cotangent: mx.array, shares: mx.array) -> mx.array:
     slope = shares * cotangent
     return slope - shares * mx.sum(slope, axis=-1, keepdims=True)

@@ -116,7 +116,7 @@ class Desk:
         while left := [n for n, rest in enumerate(rests) if rest]:
             most = max(1, CHUNK // len(left))
             parts = [
-                SequenceRows(caches[n], mx.array(rests[n][:most]), tape=False, last=True)
+                SequenceRows(caches[n], mx.array([*rests[n][:most]]), tape=False, last=True)
                 for n in left
             ]
             for n, found in zip(left, self._target.read(parts), strict=True):
