@@ -36,7 +36,7 @@ def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
     if config.draft_vocab_size:
         raise DFlashError(
             f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
-            hint="start from another drafter, or from nothing",
+            hint="start from another drafter, or from nothing: --draft-vocab",
         )
     check_fit(config, target.config, folder.name, target.path.name)
     check_tensors(folder, config, target.hidden_size)
