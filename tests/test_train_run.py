@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import tiny
 from mlx import nn
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 import dflash_mlx
 from dflash_mlx.drafter.config import load_config, parse
+from dflash_mlx.drafter.vocabulary import target_ids
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
 from dflash_mlx.train import beginning
@@ -296,6 +298,49 @@ def test_the_drafter_folder_is_z_labs_format(target, prompts, tmp_path):
     assert (
         answer.tokens == dflash_mlx.generate(pair, "say 5", max_tokens=12, mode="baseline").tokens
     )
+
+
+def test_a_vocabulary_of_its_own(target, prompts, tmp_path):
+    """Guards --draft-vocab: the frozen head is the target's rows, and answers stay the target's."""
+    run, _ = start(
+        target, prompts, tmp_path, shape=dataclasses.replace(SHAPE, draft_vocab=40), steps=60
+    )
+    config, model = run.drafter.config, run.drafter.model
+    ids = target_ids(model.d2t)
+    hidden = mx.random.normal((3, target.hidden_size))
+    wanted = target.head(hidden)[:, ids]
+    assert mx.allclose(run.drafter.own_logits(hidden), wanted, atol=1e-5)
+    assert not mx.allclose(run.drafter.own_logits(hidden), mx.roll(wanted, 1, 1), atol=1e-5)
+    said = {t for s in run.trainer.sequences for t in s.tokens[s.answer :]}
+    kept = {int(n) for n in np.array(ids)}
+    assert len(said) <= 40
+    assert said | (target.eos_ids & {98}) <= kept
+    before = model.lm_head.weight + 0
+    first = run.trainer.step(0)
+    assert first is not None
+    assert first.loss < math.log(40) + 2
+    run.step = 1
+    assert run.train()
+    assert mx.array_equal(model.lm_head.weight, before)
+    check_replay(run, target)
+    written = weights(tmp_path)
+    assert written["d2t"].dtype == mx.int32
+    pair = dflash_mlx.load(TARGET, tmp_path)
+    assert parse(load_config(tmp_path)) == config
+    assert config.drafted == 40
+    answer = dflash_mlx.generate(pair, "say 5", max_tokens=12)
+    assert (
+        answer.tokens == dflash_mlx.generate(pair, "say 5", max_tokens=12, mode="baseline").tokens
+    )
+    again, _ = start(target, prompts, tmp_path, shape=run.job.shape, steps=60, resume=True)
+    assert mx.array_equal(again.drafter.model.d2t, model.d2t)
+
+
+@pytest.mark.parametrize("count", [0, tiny.VOCAB + 1])
+def test_a_vocabulary_that_cannot_be(target, prompts, tmp_path, count):
+    """Guards --draft-vocab: more tokens than the target has, or fewer than end its answers."""
+    with pytest.raises(UsageError, match="tokens"):
+        start(target, prompts, tmp_path, shape=dataclasses.replace(SHAPE, draft_vocab=count))
 
 
 def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):

@@ -73,6 +73,9 @@ def train(
         bool, typer.Option("--dflash2", help="With DFlash 2's convolutions and selector.")
     ] = False,
     selector_rank: Annotated[int, typer.Option(help="Of the selector's codebooks.")] = 256,
+    draft_vocab: Annotated[
+        int | None, typer.Option(help="Draft only the answers' most frequent tokens [all].")
+    ] = None,
     mask_token: Annotated[
         int | None, typer.Option(help="Id of the mask token [a free one].")
     ] = None,
@@ -200,6 +203,7 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
             intermediate_size=values["intermediate"],
             dflash2=values["dflash2"],
             selector_rank=values["selector_rank"],
+            draft_vocab=values["draft_vocab"],
         ),
         resume=resume and has_checkpoints(folder),
     )

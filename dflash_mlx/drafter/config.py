@@ -84,6 +84,11 @@ class DraftConfig:
     dflash2: DFlash2 | None = None
     draft_vocab_size: int | None = None  # None: the target's vocabulary and head
 
+    @property
+    def drafted(self) -> int:
+        """How many tokens can be drafted."""
+        return self.draft_vocab_size or self.vocab_size
+
     def causal(self, layer: int) -> bool:
         """Whether a layer's attention inside the block is causal.
 

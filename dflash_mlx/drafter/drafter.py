@@ -69,20 +69,24 @@ class Drafter:
         return x if scale == 1.0 else x * scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Hidden states [..., H] -> logits [..., V]: the head, scale, one softcap.
+        """Hidden states [..., H] -> logits [..., V]; -inf for tokens that it never drafts."""
+        logits = self.own_logits(hidden)
+        if (distances := self.model.get("d2t")) is None:
+            return logits
+        return spread(logits, target_ids(distances), self.config.vocab_size)
 
-        Tokens that are not in the drafter's own vocabulary get -inf. Training needs the precision
-        of its hidden states, so nothing is cast here.
+    def own_logits(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., H] -> logits of the drafter's own vocabulary [..., Vd].
+
+        The head, scale, one softcap. Training needs the precision of its hidden states, so nothing
+        is cast here.
         """
         own = self.model.get("lm_head")
         logits = self._head(hidden) if own is None else own(hidden)
         if self.config.output_multiplier != 1.0:
             logits = logits * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
-        logits = logits if cap is None else cap * mx.tanh(logits / cap)
-        if (distances := self.model.get("d2t")) is None:
-            return logits
-        return spread(logits, target_ids(distances), self.config.vocab_size)
+        return logits if cap is None else cap * mx.tanh(logits / cap)
 
     def draft(
         self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from dflash_mlx.cpu.exponential import softmax
+from dflash_mlx.cpu.modules import on_cpu
+
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
@@ -56,7 +59,9 @@ def attention(
     scores = mx.concatenate([every.reshape(*each, rows), inside.reshape(*each, length)], axis=-1)
     seen = mask.reshape(n, 1, blocks, 1, length, rows + length)
     lowest = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
-    shares = mx.softmax(mx.where(seen, scores, lowest), axis=-1, precise=True)
+    scores = mx.where(seen, scores, lowest)
+    fast = on_cpu() and scores.dtype == mx.float32
+    shares = softmax(scores) if fast else mx.softmax(scores, axis=-1, precise=True)
     every, inside = mx.split(shares, [rows], axis=-1)
     mixed = (every.reshape(n, kv_heads, -1, rows) @ context_values).reshape(*each, dim)
     mixed = mixed + (inside.reshape(*each[:3], -1, length) @ values).reshape(*each, dim)

@@ -16,6 +16,12 @@ def target_ids(d2t: mx.array) -> mx.array:
     return mx.arange(d2t.size) + d2t
 
 
+def draft_ids(d2t: mx.array, vocab_size: int) -> mx.array:
+    """The drafter's ids [V] of the target's tokens, -1 for those that it does not have."""
+    places = mx.arange(d2t.size, dtype=mx.int32)
+    return mx.put_along_axis(mx.full(vocab_size, -1, mx.int32), target_ids(d2t), places, axis=0)
+
+
 def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
     """Logits [..., Vd] of tokens with the target's ids [Vd] -> [..., V], -inf for others."""
     places = mx.broadcast_to(ids, logits.shape)

@@ -1,13 +1,14 @@
-"""The target at work on many prompts at once: packed rounds of the engine, taps kept on the way.
+"""The target at work on many prompts at once, by several threads; taps are kept on the way.
 
 What the passes give besides logits is what the drafter learns from, so no second pass over the
-answers is needed. With a drafter the engine drafts where that pays. Does not know files.
+answers is needed. Plain answers share one batch of caches; with a drafter, which drafts where that
+pays, and where caches are not plain rows, there are packed rounds of the engine. Does not know
+files.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 
@@ -18,32 +19,13 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.request import Request
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.source import DraftSource
+from dflash_mlx.target.caches.batch import fits_batch
 from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
 
+from .asked import Answered, Asked
+from .plain_answers import plain_answers
 from .workers import worker_count
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt with its key: at most `room` tokens go on from `tokens`, drawn from `seed`."""
-
-    key: str
-    tokens: tuple[int, ...]
-    room: int
-    seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The tokens found for a key, and the taps [S, K * Ht] of all that was read, bfloat16.
-
-    The last token was not read; `taps` is None where none are tapped.
-    """
-
-    key: str
-    tokens: tuple[int, ...]
-    taps: mx.array | None
 
 
 class Recorded(Sequence):
@@ -76,11 +58,13 @@ def answer(
     When the generator is closed, its threads end at their next round. Raises DFlashError where the
     target's logits are not numbers.
     """
+    if not asked:
+        return
     # Drafts are weighed by costs that are measured, which a second thread would disturb.
     count = worker_count() if drafter is None else 1
     waiting, ready = deque(asked), SimpleQueue[Answered | None]()
     if count == 1:
-        yield from rounds(target, drafter, waiting, temperature, batch, lambda: False)
+        yield from begun(target, drafter, asked, waiting, temperature, batch, lambda: False)
         return
     stop = Event()
     share = -(-batch // count)
@@ -89,7 +73,7 @@ def answer(
         try:
             # Made here: what it computes lazily belongs to this thread.
             ours = target.replica()
-            found = rounds(ours, drafter, waiting, temperature, share, stop.is_set)
+            found = begun(ours, drafter, asked, waiting, temperature, share, stop.is_set)
             for item in found:
                 ready.put(item)
         finally:
@@ -105,6 +89,21 @@ def answer(
             stop.set()
         for part in parts:
             part.result()
+
+
+def begun(
+    target: Target,
+    drafter: DraftSource | None,
+    asked: list[Asked],
+    waiting: deque[Asked],
+    temperature: float,
+    batch: int,
+    stopped: Callable[[], bool],
+) -> Generator[Answered]:
+    """Answers of one thread to what waits: in one batch where the caches allow it."""
+    if drafter is None and not target.kernels.exact and fits_batch(target.make_cache()):
+        return plain_answers(target, asked, waiting, temperature, min(batch, len(asked)), stopped)
+    return rounds(target, drafter, waiting, temperature, batch, stopped)
 
 
 def rounds(

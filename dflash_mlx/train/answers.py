@@ -16,7 +16,8 @@ import mlx.core as mx
 from dflash_mlx.speculation.source import DraftSource
 from dflash_mlx.target.target import Target
 
-from .answering import Answered, Asked, answer
+from .answering import answer
+from .asked import Answered, Asked
 from .data import TokenizedPrompt
 from .events import AnswersProgress
 from .given import verify_given

@@ -15,6 +15,7 @@ from dflash_mlx.drafters import check_fit, check_tensors, load_drafter, own_part
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.target.target import Target
 
+from .draft_vocab import give_head
 from .head_loss import cross_entropy
 from .loss import block_hidden
 from .shape import Shape, dflash2_entries
@@ -35,7 +36,7 @@ def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
     if config.draft_vocab_size:
         raise DFlashError(
             f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
-            hint="start from another drafter, or from nothing",
+            hint="start from another drafter, or from nothing: --draft-vocab",
         )
     check_fit(config, target.config, folder.name, target.path.name)
     check_tensors(folder, config, target.hidden_size)
@@ -63,11 +64,19 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
     return drafter
 
 
-def new_drafter(raw: dict[str, Any], target: Target, seed: int) -> Drafter:
-    """A drafter of random weights whose first loss is near a uniform guess's."""
+def new_drafter(
+    raw: dict[str, Any], target: Target, seed: int, tokens: list[int] | None = None
+) -> Drafter:
+    """A drafter of random weights whose first loss is near a uniform guess's.
+
+    `tokens`: those that it drafts where it has a vocabulary of its own, sorted.
+    """
     target.tap(parse(raw).target_layer_ids)
     mx.random.seed(seed)
-    drafter = Drafter(begun(raw, target), target.embed, target.head)
+    model = begun(raw, target)
+    if tokens is not None:
+        give_head(model, target, tokens)
+    drafter = Drafter(model, target.embed, target.head)
     calm(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
     mx.eval(drafter.model.parameters())
     return drafter
@@ -82,18 +91,18 @@ def calm(drafter: Drafter, width: int) -> None:
     large beside it, and the last norm small enough for logits of a standard deviation of 1.
     """
     model, config = drafter.model, drafter.config
-    logits = drafter.head(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
+    logits = drafter.own_logits(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
     spread = float(mx.std(logits, axis=-1).mean())
     model.norm.weight = model.norm.weight / max(1.0, spread)
     rows = mx.random.normal((1, PROBES, width))
     first = mx.random.randint(0, config.vocab_size, (1, 8))
     places = mx.full(first.shape, PROBES)
-    labels = mx.random.randint(0, config.vocab_size, (first.size * (config.block_size - 1),))
+    labels = mx.random.randint(0, config.drafted, (first.size * (config.block_size - 1),))
     for _ in range(MOST_DOUBLINGS):
         hidden = block_hidden(drafter, model.context(rows, 0), first, places)
         hidden = hidden.reshape(-1, config.hidden_size)
         losses = cross_entropy(drafter, hidden, labels)
-        if float(losses.mean()) < math.log(config.vocab_size) + NEAR:
+        if float(losses.mean()) < math.log(config.drafted) + NEAR:
             return
         for layer in model.layers:
             for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):

@@ -77,7 +77,10 @@ def export_drafter(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: s
     work = folder / ".partial"
     work.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore
-    weights = {name: array.astype(DTYPES[dtype]) for name, array in arrays.items()}
+    kind = DTYPES[dtype]
+    weights = {
+        n: a.astype(kind) if mx.issubdtype(a.dtype, mx.floating) else a for n, a in arrays.items()
+    }
     mx.save_safetensors(str(work / "model.safetensors"), weights, metadata={"format": "pt"})
     (work / "config.json").write_text(json.dumps({**raw, "dtype": dtype}, indent=2) + "\n")
     for name in ("model.safetensors", "config.json"):

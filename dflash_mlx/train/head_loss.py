@@ -12,11 +12,11 @@ from dflash_mlx.cpu.exponential import softmax
 from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.drafter.drafter import Drafter
 
-MAX_LOGITS = 1 << 24  # computed at once, 64 MiB in float32
+MAX_LOGITS = 1 << 22  # computed at once, 16 MiB in float32: larger arrays are slow to allocate
 
 
 def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
-    """Cross-entropy in nats: hidden [R, H], labels [R] -> float32 [R]."""
+    """Cross-entropy in nats: hidden [R, H], labels [R] in the drafter's ids -> float32 [R]."""
 
     @mx.custom_function
     def losses_and_slopes(hidden: mx.array, labels: mx.array) -> tuple[mx.array, mx.array]:
@@ -42,7 +42,7 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
 
 def slices(drafter: Drafter, hidden: mx.array, labels: mx.array) -> list[tuple[mx.array, mx.array]]:
     """Hidden states and labels of so many rows as may have logits at once."""
-    step = max(1, MAX_LOGITS // drafter.config.vocab_size)
+    step = max(1, MAX_LOGITS // drafter.config.drafted)
     starts = range(0, len(labels), step)
     return [(hidden[i : i + step], labels[i : i + step]) for i in starts]
 
@@ -60,7 +60,7 @@ def loss_and_slope(
 
 def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
     """The head in float32."""
-    return drafter.head(hidden).astype(mx.float32)
+    return drafter.own_logits(hidden).astype(mx.float32)
 
 
 def through_head(drafter: Drafter, hidden: mx.array, slopes: mx.array) -> mx.array:

@@ -12,6 +12,7 @@ from dflash_mlx.drafter.config import DraftConfig
 from dflash_mlx.drafter.drafter import Drafter
 from dflash_mlx.drafter.model import KeysValues, block_mask, context_mask
 from dflash_mlx.drafter.shared_rows import SharedRows
+from dflash_mlx.drafter.vocabulary import draft_ids
 
 from .head_loss import cross_entropy, loss_and_candidates
 from .selector_loss import selector_losses
@@ -92,16 +93,22 @@ def block_losses(
 
     context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
     [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
-    position k is the token at anchor + k; positions after the end of the sequence are not valid.
+    position k is the token at anchor + k; positions after the end of the sequence are not valid,
+    nor those whose label the drafter does not have.
     """
     positions = anchors[..., None] + mx.arange(1, drafter.config.block_size)
     counts = (anchors[..., None] >= 0) & (positions < lengths[:, None, None])
     at = mx.clip(positions, 0, tokens.shape[1] - 1)
     labels = mx.take_along_axis(tokens, at.reshape(len(at), -1), axis=1)
+    wanted = labels.reshape(-1)
+    if (distances := drafter.model.get("d2t")) is not None:
+        wanted = draft_ids(distances, drafter.config.vocab_size)[wanted]
+        counts = counts & (wanted >= 0).reshape(counts.shape)
+        wanted = mx.maximum(wanted, 0)
     placed = mx.maximum(anchors, 0)
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
-    rows, wanted = hidden.reshape(-1, hidden.shape[-1]), labels.reshape(-1)
+    rows = hidden.reshape(-1, hidden.shape[-1])
     selector, extra = drafter.model.selector, drafter.config.dflash2
     if selector is None or extra is None:
         losses = cross_entropy(drafter, rows, wanted)

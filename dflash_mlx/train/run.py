@@ -28,6 +28,7 @@ from .batches import Sequence
 from .beginning import new_drafter, warm_config, warm_drafter
 from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
 from .data import Prompt, TokenizedPrompt, read_prompts, split, tokenize
+from .draft_vocab import frequent_tokens
 from .evaluation import can_draw, draw_tau, evaluate
 from .events import Event, Measured, Prepared, Saved, StepDone
 from .forecast import check_disk, check_memory, forecast
@@ -95,7 +96,7 @@ class Run:
             raise DFlashError(
                 "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
             )
-        self.drafter = self._build(target, whole, began)
+        self.drafter = self._build(target, whole, sequences, began)
         self._workers = Workers()
         self._taps = Taps(target, sequences, settings.cache_mb << 20, self._workers, store)
         self._held_out_taps = Taps(target, self._held_out, 0, self._workers, store)
@@ -175,7 +176,11 @@ class Run:
             store.flush()
 
     def _build(
-        self, target: Target, sequences: list[Sequence], began: dict[str, Any] | None
+        self,
+        target: Target,
+        whole: list[Sequence],
+        trained: list[Sequence],
+        began: dict[str, Any] | None,
     ) -> Drafter:
         """Make the drafter: new, or with the weights of `warm_start`."""
         if self.job.warm_start:
@@ -183,10 +188,12 @@ class Run:
         if began is not None and self.job.mask_token is None:
             mask = began["draft"]["dflash_config"]["mask_token_id"]
         else:
-            used = {token for s in sequences for token in s.tokens}
+            used = {token for s in whole for token in s.tokens}
             mask = choose_mask_token(target, used, self.job.mask_token)
         self.raw = draft_config(target, self.job.shape, mask)
-        return new_drafter(self.raw, target, self.settings.seed)
+        count = self.job.shape.draft_vocab
+        tokens = None if count is None else frequent_tokens(target, trained, count)
+        return new_drafter(self.raw, target, self.settings.seed, tokens)
 
     def _identify(self, sequences: list[Sequence]) -> dict[str, Any]:
         """The values that must be equal when a run resumes."""
@@ -294,4 +301,4 @@ class Run:
 
 def parameter_count(model: DraftModel) -> int:
     """The number of trained parameters."""
-    return sum(array.size for _, array in tree_flatten(model.parameters()))  # type: ignore
+    return sum(array.size for _, array in tree_flatten(model.trainable_parameters()))  # type: ignore

@@ -15,7 +15,7 @@ class Shape:
     layers None: a quarter of the target's, at most 5. taps: the number of target layers whose
     outputs the drafter reads, or their ids. DFlash paper, section 4.1: 5 layers, 5 taps, block 16.
     dflash2: with convolutions and a candidate selector, whose codebooks have `selector_rank`
-    numbers a token.
+    numbers a token. draft_vocab: the tokens that can be drafted, None for all.
     """
 
     layers: int | None = None
@@ -27,6 +27,7 @@ class Shape:
     intermediate_size: int | None = None
     dflash2: bool = False
     selector_rank: int = 256
+    draft_vocab: int | None = None
 
 
 def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -62,6 +63,8 @@ def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, 
         )
     if shape.block_size < 2:
         raise UsageError("a block needs two positions at least.", hint="give --block-size 16")
+    if (drafted := shape.draft_vocab) is not None:
+        check_drafted(target, drafted, dflash2=shape.dflash2)
     nested: dict[str, Any] = {
         "mask_token_id": mask_token_id,
         "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
@@ -102,9 +105,24 @@ def draft_config(target: Target, shape: Shape, mask_token_id: int) -> dict[str, 
         "use_cache": True,
         "use_sliding_window": False,
         "vocab_size": target.vocab_size,
+        **({} if drafted is None else {"draft_vocab_size": drafted}),
         "block_size": shape.block_size,
         "dflash_config": nested,
     }
+
+
+def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
+    """UsageError where a drafter cannot have a vocabulary of `count` tokens."""
+    if dflash2:
+        raise UsageError(
+            "a DFlash 2 drafter has all tokens of its target.",
+            hint="give --dflash2 or --draft-vocab",
+        )
+    if not len(target.eos_ids) <= count < target.vocab_size:
+        raise UsageError(
+            f"a drafter of this target cannot have {count:,} tokens of its own.",
+            hint=f"give --draft-vocab from {len(target.eos_ids)} to {target.vocab_size - 1:,}",
+        )
 
 
 def dflash2_entries(shape: Shape, hidden_size: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafter.vocabulary import target_ids
 
 from .batches import Sequence
 from .loss import block_hidden
@@ -61,10 +62,11 @@ def replay_answers(drafter: Drafter, taps: mx.array, sequences: list[Sequence]) 
 
 def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.array:
     """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
-    logits, selector = drafter.head(hidden), drafter.model.selector
-    extra = drafter.config.dflash2
+    logits, selector = drafter.own_logits(hidden), drafter.model.selector
+    extra, distances = drafter.config.dflash2, drafter.model.get("d2t")
     if selector is None or extra is None:
-        return mx.argmax(logits, axis=-1)
+        drafts = mx.argmax(logits, axis=-1)
+        return drafts if distances is None else target_ids(distances)[drafts]
     # Sorted by id, as in decoding: of equal scores the smallest id wins.
     k = extra.selector_top_k
     candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)

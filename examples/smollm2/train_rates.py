@@ -3,15 +3,19 @@
     .venv/bin/python examples/smollm2/train_rates.py runs/smollm2/float32
 
 Answers are made with their taps; taps alone are for sequences whose answers were there before.
-Blocks are those of steps over these answers. The last lines say what 100,000 answer tokens take at
-these rates, each token an anchor once. Speeds hold for this machine only; those of a core's time
-are disturbed less by what else runs there.
+Blocks are those of steps over these answers, of three drafters. The last table says what 100,000
+answer tokens take at these rates, each token an anchor once, beside the rates that the project
+began with. Speeds hold for this machine only; those of a core's time are disturbed less by what
+else runs there.
 """
 
 import argparse
 import json
 import os
+import random
 import time
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,31 +31,27 @@ from dflash_mlx.train.events import AnswersProgress, Event, Forecast, TapsProgre
 from dflash_mlx.train.job import Job  # noqa: E402
 from dflash_mlx.train.run import Run  # noqa: E402
 from dflash_mlx.train.settings import TrainSettings  # noqa: E402
+from dflash_mlx.train.shape import Shape  # noqa: E402
 
 TOKENS = 100_000
+# What the project began with: two cores with nothing else on them, seconds of the clock; taps took
+# a pass of their own. Then by a core's time beside much other work, before answers had one batch.
+BEGAN = {"answers": 109.0, "taps": 340.0, "blocks": 54.0}
+BEFORE = {"answers": 75.0, "blocks": 12.0}
+SHAPES = {
+    "5 layers, block 16": Shape(),
+    "and --draft-vocab 8192": Shape(draft_vocab=8192),
+    "3 layers, block 8, 8192": Shape(layers=3, block_size=8, draft_vocab=8192),
+}
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--prompts", type=Path, help="JSONL, as natural_prompts.py prints")
-    parser.add_argument("--count", type=int, default=32, help="prompts")
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--anchors", type=int, default=24)
-    parser.add_argument("--compute", default="float32")
-    asked = parser.parse_args()
-    with TemporaryDirectory() as work:
-        found = measure(asked, Path(work))
-    print(f"{'':24} a second  a second of a core")
-    for name, (count, seconds, busy) in found.items():
-        print(f"{name:24} {count / seconds:8.1f}  {count / busy:8.1f}")
-    for place, word in ((1, "minutes"), (2, "minutes of a core")):
-        each = [found[name][place] / found[name][0] for name in ("answer tokens", "blocks")]
-        print(
-            f"{TOKENS:,} answer tokens, made and trained on: {TOKENS * sum(each) / 60:.0f} {word}"
-        )
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many tokens or blocks in seconds, and in seconds in which a core was busy for them."""
+
+    count: int
+    seconds: float
+    busy: float
 
 
 class Clock:
@@ -60,31 +60,55 @@ class Clock:
     def __init__(self) -> None:
         self._began = time.perf_counter(), time.process_time()
 
-    def read(self) -> tuple[float, float]:
-        """Both."""
+    def rate(self, count: int) -> Rate:
+        """So many in the time since."""
         now = time.perf_counter(), time.process_time()
-        return now[0] - self._began[0], now[1] - self._began[1]
+        return Rate(count, now[0] - self._began[0], now[1] - self._began[1])
 
 
-def measure(asked: argparse.Namespace, work: Path) -> dict[str, tuple[int, float, float]]:
-    """Counts of the three parts of training, with their seconds and busy seconds."""
-    prompts = work / "prompts.jsonl"
-    if asked.prompts:
-        lines = asked.prompts.read_text().splitlines()[: asked.count]
-    else:
-        from natural_prompts import SUBJECTS
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--count", type=int, default=128, help="prompts, answered at once")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=2, help="after one that is not timed")
+    parser.add_argument("--anchors", type=int, default=32)
+    asked = parser.parse_args()
+    with TemporaryDirectory() as work:
+        found = measure(asked, Path(work))
+    print(f"{'':38} {'a second':>9} {'of a core':>10}")
+    for name, rate in found.items():
+        print(f"{name:38} {rate.count / rate.seconds:9.1f} {rate.count / rate.busy:10.1f}")
+    print(f"\nseconds for {TOKENS:,} answer tokens, answers and one pass: clock, and of a core")
+    print(f"{'as the project began, quiet':38} {sum(TOKENS / r for r in BEGAN.values()):9,.0f}")
+    print(
+        f"{'before, beside other work':38} {'':9} {sum(TOKENS / r for r in BEFORE.values()):10,.0f}"
+    )
+    answers = found["answer tokens with taps"]
+    for name in SHAPES:
+        both = answers, found[f"blocks, {name}"]
+        clock, busy = (
+            sum(TOKENS * getattr(rate, kind) / rate.count for rate in both)
+            for kind in ("seconds", "busy")
+        )
+        print(f"{name:38} {clock:9,.0f} {busy:10,.0f}")
 
-        subjects = [part.strip() for part in SUBJECTS.split(";") if part.strip()]
-        lines = [json.dumps(f"Explain {subject} to a child.") for subject in subjects][
-            : asked.count
-        ]
-    prompts.write_text("".join(f"{line}\n" for line in lines))
+
+def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
+    """The rates of the parts of training."""
+    from natural_prompts import SUBJECTS, WORDINGS
+
+    subjects = [part.strip() for part in SUBJECTS.split(";") if part.strip()]
+    pairs = list(product(WORDINGS, subjects))
+    random.Random(0).shuffle(pairs)
+    lines = [json.dumps(wording.format(subject)) for wording, subject in pairs[: asked.count]]
     settings = TrainSettings(
-        steps=asked.steps, batch=4, anchors=asked.anchors, compute=asked.compute,
+        steps=asked.steps + 1, batch=4, anchors=asked.anchors,
         eval_every=10**6, save_every=10**6, save_minutes=10**6,
     )  # fmt: skip
-    answers = AnswerSettings(max_tokens=asked.max_tokens, batch=64)
-    found: dict[str, tuple[int, float, float]] = {}
+    answers = AnswerSettings(max_tokens=asked.max_tokens, batch=asked.count)
+    found: dict[str, Rate] = {}
     clock = Clock()
 
     def see(event: Event) -> None:
@@ -92,23 +116,29 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, tuple[int, float
         if isinstance(event, Forecast):
             clock = Clock()  # the target is loaded
         if isinstance(event, AnswersProgress):
-            found["answer tokens"] = event.tokens, *clock.read()
+            found["answer tokens with taps"] = clock.rate(event.tokens)
         if isinstance(event, TapsProgress) and event.done == event.total:
-            found["tokens for taps alone"] = event.done, *clock.read()
+            found["tokens for taps alone"] = clock.rate(event.done)
 
-    def run(out: str) -> Run:
-        job = Job(prompts, work / out, val_share=0.0, answers=work / "answers.jsonl")
+    def run(shape: Shape, count: int, taps: str) -> Run:
+        prompts = work / "prompts.jsonl"
+        prompts.write_text("".join(f"{line}\n" for line in lines[:count]))
+        job = Job(
+            prompts, work / "out", val_share=0.0, answers=work / "answers.jsonl",
+            taps=work / taps, shape=shape,
+        )  # fmt: skip
         return Run(Target.load(asked.target), job, settings, answers, see)
 
-    first = run("first")
-    run("again")  # the answers are there, their taps are not
-    blocks, clock = 0, Clock()
-    for number in range(asked.steps):
-        done = first.trainer.step(number)
-        assert done is not None
-        blocks += done.blocks
-        print(f"step {number + 1}: loss {done.loss:.2f}", flush=True)
-    found["blocks"] = blocks, *clock.read()
+    runs = {name: run(shape, asked.count, "taps") for name, shape in SHAPES.items()}
+    run(Shape(), 16, "again")  # the answers are there, their taps are not
+    for name, each in runs.items():
+        blocks = 0
+        for number in range(asked.steps + 1):
+            clock = Clock() if number == 1 else clock
+            done = each.trainer.step(number)
+            assert done is not None
+            blocks += done.blocks if number else 0
+        found[f"blocks, {name}"] = clock.rate(blocks)
     return found
 
 
