@@ -21,6 +21,7 @@ from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
 
 from .orders import Orders, begin, describe
+from .places import wiring
 from .sameness import facts_of
 from .shards import load_shard
 from .world import World
@@ -125,4 +126,5 @@ def load_leader(
             raise DFlashError(f"{peer_name}: {said[0]}", hint=said[1])
     assert target is not None
     target.orders = Orders(world.peers)
+    target.shared_by = f"{world.size} ranks, {wiring()}"
     return target
