@@ -59,7 +59,11 @@ def change_model(state: ChatState, model_id: str) -> None:
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
-    state.dialogue.check_local("another model in the same chat")
+    if (server := state.dialogue.server) is not None:
+        raise UsageError(
+            f"this chat stays with {server.model}, which a server runs.",
+            hint=f"leave, and go on with another: dflash chat -c -m {model_id}",
+        )
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
     defaults = defaults_of(state, model_options.model)

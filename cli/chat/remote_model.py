@@ -11,7 +11,6 @@ from dflash_mlx.remote.session import RemoteSession, Server
 from ..chat_settings import ChatSettings
 from ..remote import RemoteSwitches, check_settings
 
-PART = 1  # characters of a tool's result by token of the context: a quarter of it, at four each
 UNKNOWN_CONTEXT = 32_768  # tokens, for the length of results only
 
 
@@ -60,8 +59,9 @@ class RemoteModel:
         return self.session, messages
 
     def fitted(self, result: str) -> str:
-        """As `ChatModel` says, with a token taken for four characters."""
-        return result[: (self.context_length or UNKNOWN_CONTEXT) * PART]
+        """As `ChatModel` says; four characters, of which most tokens have less, stand for one."""
+        room = (self.context_length or UNKNOWN_CONTEXT) // 4
+        return result[: 4 * room]
 
 
 def described(server: Server) -> str:

@@ -1,12 +1,15 @@
-"""What goes wrong between a client and a server, each as one sentence."""
+"""What goes wrong between a client and a server, each as one sentence.
+
+Imports what speaks HTTP only where something has gone wrong: commands start without it.
+"""
 
 import json
-import socket
-import ssl
-from http.client import HTTPException, HTTPResponse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError, ServerLost, first_line
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 NO_ENDPOINT = "give the address of an OpenAI-compatible API, which mostly ends with /v1"
 KEY_HINT = (
@@ -16,6 +19,10 @@ KEY_HINT = (
 
 def connection_fault(error: Exception, url: str) -> DFlashError:
     """A connection that did not come about, or ended before an answer began."""
+    import socket
+    import ssl
+    from http.client import HTTPException
+
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = getattr(error, "verify_message", "") or first_line(error)
         return DFlashError(
@@ -51,7 +58,7 @@ def lost(url: str, why: str) -> ServerLost:
     )
 
 
-def status_fault(response: HTTPResponse, url: str, key: str | None) -> DFlashError:
+def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashError:
     """A status that is not 200, with what the body says of it."""
     status = response.status
     said = said_in(response.read(100_000), key)

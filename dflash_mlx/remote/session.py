@@ -13,7 +13,6 @@ from dflash_mlx.tools.call import Call
 from dflash_mlx.types import Block
 
 from .address import Address
-from .connection import EventReader, events, read_json
 from .faults import NO_ENDPOINT, lost, message_of
 from .fields import KINDS, request_fields
 from .stats import RemoteStats, is_number, of
@@ -62,6 +61,8 @@ def connect(address: Address, key: str | None = None) -> Server:
     DFlashError for a server that cannot be used, UsageError for a model that it does not have, and
     where it has several and none is named.
     """
+    from .connection import read_json
+
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise UsageError("the key has characters that no key has.", hint="check its file")
     found = read_json(f"{address.url}/models", key)
@@ -133,6 +134,8 @@ class RemoteSession:
 
     def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
         """Send a request, and give its answer."""
+        from .connection import EventReader, events
+
         url, ended = self.server.address.url, ""
         on_prefill(0, 0)
         reader = EventReader(f"{url}/chat/completions", self.server.key, body)
