@@ -7,7 +7,7 @@ its caches do not hold. Knows no keys and no slash commands.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
@@ -17,26 +17,21 @@ from dflash_mlx.tools.rounds import MAX_ROUNDS, Steps, run_rounds
 from ..answer import Answer, answer_prompt
 from ..answer_view import chat_stats_line
 from ..chat_settings import ChatSettings
-from ..modes import describe_drafting
 from ..run_log import RunLog
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.wrapping import wrap_hanging
 from .chat_file import ChatFile
-from .hints import Hints
-from .local_model import LocalModel
 from .messages import chat_messages, step_of, turn_of
-from .model import ChatModel
-from .remote_model import RemoteModel
+from .model_in_use import ModelInUse
 from .tool_box import ToolBox
-from .totals import Totals
 from .turn import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair, Session
-    from dflash_mlx.remote.session import RemoteSession, Server
-    from dflash_mlx.request import Mode
+    from dflash_mlx import Pair
+
+    from .remote_model import RemoteModel
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 
@@ -50,7 +45,7 @@ class DisplaySettings:
     quiet: bool = False
 
 
-class Dialogue:
+class Dialogue(ModelInUse):
     """One conversation, which answers and slash commands change."""
 
     def __init__(
@@ -63,98 +58,13 @@ class Dialogue:
         autosaves: bool,
     ):
         """`autosaves`: save the chat after every answer; `pair` may be a server's model, too."""
-        self.out, self.settings, self.display, self.autosaves = out, settings, display, autosaves
+        super().__init__(pair, settings)
+        self.out, self.display, self.autosaves = out, display, autosaves
         self.chat = Chat()
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self.file = ChatFile()
         self.tools, self.log = ToolBox(out), RunLog(None)
-        self.totals, self.hints = Totals(), Hints()
-        self.model: ChatModel
-        if isinstance(pair, RemoteModel):
-            self.model = pair
-        else:
-            self.set_pair(pair)
-
-    # Model and mode -------------------------------------------------------------------------------
-
-    @property
-    def local(self) -> LocalModel:
-        """The model; UsageError where it is a server's."""
-        self.check_local("this")
-        return cast(LocalModel, self.model)
-
-    def check_local(self, what: str) -> None:
-        """UsageError for what cannot be done where a server answers."""
-        if isinstance(self.model, RemoteModel):
-            raise self.model.source.not_here(what)
-
-    @property
-    def pair(self) -> "Pair":
-        """The pair; UsageError where a server answers."""
-        return self.local.source
-
-    @property
-    def session(self) -> "Session | RemoteSession":
-        """What answers."""
-        return self.model.session
-
-    @property
-    def server(self) -> "Server | None":
-        """The server that answers; None where the model is on this machine."""
-        return self.model.source if isinstance(self.model, RemoteModel) else None
-
-    @property
-    def drafting(self) -> bool:
-        """Whether answers are drafted here."""
-        return isinstance(self.model, LocalModel) and self.model.drafting
-
-    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting`, by plain decoding."""
-        drafting = drafting and pair.drafts
-        previous = getattr(self, "model", None)
-        if isinstance(previous, LocalModel) and previous.source is pair:
-            previous.drafting = drafting
-            self.use_mode()
-        else:
-            mode = self.settings.mode if drafting else "baseline"
-            self.model = LocalModel(pair, mode, drafting=drafting)
-        self.totals, self.hints = Totals(), Hints()
-
-    def use_mode(self) -> None:
-        """Let the next answer have the mode of the settings."""
-        if isinstance(self.model, LocalModel):
-            self.model.session.mode = self.mode
-
-    def release_pair(self) -> None:
-        """Free the pair and its caches; `set_pair` must follow."""
-        import mlx.core as mx
-
-        del self.model
-        mx.clear_cache()
-
-    @property
-    def mode(self) -> "Mode":
-        """The decoding mode of the next answer."""
-        return self.settings.mode if self.drafting else "baseline"
-
-    @property
-    def drafting_summary(self) -> str:
-        """Block size and mode in a few words; empty without drafting."""
-        if not self.drafting:
-            return ""
-        return describe_drafting(
-            self.pair, self.mode, self.settings.block_size, self.settings.tree_budget
-        )
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and answer can have together; 0 where nobody knows."""
-        return self.model.context_length
-
-    def options(self) -> dict[str, Any]:
-        """The arguments of `Session.stream` besides the prompt."""
-        return self.model.options(self.settings)
 
     # Turns ----------------------------------------------------------------------------------------
 
