@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dflash_mlx.errors import RankLost
+from dflash_mlx.errors import RankLost, ServerLost
 
 from .answer_view import PlainView
 from .terminal.interrupt import Interrupt
@@ -16,6 +16,7 @@ from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
+    from dflash_mlx.remote.session import RemoteSession
     from dflash_mlx.tools.call import Call
     from dflash_mlx.tools.call_splitter import CallSplitter
 
@@ -39,6 +40,11 @@ class Answer:
     calls: tuple["Call", ...] = ()
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
 
+    @property
+    def said(self) -> bool:
+        """Whether there is anything of it; a server's tokens have no ids here."""
+        return bool(self.tokens or self.text or self.thinking)
+
     def add(self, block: "Block") -> "Block":
         """Append a block. Drops the empty lines that chat templates put around thinking."""
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
@@ -50,13 +56,13 @@ class Answer:
 
 
 def answer_prompt(
-    session: "Session",
+    session: "Session | RemoteSession",
     prompt: Any,
     view: PlainView,
     interrupt: Interrupt,
     *,
     keep: Callable[[Answer], None] = lambda answer: None,
-    splitter: "CallSplitter | None" = None,
+    splitter: "CallSplitter | RemoteSession | None" = None,
     **options: Any,
 ) -> Answer:
     """Stream an answer into a view and return it; `options` are those of `Session.stream`.
@@ -69,7 +75,8 @@ def answer_prompt(
 
     def on_prefill(done: int, total: int) -> None:
         interrupt.check()
-        view.prefill(done, total)
+        if not result.said:
+            view.prefill(done, total)
 
     interrupt.defer(False)
     started_at = time.perf_counter()
@@ -98,7 +105,7 @@ def answer_prompt(
             finally:
                 interrupt.defer()
                 blocks.close()  # type: ignore[attr-defined]
-    except (SystemExit, OSError, RankLost):
+    except (SystemExit, OSError, RankLost, ServerLost):
         keep(result)
         raise
     keep(result)

@@ -8,12 +8,16 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from dflash_mlx.remote.stats import RemoteStats
+
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Stats
 
+PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
+NO_LIMIT = 1 << 62  # tokens
 STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -38,7 +42,7 @@ class PlainView:
         self.finish()
 
     def prefill(self, done: int, total: int) -> None:
-        """Called during prefill with the number of prompt tokens processed."""
+        """Called during prefill with the number of prompt tokens processed; 0 of 0: unknown."""
 
     def block(self, block: "Block", stats: "Stats") -> None:
         """Show one committed block."""
@@ -79,15 +83,18 @@ class LiveView(PlainView):
         self._text_visible = False  # text has reached this terminal, so no status line is drawn
         self._spinner: Spinner | None = None
         self._drawn_at, self._frame = 0.0, 0
-        self._thinking_began, self._thinking_tokens = 0.0, 0
+        self._thinking_began, self._thinking_tokens, self._thought = 0.0, 0, False
 
     def prefill(self, done: int, total: int) -> None:
         """Show the bar when prefill takes long."""
+        label, unit = PREFILL_LABELS[total > 0]
         if self._spinner is None:
-            self._spinner = Spinner(self.out, "reading the prompt", unit="tokens")
+            self._spinner = Spinner(self.out, label, unit=unit)
             self._spinner.start()
-        self._spinner.update(done, total)
-        if done >= total:
+        if total:
+            self._spinner.relabel(label, unit)
+            self._spinner.update(done, total)
+        if done >= total > 0:
             self._stop_spinner()
 
     def block(self, block: "Block", stats: "Stats") -> None:
@@ -96,7 +103,8 @@ class LiveView(PlainView):
         if block.thinking and not self._show_thinking:
             self._thinking_began = self._thinking_began or time.perf_counter()
             self._thinking_tokens += len(block.tokens)
-        if block.text and self._thinking_tokens:
+            self._thought = True
+        if block.text and self._thought:
             self._print_thinking_summary()
         shown = block.thinking if self._show_thinking else ""
         shown += block.text if self.out.stdout_is_tty and not self._hidden else ""
@@ -116,15 +124,15 @@ class LiveView(PlainView):
         """Clear the moving lines."""
         self._stop_spinner()
         self.out.clear_status()
-        if self._thinking_tokens:
+        if self._thought:
             self._print_thinking_summary()
         super().finish()
 
     def _print_thinking_summary(self) -> None:
         self.out.clear_status()
         seconds = time.perf_counter() - self._thinking_began
-        self.out.note(f"∴ thought for {seconds:.1f} s, {self._thinking_tokens:,} tokens")
-        self._thinking_tokens = 0
+        self.out.note(thought_line(seconds, self._thinking_tokens))
+        self._thinking_tokens, self._thought = 0, False
 
     def _show_progress(self, stats: "Stats") -> None:
         now = time.perf_counter()
@@ -148,7 +156,7 @@ class JsonView(LiveView):
         super().__init__(out, hidden=True, label=label)
 
     def _print_thinking_summary(self) -> None:
-        self._thinking_tokens = 0
+        self._thinking_tokens, self._thought = 0, False
 
 
 class JsonLinesView(JsonView):
@@ -174,14 +182,37 @@ def block_json(block: "Block") -> dict[str, Any]:
 
 
 def acceptance_summary(stats: "Stats") -> str:
-    """τ and the acceptance rate; empty without a verify."""
-    if not stats.verifies:
-        return ""
-    return f" · τ {stats.acceptance_length:.2f} · accept {stats.acceptance_rate:.0%}"
+    """τ and the acceptance rate, as far as they are known; empty without a verify."""
+    tau = f" · τ {stats.acceptance_length:.2f}" if stats.verifies else ""
+    return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
+
+
+def thought_line(seconds: float, tokens: int) -> str:
+    """How long a model thought; 0 tokens are not counted here."""
+    return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
+
+
+def counted(stats: "Stats", name: str) -> str:
+    """A count of tokens, or that a server has not told it."""
+    if name in stats.unknown:
+        return "tokens unknown"
+    return format_count(getattr(stats, name), "token", "tokens")
+
+
+def prompt_words(stats: "Stats") -> str:
+    """How much of the prompt was read, and how much was cached."""
+    if "prompt_tokens" in stats.unknown:
+        return "unknown"
+    if "cached_tokens" in stats.unknown:
+        return f"{stats.prompt_tokens:,}"
+    cached = f" + {stats.cached_tokens:,} cached" if stats.cached_tokens else ""
+    return f"{stats.prompt_tokens - stats.cached_tokens:,} new{cached}"
 
 
 def progress_line(stats: "Stats") -> str:
     """The numbers of an answer that is streaming."""
+    if "generated" in stats.unknown:
+        return f"{stats.decode_seconds:.1f} s"
     return (
         f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance_summary(stats)}"
     )
@@ -198,23 +229,21 @@ def stats_line(stats: "Stats", finish_reason: str, max_tokens: int) -> str:
 def chat_stats_line(stats: "Stats", finish_reason: str, max_tokens: int | None) -> str:
     """The numbers of a finished answer in a chat, with the cached part of the prompt."""
     line = common_stats(stats, finish_reason)
-    if stats.generated:
-        new, cached = stats.prompt_tokens - stats.cached_tokens, stats.cached_tokens
-        line += f" · prompt {new:,} new"
-        line += f" + {cached:,} cached" if cached else ""
-        line += f" in {stats.prefill_seconds:.1f} s"
+    if stats.generated or "generated" in stats.unknown:
+        line += f" · prompt {prompt_words(stats)} in {stats.prefill_seconds:.1f} s"
     if finish_reason == "interrupted":
         line += " (Ctrl-C again to leave)"
-    return line + truncation_note(stats, finish_reason, max_tokens or 1 << 62, "max-tokens")
+    return line + truncation_note(stats, finish_reason, max_tokens or NO_LIMIT, "max-tokens")
 
 
 def common_stats(stats: "Stats", finish_reason: str) -> str:
     """The numbers that both stats lines begin with."""
-    if not stats.generated:
+    if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
-    line = "  " + format_count(stats.generated, "token", "tokens")
+    line = "  " + counted(stats, "generated")
     if finish_reason == "interrupted":
-        line = f"  stopped · {line.strip()} kept"
+        known = "generated" not in stats.unknown
+        line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
     return f"{line}{acceptance_summary(stats)} · {stats.decode_seconds:.1f} s"
@@ -224,4 +253,8 @@ def truncation_note(stats: "Stats", finish_reason: str, max_tokens: int, name: s
     """Which limit cut the answer; empty when none did."""
     if finish_reason != "length":
         return ""
+    if isinstance(stats, RemoteStats) and max_tokens == NO_LIMIT:
+        return " · cut by the server's limit"
+    if isinstance(stats, RemoteStats):
+        return f" · cut by {name}"
     return " · cut: the context is full" if stats.generated < max_tokens else f" · cut by {name}"

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.remote.address import is_address
+from dflash_mlx.remote.fields import request_fields
+from dflash_mlx.remote.session import RemoteSession, Server
 
 from .answer import INTERRUPTED, Answer, answer_prompt
 from .answer_view import JsonLinesView, JsonView, LiveView, PlainView, stats_line
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
 from .chat.chat_file import ChatFile
 from .chat.messages import chat_messages, with_turn
-from .chat.start import latest_chat_name, with_saved_pair
-from .chat.turn import Chat
+from .chat.one_turn import keep_turn, load_latest
+from .chat.start import with_saved_pair
 from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
 from .json_report import answer_report, sampling_json
 from .kernel_notes import kernel_warnings
@@ -36,8 +39,9 @@ from .options import (
 )
 from .prompt_input import prompt_messages, read_prompt
 from .recommended import with_recommended
+from .remote import RemoteOptions, RemoteSwitches, connect, without_local
 from .run_log import LogOptions
-from .structure import read_grammar
+from .structure import asked_schema, read_grammar
 from .terminal.interrupt import Interrupt
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
@@ -45,6 +49,7 @@ from .thinking import resolve_thinking
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair, Session
+    from dflash_mlx.request import Mode
 
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -85,6 +90,7 @@ def generate(
         str | None,
         option("--grammar", metavar="FILE|TEXT", help="Lark grammar that the answer follows."),
     ] = None,
+    remote_options: RemoteOptions,
     display: DisplayOptions,
     json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
     jsonl: Annotated[
@@ -113,10 +119,14 @@ def generate(
     log.typed = text = read_prompt(prompt, file or ())
     saved = ChatFile()
     chat = load_latest(saved, raw=raw, compare=compare) if latest else None
-    structure = read_grammar(schema, grammar)
     model_options = resolve_models(ctx, model_options)
     if chat is not None:
         model_options = with_saved_pair(model_options, chat)
+    if remote := is_address(model_options.model):
+        model_options = without_local(ctx, model_options, out)
+        structure = asked_schema(schema)
+    else:
+        structure = read_grammar(schema, grammar)
     model_options = with_known_target(model_options, out)
     model_options, sampling_options, prompt_options = with_model_defaults(
         ctx,
@@ -145,47 +155,52 @@ def generate(
             out.info(note, "dim")
         elif not (json or jsonl):
             out.note(note)
-    # One answer goes on from nothing that is in memory.
-    kept = cache_options if cache_options.cache_disk else NO_CACHE
-    pair, load_seconds = load_pair(model_options, out, kept)
-    check_block(pair, model_options.block_size)
+    if remote:
+        source, load_seconds = connect(ctx, model_options, remote_options, out)
+        template = RemoteSwitches(source.kind)
+    else:
+        # One answer goes on from nothing that is in memory.
+        kept = cache_options if cache_options.cache_disk else NO_CACHE
+        source, load_seconds = load_pair(model_options, out, kept)
+        template = source.target.template
+        check_block(source, model_options.block_size)
+        out.warn(*kernel_warnings(source.target.kernels))
     if chat is not None:
-        from dflash_mlx.chat.tool_support import without_tools
-
-        request = chat_messages(chat, text, calls=not without_tools(pair.target))
-    params = with_recommended(ctx, sampling_options, pair, out).params()
-    out.warn(*kernel_warnings(pair.target.kernels))
-    prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out, raw=raw)
+        request = chat_messages(chat, text, calls=calls_tools(source))
+    params = with_recommended(ctx, sampling_options, source, out).params()
+    prompt_options = resolve_thinking(ctx, prompt_options, template, out, raw=raw)
     options: dict[str, Any] = {
         "sampling": params,
         "max_tokens": max_tokens,
         "stop": sampling_options.stop or (),
-        "block_size": model_options.block_size,
-        "accept": model_options.accept,
-        "tree_budget": model_options.tree_budget,
         "think": prompt_options.think,
         "reasoning_effort": prompt_options.effort,
         "grammar": structure,
-        "raw": raw,
     }
-    if structure is not None:
-        with Spinner(out, "preparing the grammar"):
-            pair.target.compiler.compile(structure)
-    log.loaded(pair, load_seconds, {"mode": model_options.mode, **sampling_json(options)})
-    drafting = describe_drafting(
-        pair, model_options.mode, model_options.block_size, model_options.tree_budget
-    )
+    if isinstance(source, Server):
+        request_fields(source.kind, **options)  # what cannot be asked is told at once
+    else:
+        options |= {
+            "block_size": model_options.block_size,
+            "accept": model_options.accept,
+            "tree_budget": model_options.tree_budget,
+            "raw": raw,
+        }
+        if structure is not None:
+            with Spinner(out, "preparing the grammar"):
+                source.target.compiler.compile(structure)
+    session = new_session(source, model_options.mode)
+    log.loaded(source, load_seconds, {"mode": session.mode, **sampling_json(options)})
     view = make_view(out, json=json, jsonl=jsonl, thinking=prompt_options.show_thinking)
     json = json or jsonl
-    from dflash_mlx import Session
-
     baseline = None
     with Interrupt() as interrupt:
-        if compare:
-            warm = Session(pair, mode=model_options.mode, shares=False)
+        if compare and not isinstance(source, Server):
+            from dflash_mlx import Session
+
+            warm = Session(source, mode=model_options.mode, shares=False)
             warm_up(warm, request, options, out, interrupt)
-        session = Session(pair, mode=model_options.mode)
-        if file:
+        if file and not isinstance(session, RemoteSession):
             count = prompt_length(session, request, options)
             out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
         answer = answer_prompt(
@@ -198,10 +213,10 @@ def generate(
         )
         if interrupt.requested_twice:
             raise KeyboardInterrupt
-        if compare and answer.finish_reason != INTERRUPTED:
-            baseline = baseline_answer(pair, request, out, interrupt, **options)
-    if chat is not None and answer.tokens:
-        keep_turn(saved, with_turn(chat, text, answer), pair, out)
+        if compare and answer.finish_reason != INTERRUPTED and not isinstance(source, Server):
+            baseline = baseline_answer(source, request, out, interrupt, **options)
+    if chat is not None and answer.said:
+        keep_turn(saved, with_turn(chat, text, answer), source, out)
     comparison = None
     if baseline is not None and baseline.finish_reason != INTERRUPTED:
         comparison = Comparison(answer, baseline, sampled=not params.greedy)
@@ -210,33 +225,36 @@ def generate(
         document |= answer_report(answer, session, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
-    elif comparison:
+    elif comparison and not isinstance(source, Server):
+        sizes = model_options.block_size, model_options.tree_budget
+        drafting = describe_drafting(source, model_options.mode, *sizes)
         show_comparison(comparison, params, model_options.mode, drafting, out)
     stats_by_default = out.stderr_is_tty and not (display.quiet or json or comparison)
     if stats_by_default if stats is None else stats:
         out.info(stats_line(answer.stats, answer.finish_reason, max_tokens), "dim")
     if not json and model_options.mode != "auto":  # auto drafts less by itself
         warn_low_acceptance(answer, out)
-    finish_writing(pair, out)
+    finish_writing(None if isinstance(source, Server) else source, out)
     if INTERRUPTED in (answer.finish_reason, baseline and baseline.finish_reason):
         raise typer.Exit(130)
 
 
-def load_latest(saved: ChatFile, *, raw: bool, compare: bool) -> Chat:
-    """The chat that was saved last, which `saved` then holds."""
-    for flag, given in (("--raw", raw), ("--compare", compare)):
-        if given:
-            raise UsageError(
-                f"--continue and {flag} do not go together.", hint="leave one of them out"
-            )
-    return saved.load(latest_chat_name())
+def new_session(source: "Pair | Server", mode: "Mode") -> "Session | RemoteSession":
+    """A session of a pair, or of a server's model."""
+    if isinstance(source, Server):
+        return RemoteSession(source)
+    from dflash_mlx import Session
+
+    return Session(source, mode=mode)
 
 
-def keep_turn(saved: ChatFile, chat: Chat, pair: "Pair", out: Output) -> None:
-    """Save a chat with its new turn, and say so when that is under another name."""
-    _, left = saved.save(replace(chat, model=pair.target_name, draft=pair.draft_name))
-    if left is not None:
-        out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
+def calls_tools(source: "Pair | Server") -> bool:
+    """Whether calls of tools in a chat are sent as such; of a server nobody knows otherwise."""
+    if isinstance(source, Server):
+        return True
+    from dflash_mlx.chat.tool_support import without_tools
+
+    return not without_tools(source.target)
 
 
 def prompt_length(session: "Session", request: Any, options: dict[str, Any]) -> int:

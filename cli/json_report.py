@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dflash_mlx import __version__
+from dflash_mlx.remote.session import RemoteSession, Server
 
 from .answer import Answer
 from .kernel_notes import kernels_json
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def answer_report(
-    answer: Answer, session: "Session", options: dict[str, Any], load_seconds: float
+    answer: Answer, session: "Session | RemoteSession", options: dict[str, Any], load_seconds: float
 ) -> dict[str, Any]:
     """One answer with all its numbers; options are those of `Session.stream`."""
+    if isinstance(session, RemoteSession):
+        return remote_report(answer, session, options, load_seconds)
     import mlx.core as mx
 
     return {
@@ -31,8 +34,40 @@ def answer_report(
     }
 
 
-def pair_report(pair: "Pair") -> dict[str, Any]:
-    """A pair, and which kernels it runs."""
+def remote_report(
+    answer: Answer, session: RemoteSession, options: dict[str, Any], load_seconds: float
+) -> dict[str, Any]:
+    """The same of a server's answer; None is what the server does not tell."""
+    stats = answer.stats
+    known = {
+        name: None if name in stats.unknown else getattr(stats, name)
+        for name in ("prompt_tokens", "cached_tokens", "generated", "drafted", "accepted")
+    }
+    usage = {"prompt": known["prompt_tokens"], "cached": known["cached_tokens"]}
+    speculation = {
+        "verifies": stats.verifies or None,
+        "drafted": known["drafted"],
+        "accepted": known["accepted"],
+        "mean_acceptance_length": stats.acceptance_length if stats.verifies else None,
+        "acceptance_rate": round(stats.acceptance_rate, 4) if known["drafted"] else None,
+    }
+    return {
+        **answer_json(answer),
+        **pair_report(session.server),
+        "usage": {**usage, "generated": known["generated"]},
+        "tokens": None,
+        "mode": session.mode,
+        "sampling": sampling_json(options),
+        "speculation": speculation,
+        "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
+        "versions": {"dflash": __version__},
+    }
+
+
+def pair_report(pair: "Pair | Server") -> dict[str, Any]:
+    """A pair, and which kernels it runs; or a server's model."""
+    if isinstance(pair, Server):
+        return {"model": pair.target_name, "draft": pair.draft_name, "server": pair.kind or None}
     from dflash_mlx.drafter.quantise import bits_of
 
     return {
@@ -51,7 +86,7 @@ def sampling_json(options: dict[str, Any]) -> dict[str, Any]:
     del settings["seed"], settings["logit_bias"]
     return {
         **settings,
-        "accept": options["accept"],
+        **({"accept": options["accept"]} if "accept" in options else {}),
         "max_tokens": options["max_tokens"],
         "stop": list(options["stop"]),
     }

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.remote.address import is_address
 
 from .cache_options import NO_CACHE, CacheOptions
 from .options import ModelOptions
@@ -64,6 +65,11 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
 
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
     """The target's label and both folders; downloads what is missing."""
+    if is_address(model_options.model):
+        raise UsageError(
+            f"'{model_options.model}' is a server's address, not a model on this machine.",
+            hint="`dflash chat` and `dflash generate` take it as --model",
+        )
     prepare_libraries(offline=model_options.offline)
     label = f"looking for {model_options.model or 'the bundled pair'}"
     with Spinner(out, label) as spinner:

@@ -5,6 +5,8 @@ The engine knows the names; loading knows only ids and folders.
 
 from dataclasses import replace
 
+from dflash_mlx.remote.address import is_address
+
 from .loading import prepare_libraries
 from .options import ModelOptions
 from .terminal.output import Output
@@ -13,13 +15,16 @@ BUNDLED = "bundled"  # the name of the pair that needs none
 
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
-    """The options with the Hub id of a short name; unchanged for ids, folders and unknown names.
+    """The options with the Hub id of a short name; unchanged for ids, folders, unknown names and
+    a server's address.
 
     DFlashError for a pair that does not fit the memory, before anything is downloaded; not with
     --force.
     """
     if model_options.model in (None, BUNDLED):
         return replace(model_options, model=None)
+    if is_address(model_options.model):
+        return model_options
     prepare_libraries(offline=model_options.offline)
     target = known_target(model_options.model, out)
     if target == model_options.model:

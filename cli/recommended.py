@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.remote.session import Server
 from dflash_mlx.types import SamplingParams
 
 from .chat_settings import SAMPLING_FIELDS, SETTINGS
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 RECOMMENDED = "recommended"
 
 
-def recommended_by(pair: "Pair") -> dict[str, float]:
-    """The values by the names of options; empty where the model names none."""
+def recommended_by(pair: "Pair | Server") -> dict[str, float]:
+    """The values by the names of options; empty where the model names none, as a server's."""
+    if isinstance(pair, Server):
+        return {}
     from dflash_mlx.target.recommended import recommended_sampling
 
     found = recommended_sampling(pair.target.path)
@@ -37,7 +40,7 @@ def described(values: Mapping[str, float]) -> str:
     return f"{', '.join(texts)} (generation_config.json)"
 
 
-def no_recommendation(pair: "Pair") -> DFlashError:
+def no_recommendation(pair: "Pair | Server") -> DFlashError:
     """The error for a model that recommends nothing."""
     return DFlashError(
         f"'{pair.target_name}' recommends no sampling: no generation_config.json of it says how.",
@@ -46,7 +49,7 @@ def no_recommendation(pair: "Pair") -> DFlashError:
 
 
 def with_recommended(
-    ctx: typer.Context, options: SamplingOptions, pair: "Pair", out: Output
+    ctx: typer.Context, options: SamplingOptions, pair: "Pair | Server", out: Output
 ) -> SamplingOptions:
     """The options with the recommended values, where `--sampling recommended` is given.
 

@@ -31,6 +31,7 @@ from .terminal.interrupt import LeaveChat
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair, Session
+    from dflash_mlx.remote.session import RemoteSession, Server
 
     from .answer import Answer
 
@@ -148,13 +149,17 @@ class RunLog:
             processor=platform.processor() or platform.machine(),
         )
 
-    def loaded(self, pair: "Pair", load_seconds: float, settings: dict[str, Any]) -> None:
+    def loaded(self, pair: "Pair | Server", load_seconds: float, settings: dict[str, Any]) -> None:
         """A pair, and the settings that answers have."""
         if self._file is not None:
             self.write("pair", **pair_report(pair), load_s=round(load_seconds, 4), **settings)
 
     def answered(
-        self, answer: "Answer", session: "Session", options: dict[str, Any], prompt: Any
+        self,
+        answer: "Answer",
+        session: "Session | RemoteSession",
+        options: dict[str, Any],
+        prompt: Any,
     ) -> None:
         """An answer, or what there is of it; `prompt` is kept only with the words."""
         if self._file is None:

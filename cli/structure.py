@@ -26,6 +26,13 @@ def read_grammar(schema: str | None, grammar: str | None) -> "Grammar | None":
     return asked
 
 
+def asked_schema(schema: str | None) -> "Grammar | None":
+    """What --schema asks of a server, which judges it; UsageError for what is no JSON object."""
+    from dflash_mlx.structure.grammar import asked_grammar
+
+    return asked_grammar(None if schema is None else read_value(schema, "--schema", "{"), None)
+
+
 def read_value(value: str, flag: str, mark: str) -> str:
     """The text itself where it has the mark that no name of a file has, or the file's text."""
     if mark in value and not is_file(value):

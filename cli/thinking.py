@@ -5,7 +5,7 @@ Knows flags and settings; the engine knows what a template supports.
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import typer
 
@@ -17,21 +17,22 @@ from .terminal.output import Output
 if TYPE_CHECKING:
     from dflash_mlx.chat.template import Template
 
+    from .remote import RemoteSwitches
+
+Switches: TypeAlias = "Template | RemoteSwitches"
 FIELD_LABELS = {"think": "switch for thinking", "effort": "reasoning effort"}
 OptionsT = TypeVar("OptionsT", PromptOptions, ChatSettings)
 
 
-def check_thinking(template: "Template", options: PromptOptions | ChatSettings) -> None:
+def check_thinking(template: Switches, options: PromptOptions | ChatSettings) -> None:
     """UsageError when the template does not support the options."""
-    from dflash_mlx.chat.template import TemplateOptions
-
-    template.switches(TemplateOptions(options.think, options.effort))
+    template.check(options.think, options.effort)
 
 
 def resolve_thinking(
     ctx: typer.Context,
     options: PromptOptions,
-    template: "Template",
+    template: Switches,
     out: Output,
     *,
     raw: bool = False,
@@ -49,7 +50,7 @@ def resolve_thinking(
 
 
 def drop_unsupported(
-    options: OptionsT, template: "Template", out: Output, names: Iterable[str] = tuple(FIELD_LABELS)
+    options: OptionsT, template: Switches, out: Output, names: Iterable[str] = tuple(FIELD_LABELS)
 ) -> OptionsT:
     """Drop those of `names` that the template does not support, with a note for each."""
     for name in names:
@@ -63,7 +64,7 @@ def drop_unsupported(
     return options
 
 
-def with_thinking(template: "Template", settings: ChatSettings, argument: str) -> ChatSettings:
+def with_thinking(template: Switches, settings: ChatSettings, argument: str) -> ChatSettings:
     """The settings with thinking on or off, or with an effort; UsageError if unsupported."""
     if argument in ("on", "off"):
         effort = settings.effort if argument == "on" else None

@@ -25,6 +25,10 @@ class RankLost(DFlashError):
     """A machine of the group is gone; this process can compute nothing any more."""
 
 
+class ServerLost(DFlashError):
+    """An answer of another machine's server broke off; what came of it can be kept."""
+
+
 def first_line(error: BaseException) -> str:
     """The start of an error's text, short enough for one sentence."""
     text = str(error).strip().splitlines()

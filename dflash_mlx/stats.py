@@ -19,6 +19,7 @@ class Stats:
     generated: tokens of the answer, a stop token included.
     seed: what the answer's random numbers came from; None where nothing is drawn.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
+    unknown: names of counts that say nothing, because a server elsewhere has not told them.
     """
 
     prompt_tokens: int = 0
@@ -32,6 +33,7 @@ class Stats:
     accepted_by_position: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    unknown: frozenset[str] = frozenset()
     _began: float = field(default_factory=time.perf_counter)
     _first: float | None = None
 

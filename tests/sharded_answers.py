@@ -3,8 +3,8 @@
     python tests/sharded_answers.py JOBS
 
 JOBS is a JSON list of [target folder, drafter folder], or of nulls for the bundled pair. In the
-environment `ANSWERS` names the kinds of answers, and `FAULT` a fault to plant in the other ranks,
-or "goes on": answer until a rank is lost.
+environment `ANSWERS` names the kinds of answers, or "costs" for what a plain step takes, and
+`FAULT` a fault to plant in the other ranks, or "goes on": answer until a rank is lost.
 """
 
 import json
@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence as Many
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +32,13 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.request import Request
 from dflash_mlx.sequence import Sequence
 from dflash_mlx.target.caches.target_cache import TargetCache
+from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
+from dflash_mlx.timing.cost_file import fingerprint
+from dflash_mlx.timing.measure import Job
+from dflash_mlx.timing.scratch import Scratch
 
+SLOW = 0.05  # seconds
 PROMPTS = tuple(
     tuple((7 * i * i + 3 * i + 11 * n) % 90 for i in range(9 + 5 * n)) for n in range(3)
 )
@@ -203,6 +209,23 @@ def plant(fault: str) -> None:
 
         HeldRows.hold = hold_backwards  # type: ignore[method-assign]
 
+    elif fault == "is slow":
+        read = Target.read
+
+        def slow(self: Target, *args: Any, **options: Any) -> Any:
+            time.sleep(SLOW)
+            return read(self, *args, **options)
+
+        Target.read = slow  # type: ignore[method-assign]
+
+
+def costs(group: World | None) -> dict[str, Any]:
+    """Rank 0's seconds of a plain step of the bundled pair, and the key that costs are kept by."""
+    pair = dflash_mlx.load(world=group)
+    scratch = mlx_thread().call(Scratch, pair.target, None, 8, 2)
+    plain = mlx_thread().call(scratch.run, Job("plain", 1))
+    return {"plain": plain, "key": fingerprint(pair.target, pair.drafter)}
+
 
 def cut_collectives(*_: Any) -> None:
     """Cut this rank's connections of the ring, and leave the control connection as it is."""
@@ -239,6 +262,8 @@ def main() -> None:
         count_collectives()
     if os.environ.get("FAULT") == "goes on":
         go_on(dflash_mlx.load(*json.loads(Path(sys.argv[1]).read_text())[0], world=group))
+    if os.environ.get("ANSWERS") == "costs":
+        return print(json.dumps(costs(group)))
     jobs = json.loads(Path(sys.argv[1]).read_text())
     kinds = os.environ.get("ANSWERS", " ".join(ALL)).split()
     print(json.dumps([run(job, group, kinds) for job in jobs]))

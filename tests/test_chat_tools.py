@@ -327,7 +327,7 @@ def test_servers_that_do_not_run(chat: Callable[..., Session]) -> None:
         "the MCP server 'gone' does not run: there is no 'no-such-program'.",
         "the MCP server 'cross' does not run: no key.",
     ]
-    assert session.talk.tools.summary(session.pair) == "3 tools of here · /mcp lists them"
+    assert session.talk.tools.summary(session.talk.model) == "3 tools of here · /mcp lists them"
     assert "It says: error: Connection closed" in session.type("end")
     assert "  here   failed: it ended" in session.type("/mcp")
     assert "  here   running · 3 tools" in session.type("/mcp on")
@@ -343,7 +343,7 @@ def test_a_model_without_tools(chat: Callable[..., Session]) -> None:
     session.pair.target.template._tokenizer._tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
-    summary = session.talk.tools.summary(session.pair)
+    summary = session.talk.tools.summary(session.talk.model)
     assert summary == "3 tools of here, but this model does not call tools"
     assert "this model does not call tools: it is told of none of these" in session.type("/mcp")
     assert session.type("hello").endswith("Fine.\n\n")

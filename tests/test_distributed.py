@@ -21,7 +21,7 @@ import pytest
 from launched import Launched
 from ranks import Job, free_ports, ranks, results, save_family
 from serving import serving
-from sharded_answers import ALL, run
+from sharded_answers import ALL, SLOW, run
 from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, exhaustive, make_target
 
@@ -29,9 +29,11 @@ import dflash_mlx
 from dflash_mlx.distributed.follower import Follower
 from dflash_mlx.distributed.leader import memory_of_others
 from dflash_mlx.distributed.orders import tree_of
+from dflash_mlx.distributed.places import wiring
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.timing.cost_file import fingerprint
 
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
@@ -131,6 +133,39 @@ def test_launch_gives_rank_0_the_streams(tmp_path: Path) -> None:
     refused = run_it([*start, "bench"], stdin=subprocess.DEVNULL)
     assert refused.returncode == 2
     assert "'bench' does not run on several machines" in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_slowest_rank_decides_the_costs(tmp_path: Path) -> None:
+    """Rank 0's times of passes include its waiting; they are kept apart from one machine's."""
+    env = {"ANSWERS": "costs", "FAULT": "is slow"}
+    with ranks(tmp_path, 2, ["tests/sharded_answers.py", "-"], **env) as processes:
+        found = json.loads(results(processes)[0].splitlines()[-1])
+    assert found["plain"] >= 0.95 * SLOW  # a sleep cannot be shorter
+    pair = dflash_mlx.load()
+    assert found["key"] != fingerprint(pair.target, pair.drafter)
+
+
+def test_what_costs_of_a_shared_target_depend_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same shapes on other machines, by another backend, or by more ranks, cost otherwise."""
+    pair, keys, hosts = dflash_mlx.load(), set[str](), tmp_path / "hosts.json"
+    groups = [
+        ("MLX_HOSTFILE", [["10.0.0.1:5"], ["10.0.0.2:6"]]),
+        ("MLX_HOSTFILE", [["10.0.0.1:5"], ["10.0.0.3:6"]]),
+        ("MLX_HOSTFILE", [["10.0.0.1:5"], ["10.0.0.2:6"], ["10.0.0.3:7"]]),
+        ("MLX_IBV_DEVICES", [[None, "rdma_en2"], ["rdma_en2", None]]),
+    ]
+    again = "MLX_HOSTFILE", [["10.0.0.1:15"], ["10.0.0.2:16"]]  # other ports
+    for name, content in [*groups, again]:
+        hosts.write_text(json.dumps(content))
+        with monkeypatch.context() as patch:
+            patch.setenv(name, str(hosts))
+            patch.setattr(pair.target, "shared_by", wiring())
+            keys.add(fingerprint(pair.target, pair.drafter))
+    keys.add(fingerprint(pair.target, pair.drafter))
+    assert len(keys) == len(groups) + 1
 
 
 def test_serve_says_what_one_machine_says(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ NAMES = (
     "machine chip memory system python versions blas metal kernels cache config variables data "
     "history terminal packages command module self-test"
 ).split()
+OTHER_VERSIONS = {
+    "python": "3", "memory": 1, "facts": {"dflash": "0", "mlx": "0", "mlx-lm": "0"}
+}  # fmt: skip
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="BLAS is chosen on Linux only")
 
 
@@ -721,3 +724,63 @@ def test_importing_it_loads_no_model_code():
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_group(cli_app, monkeypatch, tmp_path):
+    """Two ranks: a row each with versions, files and times; what is wrong with one is said."""
+    ranks = import_module("ranks")
+    group = part("doctor.group")
+    monkeypatch.setattr(group, "ANSWER", 120.0)  # others may have the cores
+    port = str(ranks.free_ports(1)[0])
+    command = [
+        "doctor",
+        "-n",
+        "2",
+        "--first-port",
+        port,
+        "-m",
+        str(ROOT / "dflash_mlx/bundled/target"),
+    ]
+    result = CliRunner().invoke(cli_app, [*command, "--json"])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ok"]) == (0, True), result.output
+    assert [one["name"] for one in found["checks"]] == ["rank 0", "rank 1", "group"]
+    for one in found["checks"][:2]:
+        assert re.search(
+            r"python 3.* mlx 0.* dflash 0.* 1 file, \w{12} .* µs · [\d.]+ GB/s", one["found"]
+        )
+    assert "2 ranks by ring" in found["checks"][2]["found"]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import time; time.sleep(60)", "rank 1 on this machine: it does not say its versions"),
+        (
+            "raise SystemExit('no such thing')",
+            "rank 1 on this machine: it has ended (no such thing)",
+        ),
+        (
+            f"print({json.dumps(OTHER_VERSIONS)!r}, flush=True); import time; time.sleep(60)",
+            "rank 1 on this machine: it has dflash: 0, and rank 0 has",
+        ),
+    ],
+)
+def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
+    """It is named; nothing waits for it, and it is gone afterwards."""
+    group = part("doctor.group")
+    monkeypatch.setattr(group, "ANSWER", 4.0)
+    begin, begun = subprocess.Popen, []
+
+    def other(line, **how):
+        line = [sys.executable, "-c", program] if begun else line
+        begun.append(begin(line, **how))
+        return begun[-1]
+
+    monkeypatch.setattr(group.subprocess, "Popen", other)
+    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "--json"])
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["ok"]) == (1, False)
+    assert said in found["checks"][2]["found"]
+    assert found["checks"][0]["status"] == "ok"
+    assert all(process.poll() is not None for process in begun)

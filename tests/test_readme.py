@@ -1,12 +1,13 @@
 """The README: each `dflash` command in its blocks is run, with the bundled pair or a random one.
 
-One that would download a model or a suite has "(download)" behind it: it is run offline, and must
-fail for that reason alone.
+One that would download a model or a suite has "(download)" behind it, one that asks a server
+"(another machine)": it is run offline, and must fail for that reason alone.
 """
 
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tomllib
@@ -30,9 +31,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.S)
 LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
 COMMANDS = [line for line in LINES if re.search(r"(^|\| )dflash ", line)]
-DOWNLOAD = re.compile(r"#.*\(download\)")
+DOWNLOAD = re.compile(r"#.*\((download|another machine)\)")
 NOT_HERE = re.compile(
-    r"is not on this machine|no terminal to ask|needs the package|the Hub may not be asked"
+    r"is not on this machine|no terminal to ask|needs the package|the Hub may not be asked|"
+    r"the machine of http\S+ is not known"
 )
 # Scale only: how much is measured and trained.
 SHORT = {"DFLASH_LIMIT": "1", "DFLASH_REPEATS": "1", "DFLASH_TEMPS": "0"}
@@ -104,6 +106,11 @@ def run(
     return one
 
 
+def unknown_machine(*names: Any, **how: Any) -> None:
+    """No name is looked up."""
+    raise socket.gaierror("unknown")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMMANDS, ids=lambda line: line.partition("  ")[0])
 def test_a_command(
@@ -114,6 +121,8 @@ def test_a_command(
     if download:
         monkeypatch.setenv("DFLASH_OFFLINE", "1")
         monkeypatch.setenv("DFLASH_FORCE", "1")  # whatever the memory here
+        if download[1] != "download":
+            monkeypatch.setattr(socket, "getaddrinfo", unknown_machine)
     result = run(line)
     if download:
         assert result.exit_code in (1, 2), result.output

@@ -20,10 +20,12 @@ from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloa
 from ..model_names import with_known_target
 from ..modes import check_block, in_bits
 from ..recommended import RECOMMENDED
+from ..remote import LOCAL_SETTINGS
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
 from . import recommendation
 from .dialogue import LEAVE_WINDOW
+from .remote_model import described
 from .state import ChatState, shorten
 from .stats_page import stats_page
 from .values import change_defaults, defaults_of
@@ -45,6 +47,8 @@ def drafter_arguments(state: ChatState) -> list[str]:
 
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
+    if state.dialogue.server is not None:
+        return described(state.dialogue.server)
     pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
     drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}" if drafting else "draft off"
     return f"{pair.target_name} · {drafter}"
@@ -55,6 +59,11 @@ def change_model(state: ChatState, model_id: str) -> None:
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
+    if (server := state.dialogue.server) is not None:
+        raise UsageError(
+            f"this chat stays with {server.model}, which a server runs.",
+            hint=f"leave, and go on with another: dflash chat -c -m {model_id}",
+        )
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
     defaults = defaults_of(state, model_options.model)
@@ -146,8 +155,10 @@ def change_setting(state: ChatState, text: str) -> None:
     settings = state.dialogue.settings
     name, _, value = text.partition(" ")
     if not name:
-        width = max(len(spec.name) for spec in SETTINGS) + 2
-        for spec in SETTINGS:
+        remote = state.dialogue.server is not None
+        shown = [spec for spec in SETTINGS if not (remote and spec.field in LOCAL_SETTINGS)]
+        width = max(len(spec.name) for spec in shown) + 2
+        for spec in shown:
             state.print_line(
                 f"  {spec.name:{width}}{format_value(settings, spec):>10}  {spec.help}"
             )
@@ -163,9 +174,9 @@ def change_setting(state: ChatState, text: str) -> None:
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         settings = with_value(settings, spec, value.strip())
-        check_block(state.dialogue.pair, settings.block_size)
+        state.dialogue.model.check(settings)
         state.dialogue.settings = settings
-        state.dialogue.session.mode = state.dialogue.mode
+        state.dialogue.use_mode()
     state.print_line(f"  {spec.name} {format_value(settings, spec)}", "dim" if value else "")
 
 
@@ -173,9 +184,7 @@ def change_thinking(state: ChatState, argument: str) -> None:
     """`/think`: sets thinking and effort, and whether thinking is displayed."""
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
-        dialogue.settings = with_thinking(
-            dialogue.pair.target.template, dialogue.settings, argument
-        )
+        dialogue.settings = with_thinking(dialogue.model.template, dialogue.settings, argument)
         state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
     elif argument in ("show", "hide"):
         dialogue.display = replace(dialogue.display, show_thinking=argument == "show")
@@ -216,7 +225,7 @@ def compare(state: ChatState, _: str) -> None:
         warm_session = Session(dialogue.pair, mode=dialogue.mode, shares=False)
         warm_up(warm_session, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{dialogue.mode} · ")
-        dflash = answer_prompt(dialogue.session, prompt, view, interrupt, **options)
+        dflash = answer_prompt(dialogue.local.session, prompt, view, interrupt, **options)
         interrupt.check()
         baseline = baseline_answer(dialogue.pair, prompt, state.out, interrupt, **options)
         interrupt.check()
@@ -244,7 +253,7 @@ def retry(state: ChatState, _: str) -> None:
     """`/retry`."""
     turn, answer = state.dialogue.answer_again()
     if (
-        answer.tokens
+        answer.said
         and state.dialogue.settings.sampling.greedy
         and answer.text.strip("\n") == turn.answer
     ):

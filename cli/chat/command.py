@@ -14,12 +14,14 @@ from typing import IO, Annotated
 
 import typer
 
+from dflash_mlx.remote.address import is_address
+from dflash_mlx.remote.session import Server
+
 from ..cache_options import CacheOptions, finish_writing
 from ..json_report import sampling_json
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
 from ..mcp_servers import configured_servers
-from ..modes import check_block
 from ..option_sources import is_fixed
 from ..option_tables import OptionTables, PresetName, with_model_defaults, with_preset
 from ..options import (
@@ -31,6 +33,7 @@ from ..options import (
     option_groups,
 )
 from ..recommended import with_recommended
+from ..remote import RemoteOptions, connect, without_local
 from ..run_log import LogOptions
 from ..terminal.interrupt import LeaveChat
 from ..terminal.key_reader import KeyReader
@@ -46,6 +49,7 @@ from .file_actions import show_loaded
 from .header import show_header
 from .loop import chat_loop
 from .recommendation import offer
+from .remote_model import RemoteModel
 from .start import can_keep_history, read_beginning, resolve_pair
 from .state import ChatState
 from .tool_box import ToolBox
@@ -93,6 +97,7 @@ def chat(
             help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
         ),
     ] = None,
+    remote_options: RemoteOptions,
     log_options: LogOptions,
     display_options: DisplayOptions,
 ) -> None:
@@ -115,6 +120,9 @@ def chat(
         no_history = not can_keep_history(out)
     saved = None if begins.name is None else transcript.load(begins.name)
     model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
+    remote = is_address(model_options.model)
+    if remote:
+        model_options = without_local(ctx, model_options, out)
     general = model_options, sampling_options, prompt_options
     model_options, sampling_options, prompt_options = with_model_defaults(
         ctx, *general, system=saved is None or saved.system is None
@@ -136,18 +144,25 @@ def chat(
         tools = ToolBox(out, servers)
         context.callback(tools.close)
         with keys.reading() if interactive else nullcontext():
-            pair, load_seconds = load_pair(model_options, out, cache_options)
+            if remote:
+                server, load_seconds = connect(ctx, model_options, remote_options, out)
+                model = RemoteModel(server)
+            else:
+                model, load_seconds = load_pair(model_options, out, cache_options)
             tools.wait()
-        prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
-        check_thinking(pair.target.template, prompt_options)
-        check_block(pair, model_options.block_size)
-        sampling_options = with_recommended(ctx, sampling_options, pair, out)
+        source = model.source if isinstance(model, RemoteModel) else model
+        template = model.template if isinstance(model, RemoteModel) else model.target.template
+        prompt_options = resolve_thinking(ctx, prompt_options, template, out)
+        check_thinking(template, prompt_options)
+        sampling_options = with_recommended(ctx, sampling_options, source, out)
         settings = settings_of((model_options, sampling_options, prompt_options))
         display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
         autosaves = not no_history and (interactive or saved is not None)
-        dialogue = Dialogue(pair, out, settings=settings, display=display, autosaves=autosaves)
+        dialogue = Dialogue(model, out, settings=settings, display=display, autosaves=autosaves)
+        dialogue.model.check(settings)
         dialogue.log = tools.log = log
-        log.loaded(pair, load_seconds, {"mode": dialogue.mode, **sampling_json(dialogue.options())})
+        sampling = sampling_json(dialogue.options())
+        log.loaded(source, load_seconds, {"mode": dialogue.session.mode, **sampling})
         dialogue.chat, dialogue.tools = Chat(system=prompt_options.system), tools
         state = ChatState(
             dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
@@ -157,12 +172,14 @@ def chat(
         state.defaults = recommended_defaults(state, defaults_of(state, model_options.model))
         if interactive:
             tools.ask = state.ask_line
-            more = [line for line in (offer(dialogue), tools.summary(pair)) if line]
+            more = [line for line in (offer(dialogue), tools.summary(dialogue.model)) if line]
             faults = tools.faults()
             show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
         else:
-            out.warn(*kernel_warnings(pair.target.kernels), *tools.faults())
-            if tools.servers and (why := tools.unusable(pair)):
+            if not isinstance(source, Server):
+                out.warn(*kernel_warnings(source.target.kernels))
+            out.warn(*tools.faults())
+            if tools.servers and (why := dialogue.model.without_tools()):
                 out.warn(f"this model {why}: it is told of none")
         if saved is not None and begins.name is not None:
             dialogue.load(begins.name)
@@ -177,7 +194,7 @@ def chat(
             else:
                 answer_piped_prompt(state, begins.prompt)
         finally:
-            finish_writing(getattr(state.dialogue, "pair", None), out)
+            finish_writing(None if remote else getattr(state.dialogue, "pair", None), out)
 
 
 def paste_marks(out: Output) -> Callable[[str], None] | None:

@@ -27,7 +27,9 @@ def no_completions(state: ChatState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command; `usage` is empty when it takes no argument; `paths`: it takes files."""
+    """One slash command; `usage` is empty when it takes no argument; `paths`: it takes files;
+    `local`: it needs a model on this machine.
+    """
 
     name: str
     usage: str
@@ -37,6 +39,7 @@ class Command:
     needs_argument: bool = False
     arguments: Callable[[ChatState], list[str]] = no_completions
     paths: bool = False
+    local: bool = False
     detail: str = ""
 
     @property
@@ -101,6 +104,7 @@ COMMANDS = (
         "show the drafter, change it, or switch drafting off",
         actions.change_drafter,
         arguments=actions.drafter_arguments,
+        local=True,
         detail="off is plain decoding by the target alone: the same words, slower.",
     ),
     Command(
@@ -138,7 +142,11 @@ COMMANDS = (
     ),
     Command("stats", "", "numbers of the last answer and of the conversation", actions.show_stats),
     Command(
-        "compare", "", "answer the last prompt both ways: rates, and same words", actions.compare
+        "compare",
+        "",
+        "answer the last prompt both ways: rates, and same words",
+        actions.compare,
+        local=True,
     ),
     Command(
         "read",
@@ -228,6 +236,8 @@ def dispatch(state: ChatState, text: str) -> None:
         raise UsageError(f"/{command.name} takes no argument.", hint=NOTHING_SENT_HINT)
     if not argument and command.needs_argument:
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
+    if command.local:
+        state.dialogue.check_local(f"/{command.name}")
     command.run(state, argument)
 
 

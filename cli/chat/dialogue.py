@@ -7,7 +7,7 @@ its caches do not hold. Knows no keys and no slash commands.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
@@ -17,22 +17,21 @@ from dflash_mlx.tools.rounds import MAX_ROUNDS, Steps, run_rounds
 from ..answer import Answer, answer_prompt
 from ..answer_view import chat_stats_line
 from ..chat_settings import ChatSettings
-from ..modes import describe_drafting
 from ..run_log import RunLog
 from ..terminal.interrupt import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.wrapping import wrap_hanging
 from .chat_file import ChatFile
-from .hints import Hints
 from .messages import chat_messages, step_of, turn_of
+from .model_in_use import ModelInUse
 from .tool_box import ToolBox
-from .totals import Totals
 from .turn import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair
-    from dflash_mlx.request import Mode
+
+    from .remote_model import RemoteModel
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 
@@ -46,79 +45,26 @@ class DisplaySettings:
     quiet: bool = False
 
 
-class Dialogue:
+class Dialogue(ModelInUse):
     """One conversation, which answers and slash commands change."""
 
     def __init__(
         self,
-        pair: "Pair",
+        pair: "Pair | RemoteModel",
         out: Output,
         *,
         settings: ChatSettings,
         display: DisplaySettings,
         autosaves: bool,
     ):
-        """`autosaves`: save the chat after every answer."""
-        self.out, self.settings, self.display, self.autosaves = out, settings, display, autosaves
+        """`autosaves`: save the chat after every answer; `pair` may be a server's model, too."""
+        super().__init__(pair, settings)
+        self.out, self.display, self.autosaves = out, display, autosaves
         self.chat = Chat()
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self.file = ChatFile()
         self.tools, self.log = ToolBox(out), RunLog(None)
-        self.set_pair(pair)
-
-    # Pair and mode --------------------------------------------------------------------------------
-
-    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting`, by plain decoding."""
-        from dflash_mlx import Session
-
-        previous = getattr(self, "session", None)
-        self.pair, self.totals = pair, Totals()
-        self.drafting = drafting and pair.drafts
-        if previous is not None and previous.pair is pair:
-            previous.mode = self.mode
-        else:
-            self.session: Session = Session(pair, mode=self.mode)
-        self.hints = Hints()
-
-    def release_pair(self) -> None:
-        """Free the pair and its caches; `set_pair` must follow."""
-        import mlx.core as mx
-
-        del self.pair, self.session
-        mx.clear_cache()
-
-    @property
-    def mode(self) -> "Mode":
-        """The decoding mode of the next answer."""
-        return self.settings.mode if self.drafting else "baseline"
-
-    @property
-    def drafting_summary(self) -> str:
-        """Block size and mode in a few words; empty without drafting."""
-        return describe_drafting(
-            self.pair, self.mode, self.settings.block_size, self.settings.tree_budget
-        )
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and answer can have together."""
-        return self.pair.target.context_length
-
-    def options(self) -> dict[str, Any]:
-        """The arguments of `Session.stream` besides the prompt."""
-        settings = self.settings
-        return {
-            "sampling": settings.sampling,
-            "max_tokens": settings.max_tokens or self.context_length,
-            "block_size": settings.block_size if self.drafting else None,
-            "accept": settings.accept,
-            "tree_budget": settings.tree_budget if self.mode == "ddtree" else None,
-            "stop": settings.stop,
-            "think": settings.think,
-            "reasoning_effort": settings.effort,
-        }
 
     # Turns ----------------------------------------------------------------------------------------
 
@@ -137,7 +83,7 @@ class Dialogue:
 
     def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
         """The messages of a chat and a prompt, in the form that the pair's model reads."""
-        plain = any(turn.steps for turn in chat.turns) and self.tools.unusable(self.pair)
+        plain = any(turn.steps for turn in chat.turns) and self.model.without_tools()
         return chat_messages(chat, prompt, steps, calls=not plain)
 
     def ask(self, prompt: str) -> Answer:
@@ -145,7 +91,7 @@ class Dialogue:
 
         Returns the last answer. LeaveChat after a second Ctrl-C.
         """
-        self.tools.tell(self.pair)
+        self.tools.tell(self.model)
         before = self.chat.turns
         answers: list[Answer] = []
 
@@ -158,7 +104,7 @@ class Dialogue:
 
             def keep_answer(answer: Answer) -> None:
                 self.log.answered(answer, self.session, self.options(), prompt)
-                if answer.tokens or steps:
+                if answer.said or steps:
                     self.last = answer
                     self.totals.add(answer)
                     keep((*steps, step_of(answer)))
@@ -181,13 +127,9 @@ class Dialogue:
             quiet=self.display.quiet,
             context_length=self.context_length,
         )
-        tokenizer, schemas = self.pair.target.tokenizer, self.tools.schemas
-        splitter = None
+        schemas, splitter = self.tools.schemas, None
         if schemas:
-            from dflash_mlx.chat.numbered_calls import named_calls
-            from dflash_mlx.tools.call_splitter import CallSplitter
-
-            splitter, messages = CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
+            splitter, messages = self.model.with_calls(messages, schemas)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
                 self.session,
@@ -248,20 +190,15 @@ class Dialogue:
         `steps` of it there are already, and `before` are the turns before it, unless all are. A
         prompt that does not fit even without turns leaves none out; the session refuses it.
         """
+        if not self.context_length:
+            return
         earlier = self.chat if before is None else replace(self.chat, turns=before)
         reserve = min(self.settings.max_tokens or self.context_length, self.context_length // 8)
         left_out_before, used = earlier.left_out, 0
         left_out = left_out_before
         for left_out in range(left_out_before, len(earlier.turns) + 1):
             sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
-            used = len(
-                self.session.tokens(
-                    sent,
-                    think=self.settings.think,
-                    reasoning_effort=self.settings.effort,
-                    tools=self.tools.schemas,
-                )
-            )
+            used = self.model.tokens(sent, self.settings, self.tools.schemas) or 0
             if used + reserve <= self.context_length:
                 break
         if left_out == left_out_before or used >= self.context_length:
@@ -280,7 +217,8 @@ class Dialogue:
 
     def save(self, name: str | None = None) -> str:
         """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        names = {"model": self.pair.target_name, "draft": self.pair.draft_name}
+        source = self.model.source
+        names = {"model": source.target_name, "draft": source.draft_name}
         path, left = self.file.save(replace(self.chat, **names), name)
         if left is not None:
             text = f"  '{left}' was changed by another dflash: this chat is now '{self.file.name}'"

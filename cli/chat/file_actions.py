@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.remote.address import is_address
 
 from ..terminal.interrupt import LeaveChat
 from ..terminal.output import format_count, stdout_size
@@ -40,11 +41,11 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
     """Show the end of a loaded chat, and say when it was saved with another target."""
     turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
-    target = state.dialogue.pair.target_name
+    target = state.dialogue.model.source.target_name
     if chat.model not in (None, target):
-        state.print_line(
-            f"  saved with {chat.model}; {target} goes on. /model {chat.model} changes that"
-        )
+        server = state.dialogue.server is not None or is_address(chat.model)
+        hint = "" if server else f". /model {chat.model} changes that"
+        state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
         show_turns(state, chat.turns[-2:], max(stdout_size()[1] or 24, MIN_ROWS) // 2)
@@ -80,7 +81,7 @@ def export_chat(state: ChatState, name: str) -> None:
         raise UsageError("nothing was said yet.", hint="type a prompt first")
     path = Path(name).expanduser()
     dialogue = state.dialogue
-    transcript.export(path, replace(dialogue.chat, model=dialogue.pair.target_name))
+    transcript.export(path, replace(dialogue.chat, model=dialogue.model.source.target_name))
     state.print_line(f"  written to {path}", "dim")
 
 

@@ -68,7 +68,9 @@ def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
 def described(state: ChatState, found: Attachments) -> str:
     """Which files, their size and tokens; UsageError when the context cannot hold them."""
     dialogue = state.dialogue
-    count = len(dialogue.session.tokens([{"role": "user", "content": found.text}]))
+    count = dialogue.model.tokens([{"role": "user", "content": found.text}])
+    if count is None:
+        return found.summary
     if count >= dialogue.context_length:
         raise UsageError(
             f"{found.summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",

@@ -10,6 +10,7 @@ from ..kernel_notes import kernel_warnings
 from ..modes import in_bits
 from ..terminal.output import format_bytes, stderr_columns
 from ..terminal.wrapping import wrap_hanging
+from . import remote_model
 from .dialogue import Dialogue
 
 
@@ -22,9 +23,14 @@ def show_header(
     faults: Sequence[str] = (),
 ) -> None:
     """Print the header with the preset in use and `more` lines; then what is wrong."""
-    for line in [*header_lines(dialogue, load_seconds, preset), *more]:
+    if dialogue.server is None:
+        lines = header_lines(dialogue, load_seconds, preset)
+        faults = [*faults, *kernel_warnings(dialogue.pair.target.kernels)]
+    else:
+        lines = remote_model.header_lines(dialogue.server, load_seconds, preset)
+    for line in [*lines, *more]:
         dialogue.out.note(wrap_hanging(line, stderr_columns()))
-    for fault in [*faults, *kernel_warnings(dialogue.pair.target.kernels)]:
+    for fault in faults:
         dialogue.out.note(wrap_hanging(fault, stderr_columns()), "warning")
     dialogue.out.note("")
 

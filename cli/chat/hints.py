@@ -41,7 +41,7 @@ class Hints:
                 "blocks; drafting costs more than it saves. Try /draft off"
             )
         used = stats.prompt_tokens + stats.generated
-        if used >= NEARLY_FULL * context_length and not self.full:
+        if used >= NEARLY_FULL * context_length > 0 and not self.full:
             self.full = True
             found.append(
                 f"  context {used:,} of {context_length:,}: soon the oldest turns will be "

@@ -58,13 +58,17 @@ def show_servers(state: ChatState) -> None:
             )
             name = named[tool.server, tool.key].name
             state.print_line(f"    {name}  {shorten(tool.description, 60)}{allowed}", "dim")
-    if why := box.unusable(dialogue.pair):
+    if why := dialogue.model.without_tools():
         state.print_line(f"  this model {why}: it is told of none of these", "warning")
     elif not box.on:
         state.print_line("  the model is told of none of these; /mcp on changes that", "warning")
     else:
-        box.tell(dialogue.pair)
+        box.tell(dialogue.model)
         asked = [{"role": "user", "content": "?"}]
-        told = len(dialogue.session.tokens(asked, tools=box.schemas))
-        count = format_count(told - len(dialogue.session.tokens(asked)), "token", "tokens")
+        told = dialogue.model.tokens(asked, tools=box.schemas)
+        bare = dialogue.model.tokens(asked)
+        if told is None or bare is None:
+            state.print_line("  the model is told of these", "dim")
+            return
+        count = format_count(told - bare, "token", "tokens")
         state.print_line(f"  the model is told of these in {count} of its context", "dim")

@@ -6,7 +6,6 @@ from dflash_mlx.errors import DFlashError
 
 from ..config_file import config_path
 from ..model_names import known_target
-from ..modes import check_block
 from ..recommended import RECOMMENDED, no_recommendation, recommended_by
 from .actions import change_drafter, change_model
 from .state import ChatState, shorten
@@ -32,19 +31,19 @@ def use_preset(state: ChatState, name: str) -> None:
     model = values.pop("model", None)
     if model is not None:
         target = known_target(model, state.out)
-        if target != state.dialogue.pair.target_name:
+        if target != state.dialogue.model.source.target_name:
             state.print_line(
                 f"  the preset '{name}' is of another model: {target} is loaded", "dim"
             )
             change_model(state, target)
     dialogue = state.dialogue
     if values.pop("sampling_by", "") == RECOMMENDED:
-        found = recommended_by(dialogue.pair)
+        found = recommended_by(dialogue.model.source)
         if not found:
-            state.print_line(f"  {no_recommendation(dialogue.pair).message}", "warning")
+            state.print_line(f"  {no_recommendation(dialogue.model.source).message}", "warning")
         values = found | values
-    check_block(dialogue.pair, with_values(dialogue.settings, values).block_size)
-    if values.get("mode", "baseline") != "baseline" and not dialogue.pair.drafts:
+    dialogue.model.check(with_values(dialogue.settings, values))
+    if values.get("mode", "baseline") != "baseline" and not dialogue.model.source.drafts:
         change_drafter(state, "on")
     apply_values(state, values)
     for field in values:  # the defaults of another target do not change them

@@ -9,7 +9,7 @@ from .state import ChatState
 
 def offer(dialogue: Dialogue) -> str:
     """The line that offers it; empty where there is none, or somebody has said how to sample."""
-    found = recommended_by(dialogue.pair)
+    found = recommended_by(dialogue.model.source)
     present, plain = dialogue.settings.sampling, type(dialogue.settings.sampling)()
     if not found or replace(present, seed=None) != plain:
         return ""
@@ -18,16 +18,16 @@ def offer(dialogue: Dialogue) -> str:
 
 def listed(state: ChatState) -> str:
     """The line of `/set`; empty where there is none."""
-    found = recommended_by(state.dialogue.pair)
+    found = recommended_by(state.dialogue.model.source)
     return f"  recommended: {described(found)}; /set recommended takes it" if found else ""
 
 
 def take(state: ChatState) -> None:
     """`/set recommended`: just that, the seed apart; DFlashError where there is none."""
     dialogue = state.dialogue
-    found = recommended_by(dialogue.pair)
+    found = recommended_by(dialogue.model.source)
     if not found:
-        raise no_recommendation(dialogue.pair)
+        raise no_recommendation(dialogue.model.source)
     sampling = replace(dialogue.settings.sampling, **only_recommended(found))
     dialogue.settings = replace(dialogue.settings, sampling=sampling)
     state.print_line(f"  sampling as recommended: {described(found)}", "dim")

@@ -1,62 +1,80 @@
 """The lines of `/stats`: the last answer, the conversation, and what the mode auto chose."""
 
+from ..answer import Answer
+from ..answer_view import counted, prompt_words
 from ..kernel_notes import kernels_line
 from ..terminal.bars import position_rows
 from ..terminal.output import Output, format_bytes, format_count
 from .dialogue import Dialogue
+from .remote_model import described
 
 
 def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     """The lines of `/stats`."""
+    lines = [] if dialogue.last is None else answer_lines(dialogue.last, out)
+    totals = dialogue.totals
+    tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
+    answers = format_count(totals.answers, "answer", "answers")
+    tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
+    conversation = f"{answers} · {tokens}{tau}"
+    if dialogue.server is not None:
+        lines.append(labelled_line("conversation", conversation))
+        lines.append(labelled_line("server", described(dialogue.server)))
+        return lines
+    return [*lines, *local_lines(dialogue, conversation)]
+
+
+def answer_lines(answer: Answer, out: Output) -> list[str]:
+    """The last answer in numbers."""
+    lines, stats = [], answer.stats
+    drafts = ""
+    if stats.verifies:
+        drafts += f" · {format_count(stats.verifies, 'verify', 'verifies')}"
+    if stats.drafted:
+        drafts += (
+            f" · {stats.accepted:,} of {stats.drafted:,} drafts accepted "
+            f"({stats.acceptance_rate:.1%})"
+        )
+    if stats.verifies:
+        drafts += f" · τ {stats.acceptance_length:.2f}"
+    if not drafts:
+        drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
+    lines.append(labelled_line("last answer", counted(stats, "generated") + drafts))
+    for number, row in enumerate(position_rows(stats.accepted_by_position, stats.verifies, out)):
+        lines.append(labelled_line("" if number else "by position", row))
+    rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
+    lines.append(
+        labelled_line(
+            "time",
+            f"prefill {stats.prefill_seconds:.2f} s · first token "
+            f"{answer.first_token_seconds:.2f} s · decode {stats.decode_seconds:.2f} s{rate}",
+        )
+    )
+    lines.append(labelled_line("prompt", prompt_words(stats) + " tokens"))
+    if stats.seed is not None:
+        lines.append(labelled_line("seed", str(stats.seed)))
+    return lines
+
+
+def local_lines(dialogue: Dialogue, conversation: str) -> list[str]:
+    """What only a model on this machine has to tell."""
     import mlx.core as mx
 
     from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
 
-    lines = []
-    if dialogue.last is not None:
-        stats = dialogue.last.stats
-        drafts = (
-            f" · {format_count(stats.verifies, 'verify', 'verifies')} · {stats.accepted:,} of "
-            f"{stats.drafted:,} drafts accepted ({stats.acceptance_rate:.1%}) · "
-            f"τ {stats.acceptance_length:.2f}"
-            if stats.verifies
-            else " · no drafts"
-        )
-        lines.append(labelled_line("last answer", f"{stats.generated:,} tokens{drafts}"))
-        for number, row in enumerate(
-            position_rows(stats.accepted_by_position, stats.verifies, out)
-        ):
-            lines.append(labelled_line("" if number else "by position", row))
-        rate = f" · {stats.tokens_per_second:.1f} tok/s" if stats.tokens_per_second else ""
-        new = stats.prompt_tokens - stats.cached_tokens
-        lines.append(
-            labelled_line(
-                "time",
-                f"prefill {stats.prefill_seconds:.2f} s · first token "
-                f"{dialogue.last.first_token_seconds:.2f} s · decode {stats.decode_seconds:.2f} s"
-                f"{rate}",
-            )
-        )
-        lines.append(
-            labelled_line("prompt", f"{new:,} new + {stats.cached_tokens:,} cached tokens")
-        )
-        if stats.seed is not None:
-            lines.append(labelled_line("seed", str(stats.seed)))
-    totals = dialogue.totals
-    used = len(dialogue.session.sequence.tokens)
-    tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
-    answers = format_count(totals.answers, "answer", "answers")
-    lines.append(
+    sequence = dialogue.local.session.sequence
+    used = len(sequence.tokens)
+    lines = [
         labelled_line(
             "conversation",
-            f"{answers} · {totals.tokens:,} tokens{tau} · context {used:,} / "
-            f"{dialogue.context_length:,} · peak {format_bytes(mx.get_peak_memory())}",
+            f"{conversation} · context {used:,} / {dialogue.context_length:,} · "
+            f"peak {format_bytes(mx.get_peak_memory())}",
         )
-    )
+    ]
     lines += policy_lines(dialogue)
     if line := kernels_line(dialogue.pair.target.kernels):
         lines.append(labelled_line("kernels", line))
-    cache = dialogue.session.sequence.target_cache
+    cache = sequence.target_cache
     if cache.needs_snapshots:
         places = format_count(cache.snapshots, "place", "places") + " to go back to"
         limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
@@ -68,7 +86,7 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
 
 def policy_lines(dialogue: Dialogue) -> list[str]:
     """The plans that the mode auto chose for this pair so far, and why it chose the last one."""
-    policy = dialogue.session.policy
+    policy = dialogue.local.session.policy
     if dialogue.mode != "auto" or policy is None:
         return []
     from dflash_mlx.policy.costs import words

@@ -17,17 +17,16 @@ from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.spinner import Spinner
 from ..terminal.wrapping import wrap_hanging
 from .call_view import MAX_CALL, call_line, call_text, result_lines
+from .model import ChatModel
 from .permissions import Permissions, key_of
 
 if TYPE_CHECKING:
-    from dflash_mlx.pair import Pair
     from dflash_mlx.tools.server_config import ServerConfig
     from dflash_mlx.tools.servers import Servers
     from dflash_mlx.tools.tool import Tool
 
 QUESTION = "  run it? y once, s in this session, a always, n no"
 WORDS = {"yes": "y", "once": "y", "session": "s", "always": "a", "no": "n", "view": "v"}
-MAX_TOKEN = 32  # characters of a token; a text of longer ones is not worth more
 ASK = Callable[[str], str | None]
 
 
@@ -45,7 +44,7 @@ class ToolBox:
         self.servers: Servers | None = None
         self.permissions: Permissions | None = None
         self._told: dict[str, Tool] = {}
-        self._pair: Pair | None = None
+        self._model: ChatModel | None = None
         if configs:
             from dflash_mlx.tools import servers
 
@@ -70,26 +69,20 @@ class ToolBox:
         """The tools that the model is told of, as templates read them."""
         return [tool.schema for tool in self._told.values()]
 
-    def tell(self, pair: "Pair") -> None:
-        """Take the tools that the pair's model is told of from now on; none where it calls none."""
-        self._told, self._pair = {}, pair
-        if self.servers is not None and self.on and not self.unusable(pair):
+    def tell(self, model: ChatModel) -> None:
+        """Take the tools that a model is told of from now on; none where it calls none."""
+        self._told, self._model = {}, model
+        if self.servers is not None and self.on and not model.without_tools():
             self._told = {tool.name: tool for tool in self.servers.tools}
 
-    def unusable(self, pair: "Pair") -> str | None:
-        """Why the pair's model cannot call tools, as the end of a sentence."""
-        from dflash_mlx.chat.tool_support import without_tools
-
-        return without_tools(pair.target)
-
-    def summary(self, pair: "Pair") -> str:
+    def summary(self, model: ChatModel) -> str:
         """What there is, on one line; empty without servers."""
         if self.servers is None:
             return ""
         running = [server for server in self.servers.all if server.state == "running"]
         tools = format_count(sum(len(server.tools) for server in running), "tool", "tools")
         line = f"{tools} of {', '.join(server.config.name for server in running) or 'no server'}"
-        why = self.unusable(pair)
+        why = model.without_tools()
         return f"{line}, but this model {why}" if why else f"{line} · /mcp lists them"
 
     def faults(self) -> list[str]:
@@ -104,7 +97,7 @@ class ToolBox:
 
         Ctrl-C interrupts the call.
         """
-        from dflash_mlx.tools.answered import run_call
+        from dflash_mlx.tools.calling import run_call
 
         tool = self._told.get(call.name)
         self._show(call_line(call) + (f" · {tool.server}" if tool else ""))
@@ -163,13 +156,7 @@ class ToolBox:
 
     def _fitted(self, call: Call) -> Call:
         """The call with at most a quarter of the context as its result; the model is told."""
-        if self._pair is None:
-            return call
-        target = self._pair.target
-        room = target.context_length // 4
-        kept = call.result[: MAX_TOKEN * room]
-        while (tokens := len(target.encode(kept))) > room:
-            kept = kept[: len(kept) * room // tokens]
+        kept = call.result if self._model is None else self._model.fitted(call.result)
         if kept == call.result:
             return call
         size = len(call.result)

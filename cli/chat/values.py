@@ -82,7 +82,7 @@ def with_values(settings: ChatSettings, values: dict[str, Any]) -> ChatSettings:
 def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     """Answer with these values from now on; UsageError, and nothing changed, for wrong ones."""
     dialogue = state.dialogue
-    template = dialogue.pair.target.template
+    template = dialogue.model.template
     settings = with_values(dialogue.settings, values)
     named = [name for name in FIELD_LABELS if name in values]
     settings = drop_unsupported(settings, template, state.out, named)
@@ -90,11 +90,11 @@ def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     dialogue.settings = settings
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
-    if "mode" in values:
+    if "mode" in values and dialogue.server is None:
         drafting = values["mode"] != "baseline" and dialogue.pair.drafts
         if drafting != dialogue.drafting:
             dialogue.set_pair(dialogue.pair, drafting=drafting)
-    dialogue.session.mode = dialogue.mode
+    dialogue.use_mode()
     if "system" in values and values["system"] != dialogue.chat.system:
         dialogue.replace_chat(replace(dialogue.chat, system=values["system"]))
 
@@ -113,7 +113,7 @@ def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str
     defaults = {**defaults}
     if defaults.pop("sampling_by", state.sampling_by) != RECOMMENDED:
         return defaults
-    found = recommended_by(state.dialogue.pair)
+    found = recommended_by(state.dialogue.model.source)
     return {name: value for name, value in found.items() if name in state.general} | defaults
 
 

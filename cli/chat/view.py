@@ -8,7 +8,7 @@ from collections import deque
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..answer_view import SPINNER_FRAMES, PlainView, progress_line
+from ..answer_view import SPINNER_FRAMES, PlainView, progress_line, thought_line
 from ..terminal.fragments import Fragment, PlainTextStream
 from ..terminal.live_region import LiveRegion
 from ..terminal.markdown_stream import MarkdownStream
@@ -90,7 +90,8 @@ class ChatView(PlainView):
     def prefill(self, done: int, total: int) -> None:
         """Show prefill progress when it takes long."""
         with self._lock:
-            self._status = f"reading the prompt {done:,}/{total:,} tokens"
+            told = f"reading the prompt {done:,}/{total:,} tokens"
+            self._status = told if total else "waiting for the server"
             if self._prefill_over is None:
                 self._prefill_over = Event()
                 Thread(
@@ -107,7 +108,7 @@ class ChatView(PlainView):
                 self._end_thinking_block()
                 self._fragments += self._answer.feed(text)
             self._status = progress_line(stats)
-            if self._context_length:
+            if self._context_length and not stats.unknown & {"prompt_tokens", "generated"}:
                 used = stats.prompt_tokens + stats.generated
                 self._status += f" · context {used:,} / {self._context_length:,}"
             self._draw()
@@ -142,7 +143,7 @@ class ChatView(PlainView):
         if self._show_thinking:
             self._fragments += self._thinking.finish()
         else:
-            line = f"∴ thought for {self.thought_seconds:.1f} s, {self.thought_tokens:,} tokens"
+            line = thought_line(self.thought_seconds, self.thought_tokens)
             line = self.out.ascii_fallback(f"{line} (/think show)")
             self._fragments.append(Fragment("text", line, gap=True, dim=True))
         self._thinking = None

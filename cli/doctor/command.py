@@ -1,6 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and says what to fix.
 
-Runs the checks one by one; `machine`, `installation` and `environment` implement them.
+Runs the checks one by one; `machine`, `installation` and `environment` implement them,
+`group` those of several machines.
 """
 
 import json as jsonlib
@@ -8,17 +9,20 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..launch.hosts import local_hosts, read_hosts
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from . import environment, installation, machine
 from .check import CheckResult, fail, ok, warn
+from .group import check_group
 from .report import CheckReport, ReportEntry, one_line
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
@@ -39,17 +43,44 @@ def doctor(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="ID", help="At this target's sizes. [bundled pair]"),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="ID",
+            help="At this target's sizes; with --hosts its files, too.",
+        ),
     ] = None,
     draft: Annotated[
         str | None, typer.Option("--draft", "-d", metavar="ID", help="And with this drafter.")
     ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--hosts", metavar="FILE", help="Check the machines of a host file instead."),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=2, max=64, metavar="N", help="So many ranks here."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--first-port", min=1024, max=65000, metavar="N", help="Of the ranks.")
+    ] = 32323,
 ) -> None:
     """Check this machine and this installation, and say what to mend.
 
     The exit code is 1 when something fails.
     """
     out = Output()
+    if hosts is not None or ranks is not None:
+        if hosts is not None and ranks is not None:
+            raise UsageError("machines are named twice.", hint="give either -n N or --hosts FILE")
+        if kernels or draft:
+            raise UsageError(
+                "--hosts and -n check a group, not kernels.", hint="check kernels on each machine"
+            )
+        group = local_hosts(ranks or 0) if hosts is None else read_hosts(hosts)
+        if not check_group(group, port, model, out, json=json):
+            raise typer.Exit(1)
+        return
     if kernels:
         from .kernels import check_kernels
 
@@ -58,7 +89,9 @@ def doctor(
         return
     if model or draft:
         name = "--model" if model else "--draft"
-        raise UsageError(f"{name} is for the check of the kernels.", hint="add --kernels")
+        raise UsageError(
+            f"{name} is for the check of the kernels.", hint="add --kernels, or --hosts"
+        )
     report = CheckReport(out)
     entries = []
     for name, check in all_checks(cast(typer.Context, ctx.find_root()), out).items():

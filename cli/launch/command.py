@@ -155,8 +155,8 @@ def followers(
                     line = [sys.executable, "-m", "dflash_mlx", *command]
                 else:
                     env = None
-                    line = ["ssh", "-o", "BatchMode=yes", host]
-                    line.append(remote_line(variables, content, rank, command))
+                    arguments = ["-m", "dflash_mlx", *command]
+                    line = ssh_line(host, variables, content, rank, arguments)
                 found.append(
                     subprocess.Popen(line, env=env, stdin=subprocess.PIPE, start_new_session=True)
                 )
@@ -175,14 +175,22 @@ def environment(
     return {**os.environ, **variables, OWN_INPUT: "1", RANK: str(rank), name: str(file)}
 
 
+def ssh_line(
+    host: str, variables: dict[str, str], content: tuple[str, Any], rank: int, arguments: list[str]
+) -> list[str]:
+    """The command that has another machine run a rank: Python with these arguments."""
+    remote = remote_line(variables, content, rank, arguments)
+    return ["ssh", "-o", "BatchMode=yes", host, remote]
+
+
 def remote_line(
-    variables: dict[str, str], content: tuple[str, Any], rank: int, command: list[str]
+    variables: dict[str, str], content: tuple[str, Any], rank: int, arguments: list[str]
 ) -> str:
     """What a shell of another machine runs for a rank, in the same folder by the same Python."""
     name, value = content
     settings = {**variables, OWN_INPUT: "1", LAUNCHER: "0", RANK: str(rank)}
     exports = " ".join(f"{key}={shlex.quote(text)}" for key, text in settings.items())
-    program = shlex.join([sys.executable, "-m", "dflash_mlx", *command])
+    program = shlex.join([sys.executable, *arguments])
     return (
         f"cd {shlex.quote(os.getcwd())} && hosts=$(mktemp) && "
         f'printf %s {shlex.quote(json.dumps(value))} > "$hosts" && '

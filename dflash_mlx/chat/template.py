@@ -67,6 +67,10 @@ class Template:
                 hint="check the roles, their order, and the tools",
             ) from error
 
+    def check(self, think: bool | None, effort: str | None) -> None:
+        """Raise UsageError for what the template does not support, as `switches` does."""
+        self.switches(TemplateOptions(think, effort))
+
     def switches(self, options: TemplateOptions) -> dict[str, Any]:
         """The options as variables of this template. Raises UsageError for an unsupported one."""
         variables: dict[str, Any] = {}

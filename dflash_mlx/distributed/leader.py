@@ -22,7 +22,7 @@ from dflash_mlx.thread import mlx_thread
 
 from .orders import Orders, begin, describe
 from .parts import part_loader
-from .places import split
+from .places import split, wiring
 from .sameness import facts_of
 from .world import World
 
@@ -123,6 +123,7 @@ def load_leader(
     assert target is not None
     target.orders = Orders(world.peers)
     target.room = min(said_by(*answer)[0] for answer in answers)
+    target.shared_by = f"{world.size} ranks by {split()}, {wiring()}"
     return target
 
 

@@ -5,12 +5,13 @@
 
 import json
 import os
+import re
 from contextlib import suppress
 
 RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
+DEVICES, AS_RING = "MLX_IBV_DEVICES", "MLX_JACCL_RING"
 OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
 LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with `dflash launch`
-
 SPLIT = "DFLASH_SPLIT"  # what the ranks share: every layer's heads, or the layers
 
 
@@ -31,6 +32,18 @@ def leader_host() -> str | None:
 def split() -> str:
     """What the ranks share, as rank 0 was told: "heads" or "layers"."""
     return os.environ.get(SPLIT, "heads")
+
+
+def wiring() -> str:
+    """The backend and the machines that it connects, in order, for a process that is a rank.
+
+    Ports are left out: they are others at each start.
+    """
+    name, backend = (RING, "ring") if RING in os.environ else (DEVICES, "jaccl")
+    found: list[object] = [backend, os.environ.get(AS_RING, ""), leader_host()]
+    with suppress(OSError, ValueError, KeyError), open(os.environ[name], encoding="utf-8") as file:
+        found.append(re.sub(r":\d+(?=\")", "", json.dumps(json.load(file))))
+    return repr(found)
 
 
 def input_is_shared() -> bool:

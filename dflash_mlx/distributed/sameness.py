@@ -1,23 +1,45 @@
 """What has to be the same on all ranks: versions, the config, names and sizes of a model's files.
 
-The files' contents are not read: that would take as long as loading them.
+The files' contents are not read: that would take as long as loading them. `samples_of` reads some
+places of each, for `dflash doctor`.
 """
 
+import hashlib
 from importlib.metadata import version
 from pathlib import Path
 
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError
 
+SAMPLES, SAMPLE = 64, 1 << 15  # of each file, and bytes
 Facts = dict[str, str]
+
+
+def versions() -> Facts:
+    """Versions of what computes here."""
+    return {"dflash": __version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
 
 
 def facts_of(path: Path) -> Facts:
     """What this rank has: "mlx" and others with their versions, each file with its size."""
-    found = {"dflash": __version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
+    found = versions()
     for file in sorted(path.glob("*.safetensors")):
         found[file.name] = f"{file.stat().st_size:,} bytes"
     found["config.json"] = (path / "config.json").read_text(encoding="utf-8")
+    return found
+
+
+def samples_of(path: Path) -> Facts:
+    """A hash of samples of each file's contents, from its beginning to its end."""
+    found = {}
+    for file in sorted(path.glob("*.safetensors")):
+        hashed, size = hashlib.sha256(), file.stat().st_size
+        step = max(SAMPLE, size // SAMPLES)
+        with file.open("rb") as stream:
+            for place in (*range(0, size, step), max(0, size - SAMPLE)):
+                stream.seek(place)
+                hashed.update(stream.read(SAMPLE))
+        found[f"{file.name}, sampled"] = hashed.hexdigest()[:12]
     return found
 
 

@@ -79,8 +79,11 @@ def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
 class Target:
     """A loaded target with its tokenizer, and the kernels that its pair runs.
 
-    `stock_attention` names the classes of attention that no kernel knows.
+    `stock_attention` names the classes of attention that no kernel knows. `shared_by` says between
+    whom it is sharded; it is empty for a whole one, and times depend on it.
     """
+
+    shared_by = ""
 
     def __init__(
         self,

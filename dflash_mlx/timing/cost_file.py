@@ -35,7 +35,11 @@ def cost_file() -> Path:
 
 
 def fingerprint(target: Target, drafter: DraftSource | None) -> str:
-    """What the costs of a pair depend on: its shapes and types, the machine, and versions."""
+    """What the costs of a pair depend on: its shapes and types, the machine, and versions.
+
+    Of a sharded target the shapes are those of rank 0's part, and the number of ranks, the backend
+    and the machines count, too.
+    """
     kernels = target.kernels
     parts = [
         json.dumps(target.config, sort_keys=True, default=str),
@@ -45,6 +49,7 @@ def fingerprint(target: Target, drafter: DraftSource | None) -> str:
         repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
         repr((kernels.exact, kernels.own, sorted(kernels.on or ()))),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
+        *filter(None, [target.shared_by]),
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 

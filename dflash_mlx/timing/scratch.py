@@ -149,7 +149,9 @@ def measure(
 ) -> Costs:
     """The costs of a pair at a context of `depth` tokens, or less where memory is short.
 
-    `budget` as in `survey`.
+    Of a sharded target these are rank 0's times, and the slowest rank decides them: each layer's
+    sums wait for all ranks, so that no pass ends here before it can end everywhere. `budget` as in
+    `survey`.
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)

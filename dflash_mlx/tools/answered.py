@@ -1,4 +1,4 @@
-"""Answers a prompt with tools: `run`, and how one call is run."""
+"""Answers a prompt with tools: `run`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from dflash_mlx.arguments import check_names
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.numbered_calls import named_calls
 from dflash_mlx.chat.tool_support import without_tools
-from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.errors import UsageError
 from dflash_mlx.options import AnswerOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.request import Mode
@@ -17,8 +17,9 @@ from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
 
 from .call import Call, Step
-from .call_messages import arguments_of, step_messages
+from .call_messages import step_messages
 from .call_splitter import CallSplitter
+from .calling import run_call
 from .rounds import MAX_ROUNDS, Steps, run_rounds
 from .tool import Tool, tools_of
 
@@ -110,29 +111,3 @@ def run(
     messages = [*given, *step_messages(steps, given)]
     reason = "rounds" if last.calls else last.finish_reason
     return Answered(last.text, last.thinking, reason, steps, messages, tuple(stats))
-
-
-def run_call(box: dict[str, Tool], call: Call) -> Call:
-    """A call with what came of it; whatever goes wrong is its result.
-
-    What is no Exception (Ctrl-C) is raised.
-    """
-    tool, arguments = box.get(call.name), arguments_of(call)
-    if tool is None:
-        known = ", ".join(box) or "none"
-        return failed(call, f"there is no tool '{call.name}'; there are: {known}")
-    if arguments is None:
-        return failed(call, f"the arguments are no JSON object: {call.arguments:.200}")
-    try:
-        result = tool.run(arguments)
-    except DFlashError as error:
-        return failed(call, error.message)
-    except Exception as error:  # a tool may raise any exception
-        return failed(call, f"{type(error).__name__}: {first_line(error)}")
-    return replace(call, result=result, state="done")
-
-
-def failed(call: Call, why: str) -> Call:
-    """A call that went wrong, as the model is told."""
-    text = why if "error" in why.lower() else f"error: {why}"
-    return replace(call, result=text, state="failed")

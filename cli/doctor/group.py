@@ -1,0 +1,194 @@
+"""`dflash doctor --hosts`: starts the ranks of a group, and says what each has and what is wrong.
+
+Ranks speak for themselves before they join each other, so one that does not can be named.
+"""
+
+import json as jsonlib
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dflash_mlx.distributed.sameness import check_same
+from dflash_mlx.errors import DFlashError
+
+from ..launch.command import environment, ssh_line
+from ..launch.hosts import Hosts
+from ..terminal.output import Output, format_bytes, format_count
+from ..terminal.spinner import Spinner
+from .check import CheckResult, fail, ok
+from .report import CheckReport, ReportEntry, one_line
+
+ANSWER = 10.0  # seconds that a rank has for each of its lines
+LINES = ("its versions", "the model's files", "that it has joined", "the times of sums")
+JOINED = LINES.index("that it has joined")
+START_HINT = "`ssh HOST` has to work without a question, with this program at the same path"
+JOIN_HINT = "check the addresses of the host file, the cables, and the firewall for Python"
+
+
+@dataclass(slots=True)
+class Rank:
+    """A rank's process, and what it has said; `wrong` is the first thing that is."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    said: list[dict[str, Any]] = field(default_factory=list)
+    rest: bytes = b""
+    wrong: str = ""
+    hint: str = ""
+
+    def facts(self, count: int) -> dict[str, str]:
+        """Versions and files, as far as the first lines say them."""
+        return {k: v for line in self.said[:count] for k, v in line.get("facts", {}).items()}
+
+    @property
+    def open(self) -> bool:
+        """Whether more is to come."""
+        return not self.wrong and len(self.said) < len(LINES)
+
+
+def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json: bool) -> bool:
+    """Examine a group and print a row for each rank, and one for the group: whether all is well."""
+    with Spinner(out, f"asking {len(hosts.ssh)} ranks"), started(hosts, port, model) as ranks:
+        for number in range(len(LINES)):
+            if not all(rank.open for rank in ranks):
+                break
+            listen(ranks, number + 1, time.monotonic() + ANSWER)
+            for rank in ranks:
+                compare(rank, ranks[0], number + 1)
+    rows = [(f"rank {number}", row(rank)) for number, rank in enumerate(ranks)]
+    rows.append(("group", group_row(hosts, ranks)))
+    entries = [
+        ReportEntry(name, one.status, one_line(one.found), one_line(one.hint)) for name, one in rows
+    ]
+    healthy = all(entry.status == "ok" for entry in entries)
+    if json:
+        document = {"checks": [asdict(entry) for entry in entries], "ok": healthy}
+        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+    else:
+        report = CheckReport(out)
+        for entry in entries:
+            report.show(entry)
+    return healthy
+
+
+@contextmanager
+def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
+    """All ranks as processes that say what they have; none is left at the end."""
+    variables, content = hosts.variables(port)
+    arguments = ["-m", "dflash_mlx.cli.doctor.rank", *([model] if model else [])]
+    found: list[Rank] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for number, host in enumerate(hosts.ssh):
+                env, line = None, [sys.executable, *arguments]
+                if host is None:
+                    env = environment(folder, variables, content, number)
+                else:
+                    line = ssh_line(host, variables, content, number, arguments)
+                process = subprocess.Popen(
+                    line,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                )
+                found.append(Rank(host or "this machine", process))
+            yield found
+        finally:
+            for rank in found:
+                rank.process.kill()
+                rank.process.wait()
+
+
+def listen(ranks: Sequence[Rank], count: int, until: float) -> None:
+    """Read until every rank has said so many lines; those that have not by then are wrong."""
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            assert rank.process.stdout is not None
+            selector.register(rank.process.stdout, selectors.EVENT_READ, rank)
+        while selector.get_map():
+            for key in [*selector.get_map().values()]:
+                if len(key.data.said) >= count or key.data.wrong:
+                    selector.unregister(key.fileobj)
+            ready = selector.select(until - time.monotonic()) if selector.get_map() else []
+            if not ready:
+                break
+            for key, _ in ready:
+                read(key.data)
+    silent = [rank for rank in ranks if len(rank.said) < count and not rank.wrong]
+    for rank in silent:
+        seconds = f"{ANSWER:.0f} seconds"
+        rank.wrong = f"it does not say {LINES[count - 1]} within {seconds}"
+        rank.hint = START_HINT if count <= JOINED else JOIN_HINT
+
+
+def read(rank: Rank) -> None:
+    """Take what a rank says now; at the end of its words, why it has ended."""
+    assert rank.process.stdout is not None
+    assert rank.process.stderr is not None
+    data = rank.process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+    if not data:
+        words = rank.process.stderr.read().decode("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(words) if line.strip()), "without a word")
+        rank.wrong, rank.hint = f"it has ended ({last.strip()[:200].rstrip('.')})", START_HINT
+        return
+    *lines, rank.rest = (rank.rest + data).split(b"\n")
+    for line in lines:
+        try:
+            found = jsonlib.loads(line)
+        except ValueError:
+            continue  # a login shell's greeting
+        if isinstance(found, dict):
+            rank.said.append(found)
+            if error := found.get("error"):
+                rank.wrong, rank.hint = str(error), "see the other ranks' rows"
+
+
+def compare(rank: Rank, leader: Rank, count: int) -> None:
+    """Hold the first lines of a rank against rank 0's, as loading does: one may be further on."""
+    if rank.wrong or leader.wrong:
+        return
+    try:
+        check_same(rank.facts(count), leader.facts(count))
+    except DFlashError as error:
+        rank.wrong, rank.hint = error.message, error.hint
+
+
+def row(rank: Rank) -> CheckResult:
+    """What one rank has."""
+    parts = [rank.name]
+    if rank.said and "python" in rank.said[0]:
+        first = rank.said[0]
+        parts += [f"python {first['python']}"]
+        parts += [f"{name} {first['facts'][name]}" for name in ("mlx", "mlx-lm", "dflash")]
+        parts.append(format_bytes(first["memory"]))
+    if files := {n: v for n, v in rank.facts(len(LINES)).items() if n.endswith(", sampled")}:
+        parts.append(f"{format_count(len(files), 'file', 'files')}, {next(iter(files.values()))}")
+    if times := next((line for line in rank.said if "row" in line), None):
+        parts.append(f"sum of a row {1e6 * times['row']:,.0f} µs")
+        parts.append(f"{times['rate'] / 1e9:.2f} GB/s")
+    found = " · ".join(parts)
+    if rank.wrong:
+        return fail(f"{found}: {rank.wrong.rstrip('.')}", rank.hint)
+    return ok(found)
+
+
+def group_row(hosts: Hosts, ranks: Sequence[Rank]) -> CheckResult:
+    """The group in one sentence."""
+    found = f"{len(ranks)} ranks by {hosts.backend}"
+    wrong = [number for number, rank in enumerate(ranks) if rank.wrong]
+    if len(wrong) == len(ranks) and all(len(rank.said) == JOINED for rank in ranks):
+        return fail(f"{found}: they do not reach each other", JOIN_HINT)
+    if wrong:
+        first = ranks[wrong[0]]
+        sentence = f"rank {wrong[0]} on {first.name}: {first.wrong.rstrip('.')}"
+        return fail(f"{found} cannot work together; {sentence}", first.hint)
+    slowest = max(ranks, key=lambda rank: rank.said[-1]["row"])
+    return ok(f"{found} · the slowest sum of a row takes {1e6 * slowest.said[-1]['row']:,.0f} µs")

@@ -1,0 +1,220 @@
+"""The models of a server, and answers of one: with the interface of `Session`, without MLX."""
+
+import json
+import re
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dflash_mlx.chat.messages import Messages
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.progress import Progress, silent
+from dflash_mlx.tools.call import Call
+from dflash_mlx.types import Block
+
+from .address import Address
+from .faults import NO_ENDPOINT, lost, message_of
+from .fields import KINDS, request_fields
+from .stats import RemoteStats, is_number, of
+
+ENDS = {"length": "length", "max_tokens": "length"}
+BROKEN = ("content_filter", "abort", "error")  # ends that are none of the model's
+SHOWN = 6  # names of models in a hint
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One model of a server. `kind` is a key of KINDS, or empty for a server that is not known.
+
+    context_length: the most tokens of a prompt with its answer, 0 where it is not told. The key is
+    in no text of this object.
+    """
+
+    address: Address
+    model: str
+    kind: str = ""
+    context_length: int = 0
+    draft_name: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+    @property
+    def target_name(self) -> str:
+        """What a chat calls it, and finds it again by: the address with the model."""
+        return f"{self.address.url}#{self.model}"
+
+    @property
+    def drafts(self) -> bool:
+        """Whether somebody here can ask it to draft, or not to."""
+        return False
+
+    def not_here(self, what: str) -> UsageError:
+        """The error for what needs the model itself."""
+        return UsageError(
+            f"{what} needs a model on this machine, and a server answers here.",
+            hint="begin a chat or an answer with --model ID, a Hub id or a folder",
+        )
+
+
+def connect(address: Address, key: str | None = None) -> Server:
+    """Ask a server for its models, and choose the one that is named, or the only one.
+
+    DFlashError for a server that cannot be used, UsageError for a model that it does not have, and
+    where it has several and none is named.
+    """
+    from .connection import read_json
+
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise UsageError("the key has characters that no key has.", hint="check its file")
+    found = read_json(f"{address.url}/models", key)
+    data = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(data, list):
+        raise DFlashError(f"{address.url} is no OpenAI-compatible API.", hint=NO_ENDPOINT)
+    models = {
+        one["id"]: one for one in data if isinstance(one, dict) and type(one.get("id")) is str
+    }
+    names = ", ".join([*models][:SHOWN]) + (", ..." if len(models) > SHOWN else "")
+    name = address.model or (next(iter(models)) if len(models) == 1 else None)
+    if name is None and models and {kind_of(one) for one in models.values()} == {"dflash"}:
+        name = next(iter(models))  # the others are names of the same model
+    if name is None:
+        raise UsageError(
+            f"{address.url} has {len(models)} models."
+            if models
+            else f"{address.url} names no model.",
+            hint=f"name one: {address.url}#NAME" + (f", with {names}" if names else ""),
+        )
+    if name not in models:
+        raise UsageError(
+            f"{address.url} has no model '{name:.100}'.", hint=f"it has {names or 'none'}"
+        )
+    chosen = models[name]
+    length, draft = chosen.get("max_model_len"), chosen.get("draft")
+    return Server(
+        address,
+        name,
+        kind_of(chosen),
+        length if isinstance(length, int) else 0,
+        draft if isinstance(draft, str) else None,
+        key,
+    )
+
+
+def kind_of(model: dict[str, Any]) -> str:
+    """What serves a model, by what the list says of it."""
+    owner = model.get("owned_by")
+    return owner if owner in KINDS else ""
+
+
+class RemoteSession:
+    """Answers of one model, one after another; `stats` and `calls` are of the last one.
+
+    It keeps nothing of a conversation: servers find by themselves what they have read before.
+    """
+
+    mode = "server"
+
+    def __init__(self, server: Server):
+        self.server, self.stats = server, RemoteStats()
+        self.calls: tuple[Call, ...] = ()
+
+    def stream(
+        self, messages: Messages, *, on_prefill: Progress = silent, **options: Any
+    ) -> Generator[Block]:
+        """Answer messages as the text comes; the options are those of `request_fields`.
+
+        `on_prefill(done, total)` counts prompt tokens where the server tells them, and is called
+        with (0, 0) while nothing comes; what it raises ends the answer. Closing the iterator cuts
+        the connection. The last block has the finish reason, once all numbers are known. Raises
+        DFlashError for what is refused, ServerLost where an answer breaks off.
+        """
+        body = {"model": self.server.model, "messages": api_messages(messages)}
+        body |= request_fields(self.server.kind, **options)
+        self.stats, self.calls = RemoteStats(), ()
+        return self._blocks(body, on_prefill)
+
+    def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
+        """Send a request, and give its answer."""
+        from .connection import EventReader, events
+
+        url, ended = self.server.address.url, ""
+        on_prefill(0, 0)
+        reader = EventReader(f"{url}/chat/completions", self.server.key, body)
+        try:
+            for chunk in events(reader.lines(lambda: on_prefill(0, 0)), url):
+                if chunk.get("error"):
+                    raise lost(url, message_of(chunk)[:300].rstrip("."))
+                self.stats.take(chunk)
+                if told := of(chunk, "prompt_progress"):
+                    report(on_prefill, told)
+                for choice in choices_of(chunk):
+                    ended = choice.get("finish_reason") or ended
+                    block = self._block(of(choice, "delta"))
+                    if block.text or block.thinking:
+                        self.stats.arrived()
+                        yield block
+        finally:
+            reader.close()
+        if not ended or ended in BROKEN:
+            why = f"the server says {ended}" if ended else "the connection ended"
+            raise lost(url, why)
+        yield Block((), finish_reason=ENDS.get(ended, "stop"))
+
+    def split(self, block: Block) -> Block:
+        """The block without calls, which the server keeps apart: as `CallSplitter` does."""
+        return block
+
+    def _block(self, delta: dict[str, Any]) -> Block:
+        """What a delta adds."""
+        self._take_calls(delta.get("tool_calls"))
+        thinking = delta.get("reasoning_content") or delta.get("reasoning")
+        text = delta.get("content") or delta.get("refusal")
+        texts = [one if isinstance(one, str) else "" for one in (text, thinking)]
+        return Block((), text=texts[0], thinking=texts[1])
+
+    def _take_calls(self, found: Any) -> None:
+        """Add what a delta says of calls: a name begins one, the arguments come in pieces."""
+        calls = list(self.calls)
+        for one in found if isinstance(found, list) else []:
+            one = one if isinstance(one, dict) else {}
+            function, place = of(one, "function"), one.get("index", len(calls))
+            name, arguments = function.get("name") or "", function.get("arguments") or ""
+            if name and place == len(calls):
+                calls.append(Call(name, ""))
+            if not isinstance(place, int) or not 0 <= place < len(calls):
+                raise lost(self.server.address.url, "a call of a tool has no beginning")
+            if not isinstance(arguments, str):
+                arguments = str(arguments)
+            calls[place] = replace(calls[place], arguments=calls[place].arguments + arguments)
+        self.calls = tuple(calls)
+
+
+def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    """The choices of a chunk; there is one at most, because one was asked for."""
+    found = chunk.get("choices")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def report(on_prefill: Progress, told: dict[str, Any]) -> None:
+    """Tell how far the prompt is read, without what was cached."""
+    done, total, cached = (told.get(name) for name in ("processed", "total", "cache"))
+    if is_number(done) and is_number(total):
+        cached = cached if is_number(cached) else 0
+        on_prefill(int(done - cached), int(total - cached))
+
+
+def api_messages(messages: Sequence[dict[str, Any]]) -> Messages:
+    """The messages as the API has them: arguments of calls are JSON text, thinking has one name."""
+    found: Messages = []
+    for message in messages:
+        message = {name: value for name, value in message.items() if name != "thinking"}
+        if message.get("tool_calls"):
+            message["tool_calls"] = [with_text(call) for call in message["tool_calls"]]
+        found.append(message)
+    return found
+
+
+def with_text(call: dict[str, Any]) -> dict[str, Any]:
+    """A call with its arguments as JSON text."""
+    function = call["function"]
+    text = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": text}}
