@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 
 from .cpu.modules import use_cpu_modules
 from .draft_model.draft_model import ModelDrafter
+from .drafter import assistant
 from .drafter.config import DraftConfig, load_config, parse
 from .drafter.drafter import Drafter
 from .drafter.kinds import is_drafter, is_eagle
@@ -110,8 +111,9 @@ def own_parts(names: Iterable[str]) -> frozenset[str]:
 
 
 def plain_name(name: str) -> str:
-    """A tensor's name without the prefix that some exports add."""
-    return name.removeprefix("model.")
+    """A tensor's name in Z Lab's checkpoints: some exports add a prefix, Meta's has other names."""
+    name = name.removeprefix("model.")
+    return assistant.NAMES.get(name, name)
 
 
 def check_fit(

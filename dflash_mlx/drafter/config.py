@@ -1,8 +1,8 @@
 """Parsing and validation of a DFlash drafter's `config.json`.
 
 The keys and defaults are those of Z Lab's checkpoints, in all places where these have them;
-`speculators` configs are converted first. A key that changes the computation and is not supported
-is refused by name.
+`speculators` and Meta's configs are converted first. A key that changes the computation and is not
+supported is refused by name.
 """
 
 from collections.abc import Set
@@ -13,6 +13,7 @@ from typing import Any
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import json_object
 
+from . import assistant
 from .speculators import in_speculators, in_zlab_layout
 
 V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
@@ -38,6 +39,8 @@ REFUSED: dict[str, tuple[object, ...]] = {
     "shift_label": (None, False),
     "draft_ffn_type": (None, "dense"),
 }
+# Architectures whose layout is not published: neither code nor a config.json to build them by.
+UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
 HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known pairs"
 
 
@@ -119,6 +122,8 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
     """Parse a drafter's config. Raises DFlashError for an invalid or unsupported entry."""
     if in_speculators(raw):
         raw = in_zlab_layout(raw)
+    if assistant.is_assistant(raw):
+        raw = assistant.in_zlab_layout(raw)
     nested = raw.get("dflash_config") or {}
     if not isinstance(nested, dict):
         raise invalid_value("dflash_config", nested)
@@ -185,7 +190,7 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         attention_bias=bool(look("attention_bias", False)),
         input_embedding_scale=look("input_embedding_scale", 1.0),
         output_multiplier=look("output_multiplier", 1.0),
-        final_logit_softcapping=look("final_logit_softcapping"),
+        final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 is none, too
         dflash2=extra,
         draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
     )
@@ -213,7 +218,11 @@ def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str])
     """Raise DFlashError for an unsupported architecture, activation or key."""
     names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
     if names and not set(ARCHITECTURES) & set(names):
-        raise DFlashError(f"drafters of the kind '{names[0]}' are not supported.", hint=HINT)
+        hint = "what it computes is not published; take --draft lookup, or a small model"
+        raise DFlashError(
+            f"drafters of the kind '{names[0]}' are not supported.",
+            hint=hint if names[0] in UNPUBLISHED else HINT,
+        )
     for key, supported in REFUSED.items():
         value = nested.get(key, raw.get(key, rope.get(key)))
         if value not in supported:

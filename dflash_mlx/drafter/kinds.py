@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .assistant import is_assistant
 from .speculators import in_speculators
 
 EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
@@ -24,6 +25,7 @@ def is_drafter(raw: dict[str, Any]) -> bool:
     return (
         "dflash_config" in raw
         or in_speculators(raw)
+        or is_assistant(raw)
         or any("Draft" in name for name in architectures)
         or is_eagle(raw)
     )

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from dflash_mlx.drafter import assistant
 from dflash_mlx.drafter.bits import chosen_bits, share_of_bytes
 from dflash_mlx.drafter.config import ARCHITECTURES, V1
 from dflash_mlx.drafter.kinds import EAGLE3
@@ -18,7 +19,7 @@ SUPPORTED_FAMILIES = frozenset(
     "deepseek_v3 gemma4 gemma4_text gemma4_unified glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 "
     "llama minimax minimax_m2 muse_glimmer qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next".split()
 )
-SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, EAGLE3))
+SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, assistant.ARCHITECTURE, EAGLE3))
 
 # Bits for each weight, scales included.
 BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6}

@@ -1,0 +1,101 @@
+"""Meta's own drafter of Muse Glimmer: transformers' results, and what its files are read as."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from test_pair import assert_lossless
+
+from dflash_mlx.drafter.config import DraftConfig, parse
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.pair import load
+from dflash_mlx.sequence import Sequence
+
+GOLDEN = tiny.GOLDEN / "assistant"
+TARGET = tiny.GOLDEN / "qwen3_full" / "target"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The golden drafter as transformers runs it: its head has no factor.
+
+    A row sees one that is `sliding_window` before it, too; elsewhere distances are smaller.
+    """
+    raw = json.loads((GOLDEN / "draft" / "config.json").read_text())
+    raw |= {"output_multiplier": 1.0, "final_logit_softcapping": 0.0}
+    raw["sliding_window"] += 1
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    weights = GOLDEN / "draft" / "model.safetensors"
+    (tmp_path / "model.safetensors").write_bytes(weights.read_bytes())
+    return tmp_path
+
+
+def test_logits_are_those_of_transformers(folder: Path) -> None:
+    """Blocks after contexts shorter than the window and longer."""
+    pair = load(TARGET, folder, cache_ram=0)
+    expected = json.loads((GOLDEN / "expected.json").read_text())
+    tokens = expected["tokens"]
+    for length, logits in zip(expected["lengths"], expected["logits"], strict=True):
+        sequence = Sequence(pair.target, pair.drafter)
+        sequence.read(tokens[:length])
+        assert sequence.draft_cache is not None
+        ours = np.array(sequence.draft_cache.draft_logits(tokens[length], 8))
+        assert np.abs(ours - np.array(logits)).max() < 1e-4
+
+
+def causal(patch: pytest.MonkeyPatch) -> None:
+    """A fault: a slot does not see those after it."""
+    patch.setattr(DraftConfig, "causal", lambda self, layer: True)
+
+
+def swapped_norms(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the projection's norm is left as it begins."""
+    honest = mx.load
+
+    def loaded(path: str) -> Any:
+        weights: Any = honest(path)
+        return {k: mx.ones_like(v) if "norm_enc" in k else v for k, v in weights.items()}
+
+    patch.setattr(mx, "load", loaded)
+
+
+@pytest.mark.parametrize("fault", [causal, swapped_norms])
+def test_a_fault_is_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted."""
+    fault(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_logits_are_those_of_transformers(folder)
+
+
+def test_the_published_folder_drafts() -> None:
+    """As it is, with the factor and the softcap of the target it is for."""
+    pair = load(TARGET, GOLDEN / "draft", cache_ram=0)
+    assert pair.drafter is not None
+    assert pair.drafter.config.final_logit_softcapping == 20.0
+    assert_lossless(pair)
+
+
+def test_the_published_config() -> None:
+    """meta-models/Muse-Glimmer-30B-assistant: what it does not say is its target's."""
+    raw = json.loads((GOLDEN / "draft" / "config.json").read_text())
+    raw |= {"hidden_size": 6656, "block_size": 16, "mask_token_id": 201818, "sliding_window": 2048}
+    del raw["vocab_size"]
+    config = parse(raw)
+    assert (config.vocab_size, config.block_size, config.window) == (202048, 16, 2048)
+    assert config.output_multiplier == pytest.approx((6656 / 256) ** -0.5)
+    assert config.is_causal is False
+
+
+def test_a_drafter_without_a_public_layout_says_so() -> None:
+    """The reason is in the hint."""
+    with pytest.raises(DFlashError) as refused:
+        parse({"architectures": ["MiniMaxDFlash2DraftModel"]})
+    assert "not supported" in str(refused.value)
+    assert "not published" in (refused.value.hint or "")
