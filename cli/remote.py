@@ -28,7 +28,17 @@ from .terminal.spinner import Spinner
 KEY_VARIABLE = "DFLASH_REMOTE_KEY"
 # Options of a model on this machine, by the names of their fields.
 LOCAL_OPTIONS = (
-    *("draft", "no_draft", "draft_bits", "block_size", "mode", "tree_budget", "accept", "exact"),
+    *(
+        "draft",
+        "no_draft",
+        "lookup",
+        "draft_bits",
+        "block_size",
+        "mode",
+        "tree_budget",
+        "accept",
+        "exact",
+    ),
     *("force", "trust_remote_code", "offline", "cache_ram", "cache_disk", "sampling_by"),
     *("raw", "grammar", "compare", "demo"),
 )
