@@ -105,8 +105,8 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 def filled(text: str) -> str:
     """The README with its tables as they should be."""
     for name, table in (("commands", commands()), ("pairs", pairs()), ("drafts", drafts())):
-        between = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text = between.sub(lambda found, table=table: found[1] + table + found[2], text)
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)
     return text
 
 
