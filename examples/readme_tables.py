@@ -1,17 +1,32 @@
-"""Write the README's tables of commands and pairs anew from the code that knows them.
+"""Write the README's tables anew: commands and pairs from the code, drafts from a measurement.
 
     .venv/bin/python examples/readme_tables.py
+    .venv/bin/python examples/readme_tables.py --drafts bench.json   of dflash bench --drafts --json
 
-Each table stands between `<!-- name -->` and `<!-- end -->`.
+The second keeps what the table of drafts needs in examples/drafts.json. Each table stands between
+`<!-- name -->` and `<!-- end -->`.
 """
 
+import argparse
+import json
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from dflash_mlx.hub.registry import Entry, entries
 
 README = Path(__file__).parent.parent / "README.md"
+DRAFTS = Path(__file__).parent / "drafts.json"
+SOURCES = {
+    "dflash": "DFlash drafter, chains of 15",
+    "eagle3": "EAGLE-3 head, chains of 8",
+    "eagle3-60": "EAGLE-3 head, trees of 60 rows",
+    "model": "small model, chains of 5",
+    "lookup": "copies of the text",
+    "none": "plain decoding",
+}
+KEPT = ("temperature", "tau", "decode", "speedup", "identical", "compared", "questions")
 
 
 def commands() -> str:
@@ -44,6 +59,43 @@ def memory(entry: Entry | None) -> str:
     return f"{entry.memory_bytes / 1e9:.0f} GB"
 
 
+def keep_drafts(measured: Path) -> None:
+    """Keep of a measurement what its table shows: the rows of all tasks together."""
+    found = json.loads(measured.read_text())["drafts"]
+    kept = []
+    for each in found:
+        mode = "baseline" if each["source"] == "none" else each["source"]
+        rows = [r for r in each["rows"] if r["suite"] == "all" and r["mode"] == mode]
+        short = [{key: row[key] for key in KEPT} for row in rows]
+        kept.append({"source": each["source"].partition(":")[0], "rows": short})
+    machine = {key: found[0]["machine"][key] for key in ("chip", "cores", "device")}
+    facts = {"machine": machine, "versions": found[0]["versions"]}
+    DRAFTS.write_text(json.dumps({**facts, "drafts": kept}, indent=1) + "\n")
+
+
+def drafts() -> str:
+    """Sources of drafts: τ, tokens a second, the ratio to plain decoding, and equal answers."""
+    found = json.loads(DRAFTS.read_text())["drafts"]
+    heads = ["drafts"]
+    for row in found[0]["rows"]:
+        at = f"at {row['temperature']:g}"
+        heads += [f"τ {at}", "tok/s", "ratio", "same answers"]
+    rows = [
+        (SOURCES[each["source"]], *(cell for row in each["rows"] for cell in drafts_cells(row)))
+        for each in found
+    ]
+    return rows_of(tuple(heads), rows)
+
+
+def drafts_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Of one temperature."""
+    speed = f"{row['decode']['median']:.0f}"
+    if row["speedup"] is None:
+        return "1", speed, "1", "–"
+    tau, ratio = row["tau"]["median"], row["speedup"]["median"]
+    return f"{tau:.2f}", speed, f"{ratio:.2f}", f"{row['identical']} of {row['compared']}"
+
+
 def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [heads, ("---",) * len(heads), *rows]
@@ -52,11 +104,15 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def filled(text: str) -> str:
     """The README with its tables as they should be."""
-    for name, table in (("commands", commands()), ("pairs", pairs())):
-        between = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        text = between.sub(lambda found, table=table: found[1] + table + found[2], text)
+    for name, table in (("commands", commands()), ("pairs", pairs()), ("drafts", drafts())):
+        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)
     return text
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--drafts", type=Path, help="what `dflash bench --drafts --json` printed")
+    if measured := parser.parse_args().drafts:
+        keep_drafts(measured)
     README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -23,6 +23,7 @@ SIZE, DPI = (8.0, 3.6), 130  # size in inches
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 MARKERS = "osD^vPX"
 MAX_BARS = 24  # in a panel of half the width
+LEGEND_LETTERS = 105  # in a line of the legend
 LEGEND_BESIDE: dict = {"loc": "upper left", "bbox_to_anchor": (1, 1), "borderaxespad": 0}
 STYLE = {
     "font.size": 10,
@@ -245,4 +246,5 @@ def add_legend(figure: "Figure") -> None:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc="outside upper right", ncols=len(found))
+    columns = max(1, LEGEND_LETTERS // (max(map(len, found), default=0) + 6))  # 6: the mark's
+    figure.legend(found.values(), found.keys(), loc="outside upper right", ncols=columns)
