@@ -6,6 +6,8 @@ from statistics import median
 
 import mlx.core as mx
 
+from .world import share
+
 BUDGET = 1.0  # seconds for the sums of one size, roughly
 MOST = 300  # sums of one size
 ROW, LARGE = 4096, 16 << 20  # values of 16 bits, as a hidden state has them; bytes
@@ -33,9 +35,9 @@ def time_sums(group: mx.distributed.Group, values: int = ROW) -> SumTimes:
 def typical_seconds(array: mx.array, group: mx.distributed.Group) -> float:
     """The median of as many sums as fit the budget; the ranks agree on their number."""
     one_sum(array, group)
-    first = mx.array([one_sum(array, group)])
-    together = mx.distributed.all_sum(first, group=group).item() / group.size()  # type: ignore[operator]
-    count = max(1, min(MOST, int(BUDGET / together)))
+    # Whole numbers: a sum of others may differ from rank to rank in its last bit.
+    (together,) = share(group, [1 + int(1e6 * one_sum(array, group))])
+    count = max(1, min(MOST, int(1e6 * BUDGET * group.size() / together)))
     return median(one_sum(array, group) for _ in range(count))
 
 
