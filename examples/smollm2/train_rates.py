@@ -72,8 +72,7 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--count", type=int, default=128, help="prompts, answered at once")
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=2, help="after one that is not timed")
-    parser.add_argument("--anchors", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=1, help="of 8 answers, every token an anchor")
     asked = parser.parse_args()
     with TemporaryDirectory() as work:
         found = measure(asked, Path(work))
@@ -104,8 +103,7 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
     random.Random(0).shuffle(pairs)
     lines = [json.dumps(wording.format(subject)) for wording, subject in pairs[: asked.count]]
     settings = TrainSettings(
-        steps=asked.steps + 1, batch=4, anchors=asked.anchors,
-        eval_every=10**6, save_every=10**6, save_minutes=10**6,
+        steps=asked.steps, eval_every=10**6, save_every=10**6, save_minutes=10**6,
     )  # fmt: skip
     answers = AnswerSettings(max_tokens=asked.max_tokens, batch=asked.count)
     found: dict[str, Rate] = {}
@@ -132,12 +130,11 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
     runs = {name: run(shape, asked.count, "taps") for name, shape in SHAPES.items()}
     run(Shape(), 16, "again")  # the answers are there, their taps are not
     for name, each in runs.items():
-        blocks = 0
-        for number in range(asked.steps + 1):
-            clock = Clock() if number == 1 else clock
+        blocks, clock = 0, Clock()
+        for number in range(asked.steps):
             done = each.trainer.step(number)
             assert done is not None
-            blocks += done.blocks if number else 0
+            blocks += done.blocks
         found[f"blocks, {name}"] = clock.rate(blocks)
     return found
 
