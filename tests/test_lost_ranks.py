@@ -68,7 +68,7 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
     with launched(folder, count, *command, pair=pair) as group:
         terminal = group.terminal
         if phase == "start":
-            asked, limit = [], LIMIT + JOIN * (how == STOP)
+            asked, limit = [], LIMIT + 2 * JOIN * (how == STOP)
             terminal.wait_until(lambda: victim in group.ranks(), "there")
             group.pass_time(later * usual)
         else:
