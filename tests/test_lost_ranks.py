@@ -6,7 +6,7 @@ In a terminal, with chats that save and a server that streams. LOSSLESS=all runs
 import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ pytestmark = [
 HEADS = {"num_attention_heads": 12, "num_key_value_heads": 12}
 NUMBERS = r"\d+ tokens[^\n]*prompt [\d,]+ new"
 PHASES = ("start", "prefill", "rounds", "idle", "saving", "streaming", "waiting")
-MOMENTS, SEED, FIRST = 50 if ALL else 2, 0, 0
+MOMENTS = range(50) if ALL else (26, 32)  # a server whose rank 0 is cut off, a chat that saves
 # Seconds in which all have to end; longer where ranks, which wait busily, share the cores.
 LIMIT = 10.0 if (os.cpu_count() or 1) >= 8 else 40.0
 
@@ -68,7 +68,7 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
     with launched(folder, count, *command, pair=pair) as group:
         terminal = group.terminal
         if phase == "start":
-            asked, limit = [], LIMIT + JOIN * (how == STOP)
+            asked, limit = [], LIMIT + 2 * JOIN * (how == STOP)
             terminal.wait_until(lambda: victim in group.ranks(), "there")
             group.pass_time(later * usual)
         else:
@@ -114,17 +114,17 @@ def test_any_rank_at_any_moment(
 ) -> None:
     """No hang, no process left, nothing lost that was saved; clients get an error or the end."""
     usual, faults = 10.0, []
-    for number in range(MOMENTS):
+    for number in MOMENTS:
         folder = tmp_path / str(number)
         monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
-        phase = PHASES[(number + FIRST) % len(PHASES)]
+        phase = PHASES[number % len(PHASES)]
         try:
-            done = moment(folder, pair, phase, random.Random(number + SEED), usual)
+            done = moment(folder, pair, phase, random.Random(number), usual)
             usual = done[-1]
         except AssertionError as error:
             done = [f"{phase}: {error}"]
             faults.append(done)
-        with capsys.disabled():
+        with capsys.disabled() if ALL else nullcontext():
             print(number, *done, flush=True)
     assert not faults
 
