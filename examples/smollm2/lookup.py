@@ -24,12 +24,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--prompts", type=int, default=40, help="of each kind")
+    parser.add_argument("--only", choices=("repeating", "not repeating"))
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--temp", type=float, default=0.0)
     asked = parser.parse_args()
     pair = dflash_mlx.load(asked.target, "lookup", cache_ram=0)
     for name, prompts in (("repeating", REPEATING), ("not repeating", NOT_REPEATING)):
+        if asked.only not in (None, name):
+            continue
         # every n-th, so that a few are of all kinds
         some = prompts[:: max(1, len(prompts) // asked.prompts)][: asked.prompts]
         rates, lengths = measure(pair, some, asked)
