@@ -34,13 +34,13 @@ from dflash_mlx.train.settings import TrainSettings  # noqa: E402
 from dflash_mlx.train.shape import Shape  # noqa: E402
 
 TOKENS = 100_000
-# What the project began with, on two cores with nothing else on them; taps took a pass of their own.
+# At first, on two cores with nothing else on them; taps took a pass of their own.
 ANSWERS, TAPS = 109.0, 340.0
 SHAPES = {  # and the blocks that it did in a second
     "5 layers, block 16": (Shape(), 21.6),
-    "and --draft-vocab 8192": (Shape(draft_vocab=8192), None),
+    "5 layers, block 16, vocabulary 8192": (Shape(draft_vocab=8192), None),
     "3 layers, block 8": (Shape(layers=3, block_size=8), 54.0),
-    "and --draft-vocab 8192 ": (Shape(layers=3, block_size=8, draft_vocab=8192), None),
+    "3 layers, block 8, vocabulary 8192": (Shape(layers=3, block_size=8, draft_vocab=8192), None),
 }
 
 
@@ -75,10 +75,10 @@ def main() -> None:
     asked = parser.parse_args()
     with TemporaryDirectory() as work:
         found = measure(asked, Path(work))
-    print(f"{'':38} {'a second':>9} {'of a core':>10}")
+    print(f"{'':44} {'a second':>9} {'of a core':>10}")
     for name, rate in found.items():
-        print(f"{name:38} {rate.count / rate.seconds:9.1f} {rate.count / rate.busy:10.1f}")
-    print(f"\nseconds for {TOKENS:,} answer tokens, answers and one pass: clock, of a core, at first")
+        print(f"{name:44} {rate.count / rate.seconds:9.1f} {rate.count / rate.busy:10.1f}")
+    print(f"\nseconds for {TOKENS:,} answer tokens and one pass over them: clock, of a core, at first")
     answers = found["answer tokens with taps"]
     for name, (_, began) in SHAPES.items():
         both = answers, found[f"blocks, {name}"]
@@ -87,7 +87,7 @@ def main() -> None:
             for kind in ("seconds", "busy")
         )
         first = sum(TOKENS / rate for rate in (ANSWERS, TAPS, began)) if began else None
-        print(f"{name:38} {clock:9,.0f} {busy:10,.0f} {f'{first:,.0f}' if first else '':>9}")
+        print(f"{name:44} {clock:9,.0f} {busy:10,.0f} {f'{first:,.0f}' if first else '':>9}")
 
 
 def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
