@@ -78,7 +78,7 @@ def main() -> None:
     print(f"{'':44} {'a second':>9} {'of a core':>10}")
     for name, rate in found.items():
         print(f"{name:44} {rate.count / rate.seconds:9.1f} {rate.count / rate.busy:10.1f}")
-    print(f"\nseconds for {TOKENS:,} answer tokens and one pass over them: clock, of a core, at first")
+    print(f"\nseconds for {TOKENS:,} answer tokens, read once: clock, of a core, at first")
     answers = found["answer tokens with taps"]
     for name, (_, began) in SHAPES.items():
         both = answers, found[f"blocks, {name}"]
