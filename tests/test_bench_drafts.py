@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
@@ -13,7 +14,8 @@ from typer.testing import CliRunner
 
 from dflash_mlx.bench import differences, summary
 from dflash_mlx.bench.sources import Source, parse_sources
-from dflash_mlx.errors import UsageError
+from dflash_mlx.eagle.drafter import EagleDrafter
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 
 TARGET, DRAFT = str(GOLDEN / "target"), str(GOLDEN / "draft")
@@ -112,6 +114,27 @@ def test_what_cannot_be_compared_is_said_before_the_first_answer(run, flags, cod
     error, hint = result.stderr.splitlines()[-2:]
     assert message in error
     assert hint.startswith("Hint:  ")
+
+
+def test_a_known_drafter_of_another_kind_is_named():
+    """Its id was not given: `dflash` took it from the list of pairs."""
+    eagle = EagleDrafter.__new__(EagleDrafter)
+    pair = SimpleNamespace(lookup=False, drafter=eagle, draft_name="a/b", target_name="t")
+    with pytest.raises(DFlashError, match="'a/b' is an EAGLE-3 head") as caught:
+        Source("dflash").check(pair)  # type: ignore[arg-type]
+    assert caught.value.hint == "write eagle3:a/b"
+
+
+def test_lookup_beside_a_drafter_is_another_run(run, tmp_path):
+    """`auto` is among the default modes; results without copies are not taken for those with."""
+    flags = ["-d", DRAFT, "--temps", "0", "--out", str(tmp_path / "r.jsonl"), "--json"]
+    assert run(*flags).exit_code == 0
+    other = run(*flags, "--lookup")
+    assert other.exit_code == 1
+    assert "other" in other.stderr
+    assert run("-d", DRAFT, "--lookup", "--temps", "0", "--json").exit_code == 0
+    refused = run("-d", DRAFT, "--lookup", "--modes", "baseline, dflash")
+    assert refused.exit_code == 2
 
 
 def test_names_of_sources():

@@ -67,6 +67,16 @@ def test_a_tree_of_continuations() -> None:
     assert {(5,), (3,), (5, 6), (3, 4), (5, 6, 8), (3, 4, 9)} == paths - {()}
 
 
+def test_a_tree_of_very_many_continuations() -> None:
+    """A long list: 2,000 tokens have followed the same two."""
+    items = [token for n in range(2000) for token in (1, 2, 10 + n)]
+    tree = best_first(Continuations(SuffixAutomaton([*items, 1, 2]), 3), 6)
+    assert tree.tokens[0] == 2009
+    logs, tokens, _ = Continuations(SuffixAutomaton([*items, 1, 2]), 3).after(0, 0)
+    assert len(tokens) >= 2000
+    assert logs == sorted(logs, reverse=True)
+
+
 def test_a_text_that_grows_and_one_that_is_looked_for_again() -> None:
     """Drafts follow what is there; one equal token is not enough."""
     lookup = Lookup()

@@ -11,6 +11,7 @@ from tiny import GOLDEN, plain
 from dflash_mlx.drafters import load_source
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.target.target import Target
+from dflash_mlx.train import given
 from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all, keys_of
 from dflash_mlx.train.batches import Sequence, epoch_batches, rectangles, sample_anchors
 from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap
@@ -106,8 +107,9 @@ def test_split_keeps_equal_prompts_together():
     assert split(prompts[::-1], 0.3)[1] == val[::-1]
 
 
-def test_answers_are_the_targets_own(tmp_path, target):
-    """Guards lossless regeneration, with a right, a wrong and no answer in the file."""
+@pytest.mark.parametrize("rows", [2048, 3])
+def test_answers_are_the_targets_own(tmp_path, target, monkeypatch, rows):
+    """Guards lossless regeneration, with a right, a wrong and no answer, in few passes and many."""
     texts = ["ab", "what", "x y z"]
     asked = questions(target, tmp_path / "p.jsonl", texts)
     wanted = [plain(target, q.tokens, 12, target.eos_ids) for q in asked]
@@ -119,9 +121,10 @@ def test_answers_are_the_targets_own(tmp_path, target):
     ]  # fmt: skip
     asked = questions(target, tmp_path / "q.jsonl", lines)
     seen = []
+    monkeypatch.setattr(given, "ROWS", rows)
     got = answer_all(target, asked, SETTINGS, tmp_path / "a.jsonl", seen.append)
     assert got == wanted
-    assert [event.done for event in seen] == [1, 2, 3]
+    assert [event.done for event in seen] == [0, 0, 1, 2, 3], "Ctrl-C is seen between given ones"
 
 
 def test_answers_survive_a_kill(tmp_path, target):

@@ -11,6 +11,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
@@ -70,6 +71,8 @@ def start(
 ):  # fmt: skip
     """A run that is ready to train, and the list its events go to."""
     events = []
+    if warm_start is not None:
+        shape = Shape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)
     job = Job(
         prompts,
         out,
@@ -485,13 +488,73 @@ def test_no_room_for_an_answer(target, prompts, tmp_path):
         start(target, prompts, tmp_path, max_length=8)
 
 
+def test_a_prompt_without_room_is_not_answered(target, tmp_path):
+    """Guards hours of the target and the forecast from a prompt that is not trained on."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(f'"{text}"\n' for text in ("ab", "cd", "ef", "gh" * 60, "ij")))
+    run, events = start(target, path, tmp_path / "out", max_length=60)
+    (told,) = (event for event in events if isinstance(event, Prepared))
+    assert told.sequences + told.held_out == 4
+    assert [event.total for event in events if isinstance(event, AnswersProgress)][-1] == 4
+    assert all(len(each.tokens) <= 60 for each in run.trainer.sequences)
+
+
+def test_a_log_of_no_checkpoint_begins_anew(target, prompts, tmp_path):
+    """Guards τ's plot: steps that were lost are done again, a torn line cannot be read."""
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"st')
+    run, _ = start(target, prompts, tmp_path, steps=2, eval_every=1)
+    assert run.train()
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2]
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"loss": "x"}, {"dtype": "float16"}]
-)
+    "wrong",
+    [{"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"loss": "x"}, {"dtype": "float16"},
+     {"gamma": -1.0}, {"seed": -1}],
+)  # fmt: skip
 def test_wrong_settings_are_refused(wrong):
     """Guards against a run that could only fail later."""
     with pytest.raises(UsageError):
         TrainSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--max-tokens", "0"], "max_tokens cannot be 0."),
+        (["--answer-batch", "0"], "batch cannot be 0."),
+        (["--seed", "-1"], "seed cannot be -1."),
+        (["--val-share", "5"], "val_share cannot be 5.0."),
+        (["--layers", "0"], "layers cannot be 0."),
+        (["--warm-start", "x", "--block-size", "8"], "--warm-start keeps the shape"),
+        (["--warm-start", "x", "--mask-token", "3"], "--warm-start keeps the shape"),
+        (["--out", "FILE"], "is a file."),
+        (["--val", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_wrong_flags_are_refused_before_any_work(
+    cli_app, prompts, tmp_path, monkeypatch, flags, message
+):
+    """Guards hours of answers from a run that cannot be; nothing is left behind."""
+    monkeypatch.setattr(Target, "load", None)
+    (tmp_path / "file").write_text("kept")
+    flags = [str(tmp_path / "file") if flag == "FILE" else flag for flag in flags]
+    command = ["train", str(prompts), "-m", str(TARGET), "-o", str(tmp_path / "out"), *flags]
+    result = CliRunner().invoke(cli_app, command)
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert "Hint:" in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_the_forecast_knows_a_frozen_head(target, prompts, tmp_path):
+    """Guards --draft-vocab: its head is not trained, so it has no gradient and no moments."""
+    shape = dataclasses.replace(SHAPE, draft_vocab=40)
+    with mock.patch.object(run_module, "forecast", wraps=run_module.forecast) as seen:
+        run, _ = start(target, prompts, tmp_path, shape=shape)
+    assert seen.call_args.args[2] == run_module.parameter_count(run.drafter.model)
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():

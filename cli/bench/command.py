@@ -154,9 +154,6 @@ def bench(
     names = ["baseline"] if model_options.no_draft else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
-    asked = option_source(ctx, "lookup") == "COMMANDLINE"
-    if asked and "auto" not in (modes or "").split(","):
-        raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
     if not modes and model_options.accept != "match" and "ddtree" in names:
         names.remove("ddtree")
         out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")
@@ -170,6 +167,9 @@ def bench(
         accept=model_options.accept,
         cooldown=cooldown,
     )
+    asked = option_source(ctx, "lookup") == "COMMANDLINE"
+    if asked and not any(each.mode == "auto" for each in schedule.modes):
+        raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
     samples = bool(sources) and schedule.accept == "match"
     if check and not (
         schedule.has_baseline

@@ -73,7 +73,7 @@ def options_of_target(
 def load_source(pair: "Pair", source: "Source", model_options: ModelOptions, out: Output) -> "Pair":
     """The same target with what this source drafts with; DFlashError where that is no such."""
     options = replace(model_options, draft=source.draft, no_draft=source.no_draft)
-    if source.kind not in ("dflash", "model"):
+    if source.kind in ("lookup", "none"):
         options = replace(options, draft_bits=None)
     pair = add_drafter(pair, options, out)
     source.check(pair)

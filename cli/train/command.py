@@ -129,6 +129,7 @@ def train(
     from dflash_mlx.hub import resolve
     from dflash_mlx.target.target import Target
     from dflash_mlx.train.answers import AnswerSettings
+    from dflash_mlx.train.data import read_prompts
     from dflash_mlx.train.job import check_out
     from dflash_mlx.train.run import Run
 
@@ -136,6 +137,8 @@ def train(
     values = record.values_to_resume(ctx) if resume else ctx.params
     job, settings = job_of(values, folder, resume=resume), train_settings(values)
     check_out(job)
+    for file in filter(None, (job.prompts, job.val)):
+        read_prompts(file)  # before anything is downloaded
     answer_settings = AnswerSettings(
         values["max_tokens"], values["temperature"], values["seed"], values["answer_batch"]
     )
@@ -165,7 +168,9 @@ def train(
         command = shlex.join(["dflash", "train", "--resume", "--out", str(folder)])
         out.info(f"stopped; `{command}` goes on from here" if kept else "stopped at the beginning")
         raise typer.Exit(interrupt.exit_code or 130)
-    out.note(f"the drafter is in {folder}; `dflash chat --draft {folder}` uses it")
+    named = [] if values["model"] is None else ["--model", values["model"]]
+    command = shlex.join(["dflash", "chat", *named, "--draft", str(folder)])
+    out.note(f"the drafter is in {folder}; `{command}` uses it")
 
 
 def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":

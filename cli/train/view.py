@@ -65,7 +65,7 @@ class View:
         rate = event.tokens / max(event.seconds, 1e-9)
         note = f"{rate:,.0f} tok/s"
         self._show_bar("answers", event.done, event.total, note)
-        left = (event.total - event.done) * event.seconds / event.done
+        left = (event.total - event.done) * event.seconds / max(1, event.done)
         self._print_every(
             event.done,
             max(1, event.total // 10),
@@ -78,6 +78,8 @@ class View:
         self._show_bar("taps", event.done, event.total, note)
         left = (event.total - event.done) * event.seconds / event.done
         tenth = max(1, event.total // 10)
+        if event.done // tenth < self._tenths:  # of the next sequences
+            self._tenths = 0
         if event.done // tenth > self._tenths or event.done == event.total:
             self._tenths = event.done // tenth
             self._print_every(

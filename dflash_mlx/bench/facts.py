@@ -32,7 +32,7 @@ def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
     return {
         "pair": {
             "target": pair.target_name,
-            "drafter": pair.draft_name,
+            "drafter": pair.draft_label,
             "draft_bits": None if drafter is None else bits_of(drafter.model) or None,
             "target_weights": weights_hash(pair.target.model),
             "drafter_weights": None if drafter is None else weights_hash(drafter.model),

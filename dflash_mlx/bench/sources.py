@@ -72,7 +72,8 @@ class Source:
                 hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
         if self.kind in WHAT and (found := kind_of(pair)) != self.kind:
-            raise DFlashError(f"'{self.name}' is {WHAT[found]}.", hint=f"write {found}:{self.name}")
+            name = self.name or pair.draft_name
+            raise DFlashError(f"'{name}' is {WHAT[found]}.", hint=f"write {found}:{name}")
 
     def schedule(self, whole: Schedule) -> Schedule:
         """Its part of a comparison: its chains or trees, and plain decoding in turn with them."""

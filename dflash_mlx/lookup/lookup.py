@@ -95,8 +95,8 @@ class Continuations:
             for token, then in runs.following(state):
                 found.setdefault(token, then)
         first = float(chance(np.array(runs.matched + position)))
-        shares = [first, *((1 - first) / 2**rank for rank in range(1, len(found)))]
-        return [log(share) for share in shares[: len(found)]], [*found], [*found.values()]
+        older = (log(1 - first) - rank * log(2) for rank in range(1, len(found)))
+        return [log(first), *older][: len(found)], [*found], [*found.values()]
 
 
 def chance(lengths: np.ndarray) -> np.ndarray:

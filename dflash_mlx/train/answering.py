@@ -76,6 +76,9 @@ def answer(
             found = begun(ours, drafter, asked, waiting, temperature, share, stop.is_set)
             for item in found:
                 ready.put(item)
+        except BaseException:
+            stop.set()  # the others need not go on to their ends
+            raise
         finally:
             mx.clear_streams()  # MLX aborts the process if a thread's streams outlive it
             ready.put(None)

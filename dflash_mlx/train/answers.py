@@ -21,6 +21,7 @@ from .asked import Answered, Asked
 from .data import TokenizedPrompt
 from .events import AnswersProgress
 from .given import verify_given
+from .settings import check_least
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class AnswerSettings:
     temperature: float = 0.0
     seed: int = 0
     batch: int = 32
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an invalid value."""
+        for name, least in (("max_tokens", 1), ("temperature", 0), ("seed", 0), ("batch", 1)):
+            check_least(name, getattr(self, name), least)
 
 
 class AnswerFile:
@@ -120,14 +126,19 @@ def answer_all(
         # Sorted by length: less padding where given answers are verified.
         queue = sorted(missing.items(), key=lambda item: len(item[1].tokens))
         began, made, done = time.perf_counter(), 0, 0
-        with closing(generate(target, drafter, queue, settings)) as answers:  # its threads end here
+
+        def verified() -> None:
+            report(AnswersProgress(done, len(queue), made, time.perf_counter() - began))
+
+        found_all = generate(target, drafter, queue, settings, verified)
+        with closing(found_all) as answers:  # its threads end here
             for found, known in answers:
                 tokens = [*known, *found.tokens]
                 if keep is not None and found.taps is not None:
                     keep((*missing[found.key].tokens, *tokens), found.taps)
                 store.add(found.key, tokens)
                 made, done = made + len(found.tokens), done + 1
-                report(AnswersProgress(done, len(queue), made, time.perf_counter() - began))
+                verified()
         return [next(store.answers[key] for key in each if key in store.answers) for each in keys]
     finally:
         store.close()
@@ -138,20 +149,20 @@ def generate(
     drafter: DraftSource | None,
     asked: list[tuple[str, TokenizedPrompt]],
     settings: AnswerSettings,
+    verified: Callable[[], None],
 ) -> Generator[tuple[Answered, list[int]]]:
     """Yield what was found for each (key, question), and the start of its answer that was given.
 
-    In the order of completion.
+    In the order of completion. `verified` is called after each given answer that was read.
     """
-    known: dict[str, list[int]] = {key: [] for key, _ in asked}
-    if settings.temperature == 0:
-        known |= verify_given(
-            target, [(key, question) for key, question in asked if question.given]
-        )
+    known: dict[str, list[int]] = {}
     unfinished: list[Asked] = []
     for key, question in asked:
-        most = min(settings.max_tokens, target.context_length - len(question.tokens))
-        known[key] = known[key][:most]
+        most = max(0, min(settings.max_tokens, target.context_length - len(question.tokens)))
+        known[key] = []
+        if question.given and most and settings.temperature == 0:
+            known[key] = verify_given(target, question.tokens, question.given[: most - 1])
+            verified()
         if len(known[key]) == most or target.eos_ids & set(known[key]):
             yield Answered(key, (), None), known[key]
             continue

@@ -43,7 +43,13 @@ def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
     if not shape.dflash2 or config.dflash2:
         return raw
     nested = {**(raw.get("dflash_config") or {}), **dflash2_entries(shape, target.hidden_size)}
-    return {**raw, "architectures": [V2], "dflash_config": nested}
+    made = {**raw, "architectures": [V2], "dflash_config": nested}
+    if not parse(made).dflash2:
+        raise DFlashError(
+            f"'{folder.name}' is not in Z Lab's format, so it cannot become a DFlash 2 drafter.",
+            hint="leave --dflash2 out, or start from another drafter",
+        )
+    return made
 
 
 def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:

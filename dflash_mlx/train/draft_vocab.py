@@ -39,6 +39,11 @@ def give_head(model: DraftModel, target: Target, tokens: list[int]) -> None:
     ids = mx.array(tokens)
     model.d2t = (ids - mx.arange(len(tokens))).astype(mx.int32)
     model.lm_head.weight = head_rows(target, ids)
+    freeze_head(model)
+
+
+def freeze_head(model: DraftModel) -> None:
+    """Train neither the map nor the head of a drafter with a vocabulary of its own."""
     model.freeze(keys=["d2t"], recurse=False)
     model.lm_head.freeze()
 

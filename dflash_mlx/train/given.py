@@ -3,38 +3,37 @@
 Greedy answers only. Does not know the file of answers.
 """
 
+from collections.abc import Sequence
+
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.target import Target
 
-from .data import TokenizedPrompt
-from .taps import padded
-
-MAX_PASS_TOKENS = 8192  # padded tokens of one verify of given answers
-MAX_LOGITS = 1 << 26  # of one verify of given answers: 256 MiB in float32
+ROWS = 2048  # tokens of a pass
+LOGITS = 1 << 26  # of a pass: 256 MiB in float32
 
 
-def verify_given(target: Target, asked: list[tuple[str, TokenizedPrompt]]) -> dict[str, list[int]]:
-    """The greedy answers up to the first difference from the given ones, by key.
+def verify_given(target: Target, prompt: Sequence[int], given: Sequence[int]) -> list[int]:
+    """The greedy answer to a prompt up to its first difference from the given one, or its end.
 
-    One target pass verifies a given answer, as a draft; the target's own next token is added.
+    The target's own token at the difference, or after all that was given, is the last.
     """
-    known: dict[str, list[int]] = {}
-    queue = sorted(asked, key=lambda item: len(item[1].tokens) + len(item[1].given))
-    while queue:
-        longest = len(queue[-1][1].tokens) + len(queue[-1][1].given)
-        rows = max(1, min(MAX_LOGITS // (longest * target.vocab_size), MAX_PASS_TOKENS // longest))
-        part, queue = queue[-rows:], queue[:-rows]
-        grid = padded([(*q.tokens, *q.given)[: target.context_length] for _, q in part])
-        best = np.array(mx.argmax(target.forward(mx.array(grid), None)[0], axis=-1))
-        for (key, question), row in zip(part, best, strict=True):
-            choice = row[len(question.tokens) - 1 :][: len(question.given) + 1].tolist()
-            same = 0
-            while same < len(question.given) and question.given[same] == choice[same]:
-                same += 1
-            known[key] = choice[: same + 1]
-            if target.eos_ids & set(known[key]):
-                ends = [known[key].index(t) for t in target.eos_ids if t in known[key]]
-                known[key] = known[key][: min(ends) + 1]
-    return known
+    cache, text = target.make_cache(), [*prompt, *given]
+    start, said = len(prompt) - 1, list[int]()
+    for first in range(0, start, ROWS):
+        rows = mx.array(text[first : min(first + ROWS, start)])
+        target.read([SequenceRows(cache, rows, tape=False, last=True)])
+        mx.eval(cache.state)
+    step = max(1, min(ROWS, LOGITS // target.vocab_size))
+    for first in range(start, len(text), step):
+        rows = mx.array(text[first : first + step])
+        (found,) = target.read([SequenceRows(cache, rows, tape=False)])
+        chosen = mx.argmax(found.logits, axis=-1)
+        mx.eval(chosen, cache.state)
+        for place, token in enumerate(np.array(chosen).tolist(), first + 1):
+            said.append(token)
+            if token in target.eos_ids or token != (text[place] if place < len(text) else None):
+                return said
+    return said

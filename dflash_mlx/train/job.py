@@ -1,9 +1,9 @@
 """What a training run reads and where it writes. Knows files only."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 
 from .checkpoint import list_checkpoints
 from .shape import Shape
@@ -31,6 +31,21 @@ class Job:
     shape: Shape = field(default_factory=Shape)
     resume: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for an invalid value."""
+        if not 0 <= self.val_share < 1:
+            raise UsageError(
+                f"val_share cannot be {self.val_share}.", hint="give a share, such as 0.02"
+            )
+        if self.warm_start is None:
+            return
+        kept = replace(Shape(), dflash2=self.shape.dflash2, selector_rank=self.shape.selector_rank)
+        if self.shape != kept or self.mask_token is not None:
+            raise UsageError(
+                "--warm-start keeps the shape and the mask token of its drafter.",
+                hint="leave its sizes out, or --warm-start",
+            )
+
     @property
     def answers_file(self) -> Path:
         """Where the answers are kept."""
@@ -54,6 +69,8 @@ def has_checkpoints(out: Path) -> bool:
 
 def check_out(job: Job) -> None:
     """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
+    if job.out.exists() and not job.out.is_dir():
+        raise UsageError(f"'{job.out}' is a file.", hint="give --out a folder")
     if has_checkpoints(job.out) and not job.resume:
         raise DFlashError(
             f"'{job.out}' already holds a run.",

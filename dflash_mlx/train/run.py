@@ -28,7 +28,7 @@ from .batches import Sequence
 from .beginning import new_drafter, warm_config, warm_drafter
 from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
 from .data import Prompt, TokenizedPrompt, read_prompts, split, tokenize
-from .draft_vocab import frequent_tokens
+from .draft_vocab import freeze_head, frequent_tokens
 from .evaluation import can_draw, draw_tau, evaluate
 from .events import Event, Measured, Prepared, Saved, StepDone
 from .forecast import check_disk, check_memory, forecast
@@ -75,7 +75,7 @@ class Run:
         if began is not None:  # before the target answers anything
             self._check_settings(began)
         train, val = self._prompts()
-        questions = tokenize(target, train + val)
+        questions, count = self._with_room(tokenize(target, train + val), len(train))
         self.raw = (
             warm_config(job.warm_start, target, job.shape)
             if job.warm_start
@@ -90,11 +90,11 @@ class Run:
             Sequence((*q.tokens, *answer)[:limit], len(q.tokens))
             for q, answer in zip(questions, made, strict=True)
         ]
-        sequences = [s for s in whole[: len(train)] if s.anchors]
-        self._held_out = [s for s in whole[len(train) :] if s.anchors][: settings.eval_prompts]
+        sequences = [s for s in whole[:count] if s.anchors]
+        self._held_out = [s for s in whole[count:] if s.anchors][: settings.eval_prompts]
         if not sequences:
             raise DFlashError(
-                "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
+                "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
         self.drafter = self._build(target, whole, sequences, began)
         self._workers = Workers()
@@ -109,6 +109,8 @@ class Run:
         self.step, self._saved = 0, -1
         if checkpoints:
             self._resume(checkpoints[-1])
+        else:
+            self._log.cut(0)
         report(
             Prepared(
                 sequences=len(sequences),
@@ -131,12 +133,25 @@ class Run:
         train, val = split(prompts, self.job.val_share)
         return (train, val) if train else (val, [])
 
+    def _with_room(
+        self, questions: list[TokenizedPrompt], trained: int
+    ) -> tuple[list[TokenizedPrompt], int]:
+        """Those that leave room for an answer of two tokens, and how many are trained on."""
+        room = [len(q.tokens) + 2 <= self.settings.max_length for q in questions]
+        if not any(room[:trained]):
+            raise DFlashError(
+                "no prompt leaves room for an answer of two tokens.", hint="raise --max-length"
+            )
+        return [q for q, fits in zip(questions, room, strict=True) if fits], sum(room[:trained])
+
     def _forecast(
         self, target: Target, questions: list[TokenizedPrompt], answers: AnswerSettings
     ) -> None:
         """Say what memory and disk the run will need; DFlashError if memory will not do."""
         config = parse(self.raw)
         model = DraftModel(config, target.hidden_size)  # its weights are never computed
+        if config.draft_vocab_size:
+            freeze_head(model)
         lengths = [len(q.tokens) for q in questions]
         found = forecast(
             target, config, parameter_count(model), lengths, self.settings, answers, worker_count()

@@ -57,13 +57,13 @@ class TrainSettings:
             "save_every",
             "rate",
             "save_minutes",
+            "gamma",
         ):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name} cannot be {getattr(self, name)}.", hint="give 1 or more")
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(f"steps cannot be {self.steps}.", hint="give 1 or more")
-        if self.max_length < 2:
-            raise UsageError(f"max_length cannot be {self.max_length}.", hint="give 2 or more")
+            if (value := getattr(self, name)) is not None and value <= 0:
+                raise UsageError(f"{name} cannot be {value}.", hint="give 1 or more")
+        check_least("steps", self.steps, 1)
+        check_least("max_length", self.max_length, 2)
+        check_least("seed", self.seed, 0)
         for name, choices in (
             ("loss", ("decay", "dpace")),
             ("optimizer", ("adamw", "muon")),
@@ -81,3 +81,9 @@ class TrainSettings:
         if step < warm:
             return self.rate * (step + 1) / warm
         return self.rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def check_least(name: str, value: float | None, least: int) -> None:
+    """Raise UsageError for a value below the least one; None is a default."""
+    if value is not None and value < least:
+        raise UsageError(f"{name} cannot be {value}.", hint=f"give {least} or more")

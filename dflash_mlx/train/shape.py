@@ -7,6 +7,8 @@ from dflash_mlx.drafter.config import DFLASH2, V1, V2, default_layer_ids
 from dflash_mlx.errors import UsageError
 from dflash_mlx.target.target import Target
 
+from .settings import check_least
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -28,6 +30,11 @@ class Shape:
     dflash2: bool = False
     selector_rank: int = 256
     draft_vocab: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a size below 1."""
+        for name in ("layers", "heads", "kv_heads", "head_dim", "intermediate_size"):
+            check_least(name, getattr(self, name), 1)
 
 
 def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
