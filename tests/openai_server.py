@@ -100,6 +100,9 @@ class Handler(BaseHTTPRequestHandler):
         self.how.bodies.append(body)
         if self.path != "/v1/chat/completions":
             return self.problem(404, "Not Found")
+        if self.how.fault == "hang up":
+            self.close_connection = True
+            return None
         if self.how.fault.isdecimal():
             return self.problem(int(self.how.fault), f"because of {self.how.fault} {KEY}")
         self.send_response(200)

@@ -1,5 +1,6 @@
 """A server elsewhere as the model of `chat` and `generate`: what is sent, shown, kept and said."""
 
+import http.client
 import json
 import os
 import signal
@@ -328,6 +329,26 @@ def test_machines_that_are_not_there(fake: Behaviour, tmp_path: Path) -> None:
         connect(parse_address(fake.url.replace("http:", "https:")))
     fault = import_module("dflash_mlx.remote.faults").connection_fault
     assert "not trusted" in fault(ssl.SSLCertVerificationError("x"), "u").message
+    fake.fault = "hang up"
+    with pytest.raises(DFlashError, match="closed the connection without an answer") as caught:
+        asked(fake.url)
+    assert "ask again" in caught.value.hint
+
+
+def test_the_port_of_an_address_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPv6 address keeps its last part."""
+    tried = list[tuple[str, int]]()
+
+    def nobody(connection: http.client.HTTPConnection) -> None:
+        tried.append((connection.host, connection.port))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", nobody)
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", nobody)
+    for url in ("http://[::1]/v1", "https://[fe80::2]/v1", "http://[::1]:8/v1", "http://box"):
+        with pytest.raises(DFlashError, match="cannot be reached"):
+            connect(parse_address(url))
+    assert tried == [("::1", 80), ("fe80::2", 443), ("::1", 8), ("box", 80)]
 
 
 def test_flags_of_a_model_here_are_refused(fake: Behaviour, run: Run) -> None:

@@ -34,7 +34,8 @@ def send(
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     assert parts.hostname
-    connection = kind(parts.hostname, parts.port, timeout=PATIENCE)
+    # Without a port http.client looks for one behind the last colon, also of an IPv6 address.
+    connection = kind(parts.hostname, parts.port or kind.default_port, timeout=PATIENCE)
     headers = {"Accept": "*/*", "User-Agent": f"dflash/{__version__}"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
