@@ -279,11 +279,19 @@ def test_ctrl_c_cuts_the_connection(fake: Behaviour) -> None:
     assert fake.gone.wait(5)
 
 
-def test_which_model(fake: Behaviour) -> None:
+def test_which_model(fake: Behaviour, run: Run) -> None:
     """The only one, or the one behind #; otherwise their names are told."""
     assert connect(parse_address(fake.url)).target_name == f"{fake.url}#m"
     fake.models = ("a", "org/b")
     assert connect(parse_address(f"{fake.url}#org/b")).model == "org/b"
+    fake.models = ("a", "/my models/a b.gguf")
+    named = f"{fake.url}#/my models/a b.gguf"
+    assert connect(parse_address(named)).target_name == named
+    transcript = import_module("dflash_mlx.cli.chat.transcript")
+    transcript.save("kept", transcript.Chat((transcript.Turn("hi", "Hello!"),), model=named))
+    assert run("generate", "-c", "again").stdout == "You said: again\n"
+    assert [turn.prompt for turn in transcript.load("kept").turns] == ["hi", "again"]
+    fake.models = ("a", "org/b")
     for wrong, said in (("", "has 2 models"), ("#c", "has no model 'c'")):
         with pytest.raises(UsageError, match=said) as caught:
             connect(parse_address(fake.url + wrong))
@@ -301,6 +309,10 @@ def test_which_model(fake: Behaviour) -> None:
         ("http://box:8080", "http://box:8080/v1"),
         ("HTTPS://box/api/v1/", "https://box/api/v1"),
         ("http://[::1]:8/v1", "http://[::1]:8/v1"),
+        ("http://box/v1#/my models/a b.gguf", "http://box/v1"),
+        ("http://box /v1#a", None),
+        ("http://box/v1#a\x1b[2J", None),
+        ("http://box/v1#a\nb", None),
         ("http://u:sk-secret@box/v1", None),
         ("http://box/v1?key=sk-secret", None),
         ("http://box:x/v1", None),
