@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.remote.address import is_address, parse_address
-from dflash_mlx.remote.session import RemoteSession, connect
+from dflash_mlx.remote.session import RemoteSession, Server, connect
 from dflash_mlx.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
@@ -268,6 +268,35 @@ def test_tools_are_called(fake: Behaviour) -> None:
     _, said, result = fake.bodies[-1]["messages"]
     assert said["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Brno"}'}
     assert (result["role"], result["tool_call_id"]) == ("tool", said["tool_calls"][0]["id"])
+
+
+def piece(index: int | None, call_id: str | None, name: str | None, arguments: Any = "") -> Any:
+    """One call of a delta."""
+    place = {} if index is None else {"index": index}
+    return {**place, "id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece(0, "x", "a", "{}"), piece(0, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a", {}), piece(0, "y", "b", {"c": "é"})],
+        [piece(None, "x", "a", "{}"), piece(None, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a", "{"), piece(0, "x", "a", "}"), piece(1, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a"), piece(1, "y", "b", '{"c":'), piece(0, None, None, "{}"),
+         piece(1, None, None, ' "é"}')],
+        [piece(0, "x", "a", "{}"), piece(0, "y", "b", '{"c":'), piece(0, "y", "b", ' "é"}')],
+        [piece(0, None, "a", "{"), piece(0, None, "a", "}"), piece(1, None, "b", {"c": "é"})],
+    ],
+)  # fmt: skip
+def test_where_calls_begin(pieces: list[Any]) -> None:
+    """A name begins one, at an index that is new or with another id than the last one there."""
+    session = RemoteSession(Server(parse_address("http://box"), "m"))
+    for one in pieces:
+        session._take_calls([one])
+    assert [(c.name, c.arguments) for c in session.calls] == [("a", "{}"), ("b", '{"c": "é"}')]
+    with pytest.raises(ServerLost, match="no beginning"):
+        session._take_calls([piece(7, "z", None, "{}")])
 
 
 def test_ctrl_c_cuts_the_connection(fake: Behaviour) -> None:

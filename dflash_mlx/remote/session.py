@@ -116,6 +116,7 @@ class RemoteSession:
     def __init__(self, server: Server):
         self.server, self.stats = server, RemoteStats()
         self.calls: tuple[Call, ...] = ()
+        self._begun: dict[int, tuple[int, Any]] = {}  # a call's place and id, by the server's index
 
     def stream(
         self, messages: Messages, *, on_prefill: Progress = silent, **options: Any
@@ -129,7 +130,7 @@ class RemoteSession:
         """
         body = {"model": self.server.model, "messages": api_messages(messages)}
         body |= request_fields(self.server.kind, **options)
-        self.stats, self.calls = RemoteStats(), ()
+        self.stats, self.calls, self._begun = RemoteStats(), (), {}
         return self._blocks(body, on_prefill)
 
     def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
@@ -172,18 +173,26 @@ class RemoteSession:
         return Block((), text=texts[0], thinking=texts[1])
 
     def _take_calls(self, found: Any) -> None:
-        """Add what a delta says of calls: a name begins one, the arguments come in pieces."""
+        """Add what a delta says of calls: a name begins one, the arguments come in pieces.
+
+        Some servers repeat name and id in every piece, others give all calls one index.
+        """
         calls = list(self.calls)
         for one in found if isinstance(found, list) else []:
             one = one if isinstance(one, dict) else {}
-            function, place = of(one, "function"), one.get("index", len(calls))
-            name, arguments = function.get("name") or "", function.get("arguments") or ""
-            if name and place == len(calls):
+            function, index, call_id = of(one, "function"), one.get("index"), one.get("id")
+            name, arguments = function.get("name"), function.get("arguments")
+            if not isinstance(index, int):
+                index = len(calls)
+            place, known = self._begun.get(index, (len(calls), None))
+            if name and (place == len(calls) or (call_id and known and call_id != known)):
+                place, known = len(calls), call_id
                 calls.append(Call(name, ""))
-            if not isinstance(place, int) or not 0 <= place < len(calls):
+            if place == len(calls):
                 raise lost(self.server.address.url, "a call of a tool has no beginning")
+            self._begun[index] = place, known
             if not isinstance(arguments, str):
-                arguments = str(arguments)
+                arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
             calls[place] = replace(calls[place], arguments=calls[place].arguments + arguments)
         self.calls = tuple(calls)
 
