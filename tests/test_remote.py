@@ -25,6 +25,7 @@ from typer.testing import CliRunner, Result
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.remote.address import is_address, parse_address
+from dflash_mlx.remote.connection import EventReader, send
 from dflash_mlx.remote.session import RemoteSession, Server, connect
 from dflash_mlx.types import SamplingParams
 
@@ -299,13 +300,24 @@ def test_where_calls_begin(pieces: list[Any]) -> None:
         session._take_calls([piece(7, "z", None, "{}")])
 
 
-def test_ctrl_c_cuts_the_connection(fake: Behaviour) -> None:
-    """Also while the server says nothing more; what came stays."""
+@pytest.mark.parametrize("prompt", ["stall", "silence"])
+def test_ctrl_c_cuts_the_connection(fake: Behaviour, prompt: str) -> None:
+    """Also while the server says nothing more, or nothing at all yet."""
     talk = dialogue_with(fake)
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
-    answer = talk.ask("stall")
+    answer = talk.ask(prompt)
     assert answer.finish_reason == "interrupted"
     assert fake.gone.wait(5)
+
+
+def test_a_connection_that_nobody_waits_for_any_more(fake: Behaviour) -> None:
+    """Who left while it was made sends nothing."""
+    reader = EventReader.__new__(EventReader)  # without its thread, which would be too quick
+    reader._lock, reader._closed, reader._wire = threading.Lock(), False, None
+    reader.close()
+    with pytest.raises(DFlashError, match="cannot be reached"):
+        send(f"{fake.url}/chat/completions", None, {"messages": PROMPT}, reader._connected)
+    assert not fake.bodies
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:
