@@ -320,6 +320,43 @@ def test_a_connection_that_nobody_waits_for_any_more(fake: Behaviour) -> None:
     assert not fake.bodies
 
 
+def test_the_oldest_turns_are_left_out(
+    fake: Behaviour, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an estimate, which is said to be one: by characters, or from what the server counted."""
+    talk = dialogue_with(fake)
+    fake.fault = "no usage"
+    talk.ask("a" * 6000)
+    talk.ask("b" * 100)  # 4,096 tokens hold all of it
+    assert len(fake.bodies[-1]["messages"]) == 3
+    talk.ask("c" * 2400)
+    assert len(fake.bodies[-1]["messages"]) == 3
+    assert talk.chat.left_out == 1
+    said = capsys.readouterr().err
+    assert "is full, by an estimate: the oldest turn is not sent any more" in said
+    talk, fake.fault = dialogue_with(fake), ""
+    monkeypatch.setitem(openai_server.USAGE, "prompt_tokens", 3600)
+    for word in "hi", "ho":
+        talk.ask(word)
+    assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (1, 1)
+    fake.kind = "someone"  # tells no context length
+    talk = dialogue_with(fake)
+    for word in "hi", "ho":
+        talk.ask(word)
+    assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (0, 3)
+
+
+def test_tokens_are_estimated(fake: Behaviour) -> None:
+    """The server's count of a prompt, a share of it, and a token for four characters more."""
+    model = dialogue_with(fake).model
+    said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
+    assert model.estimated_tokens(said, None) == 100
+    list(model.session.stream(said))
+    assert model.estimated_tokens(said, None) == 21
+    assert model.estimated_tokens([{"role": "user", "content": "x" * 767}], None) == 121
+    assert model.estimated_tokens([{"role": "user", "content": "x" * 167}], None) == 10
+
+
 def test_which_model(fake: Behaviour, run: Run) -> None:
     """The only one, or the one behind #; otherwise their names are told."""
     assert connect(parse_address(fake.url)).target_name == f"{fake.url}#m"

@@ -109,6 +109,7 @@ class RemoteSession:
     """Answers of one model, one after another; `stats` and `calls` are of the last one.
 
     It keeps nothing of a conversation: servers find by themselves what they have read before.
+    counted: the tokens of the last prompt that the server counted, and its `prompt_length`.
     """
 
     mode = "server"
@@ -116,6 +117,7 @@ class RemoteSession:
     def __init__(self, server: Server):
         self.server, self.stats = server, RemoteStats()
         self.calls: tuple[Call, ...] = ()
+        self.counted = (0, 0)
         self._begun: dict[int, tuple[int, Any]] = {}  # a call's place and id, by the server's index
 
     def stream(
@@ -138,6 +140,7 @@ class RemoteSession:
         from .connection import EventReader, events
 
         url, ended = self.server.address.url, ""
+        length = prompt_length(body["messages"], body.get("tools", ()))
         on_prefill(0, 0)
         reader = EventReader(f"{url}/chat/completions", self.server.key, body)
         try:
@@ -145,6 +148,8 @@ class RemoteSession:
                 if chunk.get("error"):
                     raise lost(url, message_of(chunk)[:300].rstrip("."))
                 self.stats.take(chunk)
+                if self.stats.prompt_tokens:
+                    self.counted = self.stats.prompt_tokens, length
                 if told := of(chunk, "prompt_progress"):
                     report(on_prefill, told)
                 for choice in choices_of(chunk):
@@ -195,6 +200,11 @@ class RemoteSession:
                 arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
             calls[place] = replace(calls[place], arguments=calls[place].arguments + arguments)
         self.calls = tuple(calls)
+
+
+def prompt_length(messages: Messages, tools: Sequence[dict[str, Any]]) -> int:
+    """The characters of a request's prompt; JSON's marks stand for those of a chat template."""
+    return len(json.dumps([*messages, *tools], ensure_ascii=False))
 
 
 def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
