@@ -100,8 +100,15 @@ class Handler(BaseHTTPRequestHandler):
         self.how.bodies.append(body)
         if self.path != "/v1/chat/completions":
             return self.problem(404, "Not Found")
+        if self.how.fault == "hang up":
+            self.close_connection = True
+            return None
         if self.how.fault.isdecimal():
             return self.problem(int(self.how.fault), f"because of {self.how.fault} {KEY}")
+        if "silence" in body["messages"][-1]["content"]:
+            self.rfile.read(1)  # until the client goes
+            self.how.gone.set()
+            return None
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
@@ -282,6 +283,28 @@ def test_variables(monkeypatch, quick, look):
     assert check["status"] == "fail"
     assert " · DFLASH_TEMP cannot be 'hot': " in check["found"]
     assert "; `unset DFLASH_TEMP`; " in check["hint"]
+
+
+def test_secrets_are_shown_to_nobody(monkeypatch, quick, look, cli_app):
+    """No key's value, also where it is wrong; every option that takes one counts as a secret."""
+    environment = part("doctor.environment")
+    monkeypatch.delenv("DFLASH_MODE", raising=False)
+    monkeypatch.setenv("DFLASH_API_KEY", "sekret")
+    monkeypatch.setenv("DFLASH_REMOTE_KEY", "sekret")
+    found = look()
+    assert found["variables"]["found"] == "DFLASH_API_KEY is set · DFLASH_REMOTE_KEY is set"
+    assert "sekret" not in json.dumps(found)
+    context = typer.Context(typer.main.get_command(cli_app))
+    options = list(environment.options_with_variables(context.command))
+    assert [one.name for one in options if one.metavar == "KEY"] == ["api_key"]
+    assert {one.name for one in options if environment.is_secret(one.name)} == {"api_key"}
+
+    def refuse(context, value):
+        raise typer.BadParameter(f"{value} is no key.")
+
+    refusing = SimpleNamespace(name="api_key", process_value=refuse)
+    (error,) = environment.value_errors(context, "api-key", refusing, "sekret")
+    assert error == "api-key cannot have its value"
 
 
 # Folders

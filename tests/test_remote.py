@@ -1,5 +1,6 @@
 """A server elsewhere as the model of `chat` and `generate`: what is sent, shown, kept and said."""
 
+import http.client
 import json
 import os
 import signal
@@ -24,7 +25,8 @@ from typer.testing import CliRunner, Result
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.remote.address import is_address, parse_address
-from dflash_mlx.remote.session import RemoteSession, connect
+from dflash_mlx.remote.connection import EventReader, send
+from dflash_mlx.remote.session import RemoteSession, Server, connect
 from dflash_mlx.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
@@ -269,20 +271,105 @@ def test_tools_are_called(fake: Behaviour) -> None:
     assert (result["role"], result["tool_call_id"]) == ("tool", said["tool_calls"][0]["id"])
 
 
-def test_ctrl_c_cuts_the_connection(fake: Behaviour) -> None:
-    """Also while the server says nothing more; what came stays."""
+def piece(index: int | None, call_id: str | None, name: str | None, arguments: Any = "") -> Any:
+    """One call of a delta."""
+    place = {} if index is None else {"index": index}
+    return {**place, "id": call_id, "function": {"name": name, "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece(0, "x", "a", "{}"), piece(0, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a", {}), piece(0, "y", "b", {"c": "é"})],
+        [piece(None, "x", "a", "{}"), piece(None, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a", "{"), piece(0, "x", "a", "}"), piece(1, "y", "b", '{"c": "é"}')],
+        [piece(0, "x", "a"), piece(1, "y", "b", '{"c":'), piece(0, None, None, "{}"),
+         piece(1, None, None, ' "é"}')],
+        [piece(0, "x", "a", "{}"), piece(0, "y", "b", '{"c":'), piece(0, "y", "b", ' "é"}')],
+        [piece(0, None, "a", "{"), piece(0, None, "a", "}"), piece(1, None, "b", {"c": "é"})],
+    ],
+)  # fmt: skip
+def test_where_calls_begin(pieces: list[Any]) -> None:
+    """A name begins one, at an index that is new or with another id than the last one there."""
+    session = RemoteSession(Server(parse_address("http://box"), "m"))
+    for one in pieces:
+        session._take_calls([one])
+    assert [(c.name, c.arguments) for c in session.calls] == [("a", "{}"), ("b", '{"c": "é"}')]
+    with pytest.raises(ServerLost, match="no beginning"):
+        session._take_calls([piece(7, "z", None, "{}")])
+
+
+@pytest.mark.parametrize("prompt", ["stall", "silence"])
+def test_ctrl_c_cuts_the_connection(fake: Behaviour, prompt: str) -> None:
+    """Also while the server says nothing more, or nothing at all yet."""
     talk = dialogue_with(fake)
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
-    answer = talk.ask("stall")
+    answer = talk.ask(prompt)
     assert answer.finish_reason == "interrupted"
     assert fake.gone.wait(5)
 
 
-def test_which_model(fake: Behaviour) -> None:
+def test_a_connection_that_nobody_waits_for_any_more(fake: Behaviour) -> None:
+    """Who left while it was made sends nothing."""
+    reader = EventReader.__new__(EventReader)  # without its thread, which would be too quick
+    reader._lock, reader._closed, reader._wire = threading.Lock(), False, None
+    reader.close()
+    with pytest.raises(DFlashError, match="cannot be reached"):
+        send(f"{fake.url}/chat/completions", None, {"messages": PROMPT}, reader._connected)
+    assert not fake.bodies
+
+
+def test_the_oldest_turns_are_left_out(
+    fake: Behaviour, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an estimate, which is said to be one: by characters, or from what the server counted."""
+    talk = dialogue_with(fake)
+    fake.fault = "no usage"
+    talk.ask("a" * 6000)
+    talk.ask("b" * 100)  # 4,096 tokens hold all of it
+    assert len(fake.bodies[-1]["messages"]) == 3
+    talk.ask("c" * 2400)
+    assert len(fake.bodies[-1]["messages"]) == 3
+    assert talk.chat.left_out == 1
+    said = capsys.readouterr().err
+    assert "is full, by an estimate: the oldest turn is not sent any more" in said
+    talk, fake.fault = dialogue_with(fake), ""
+    monkeypatch.setitem(openai_server.USAGE, "prompt_tokens", 3600)
+    for word in "hi", "ho":
+        talk.ask(word)
+    assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (1, 1)
+    fake.kind = "someone"  # tells no context length
+    talk = dialogue_with(fake)
+    for word in "hi", "ho":
+        talk.ask(word)
+    assert (talk.chat.left_out, len(fake.bodies[-1]["messages"])) == (0, 3)
+
+
+def test_tokens_are_estimated(fake: Behaviour) -> None:
+    """The server's count of a prompt, a share of it, and a token for four characters more."""
+    model = dialogue_with(fake).model
+    said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
+    assert model.estimated_tokens(said, None) == 100
+    list(model.session.stream(said))
+    assert model.estimated_tokens(said, None) == 21
+    assert model.estimated_tokens([{"role": "user", "content": "x" * 767}], None) == 121
+    assert model.estimated_tokens([{"role": "user", "content": "x" * 167}], None) == 10
+
+
+def test_which_model(fake: Behaviour, run: Run) -> None:
     """The only one, or the one behind #; otherwise their names are told."""
     assert connect(parse_address(fake.url)).target_name == f"{fake.url}#m"
     fake.models = ("a", "org/b")
     assert connect(parse_address(f"{fake.url}#org/b")).model == "org/b"
+    fake.models = ("a", "/my models/a b.gguf")
+    named = f"{fake.url}#/my models/a b.gguf"
+    assert connect(parse_address(named)).target_name == named
+    transcript = import_module("dflash_mlx.cli.chat.transcript")
+    transcript.save("kept", transcript.Chat((transcript.Turn("hi", "Hello!"),), model=named))
+    assert run("generate", "-c", "again").stdout == "You said: again\n"
+    assert [turn.prompt for turn in transcript.load("kept").turns] == ["hi", "again"]
+    fake.models = ("a", "org/b")
     for wrong, said in (("", "has 2 models"), ("#c", "has no model 'c'")):
         with pytest.raises(UsageError, match=said) as caught:
             connect(parse_address(fake.url + wrong))
@@ -300,6 +387,10 @@ def test_which_model(fake: Behaviour) -> None:
         ("http://box:8080", "http://box:8080/v1"),
         ("HTTPS://box/api/v1/", "https://box/api/v1"),
         ("http://[::1]:8/v1", "http://[::1]:8/v1"),
+        ("http://box/v1#/my models/a b.gguf", "http://box/v1"),
+        ("http://box /v1#a", None),
+        ("http://box/v1#a\x1b[2J", None),
+        ("http://box/v1#a\nb", None),
         ("http://u:sk-secret@box/v1", None),
         ("http://box/v1?key=sk-secret", None),
         ("http://box:x/v1", None),
@@ -328,6 +419,26 @@ def test_machines_that_are_not_there(fake: Behaviour, tmp_path: Path) -> None:
         connect(parse_address(fake.url.replace("http:", "https:")))
     fault = import_module("dflash_mlx.remote.faults").connection_fault
     assert "not trusted" in fault(ssl.SSLCertVerificationError("x"), "u").message
+    fake.fault = "hang up"
+    with pytest.raises(DFlashError, match="closed the connection without an answer") as caught:
+        asked(fake.url)
+    assert "ask again" in caught.value.hint
+
+
+def test_the_port_of_an_address_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IPv6 address keeps its last part."""
+    tried = list[tuple[str, int]]()
+
+    def nobody(connection: http.client.HTTPConnection) -> None:
+        tried.append((connection.host, connection.port))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", nobody)
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", nobody)
+    for url in ("http://[::1]/v1", "https://[fe80::2]/v1", "http://[::1]:8/v1", "http://box"):
+        with pytest.raises(DFlashError, match="cannot be reached"):
+            connect(parse_address(url))
+    assert tried == [("::1", 80), ("fe80::2", 443), ("::1", 8), ("box", 80)]
 
 
 def test_flags_of_a_model_here_are_refused(fake: Behaviour, run: Run) -> None:

@@ -198,7 +198,7 @@ class Dialogue(ModelInUse):
         left_out = left_out_before
         for left_out in range(left_out_before, len(earlier.turns) + 1):
             sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
-            used = self.model.tokens(sent, self.settings, self.tools.schemas) or 0
+            used = self.model.estimated_tokens(sent, self.settings, self.tools.schemas)
             if used + reserve <= self.context_length:
                 break
         if left_out == left_out_before or used >= self.context_length:
@@ -206,7 +206,8 @@ class Dialogue(ModelInUse):
         self.chat = replace(self.chat, left_out=left_out)
         self.hints.full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        text = f"  the context is full: the oldest {turns} not sent any more"
+        about = "" if self.server is None else ", by an estimate"
+        text = f"  the context is full{about}: the oldest {turns} not sent any more"
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 

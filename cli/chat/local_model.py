@@ -66,6 +66,12 @@ class LocalModel:
             template |= {"think": settings.think, "reasoning_effort": settings.effort}
         return len(self.session.tokens(messages, **template))
 
+    def estimated_tokens(
+        self, messages: Messages, settings: ChatSettings, tools: Sequence[dict[str, Any]] = ()
+    ) -> int:
+        """Their number."""
+        return self.tokens(messages, settings, tools)
+
     def without_tools(self) -> str | None:
         """As `ChatModel` says."""
         from dflash_mlx.chat.tool_support import without_tools

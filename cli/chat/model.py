@@ -47,6 +47,12 @@ class ChatModel(Protocol):
         """The tokens of a prompt; None where only the server can count them."""
         ...
 
+    def estimated_tokens(
+        self, messages: Messages, settings: ChatSettings, tools: Sequence[dict[str, Any]] = ()
+    ) -> int:
+        """The same, as near as can be known here: exact for a model on this machine."""
+        ...
+
     def without_tools(self) -> str | None:
         """Why it cannot call tools, as the end of a sentence; None where it can."""
         ...

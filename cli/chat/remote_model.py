@@ -6,12 +6,13 @@ from typing import Any
 from dflash_mlx import __version__
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.remote.fields import KINDS, request_fields
-from dflash_mlx.remote.session import RemoteSession, Server
+from dflash_mlx.remote.session import RemoteSession, Server, api_messages, prompt_length
 
 from ..chat_settings import ChatSettings
 from ..remote import RemoteSwitches, check_settings
 
 UNKNOWN_CONTEXT = 32_768  # tokens, for the length of results only
+CHARACTERS = 4  # for one token where nobody counts; most tokens have less
 
 
 class RemoteModel:
@@ -49,6 +50,18 @@ class RemoteModel:
     ) -> None:
         """Only the server counts."""
 
+    def estimated_tokens(
+        self, messages: Messages, settings: ChatSettings, tools: Sequence[dict[str, Any]] = ()
+    ) -> int:
+        """From what the server counted last: its share of a shorter prompt, and for what is longer
+        a token for four characters.
+        """
+        length = prompt_length(api_messages(messages), tools)
+        counted, counted_length = self.session.counted
+        if length < counted_length:
+            return counted * length // counted_length
+        return counted + (length - counted_length) // CHARACTERS
+
     def without_tools(self) -> str | None:
         """Whether the model calls tools is found out by asking it."""
 
@@ -59,9 +72,9 @@ class RemoteModel:
         return self.session, messages
 
     def fitted(self, result: str) -> str:
-        """As `ChatModel` says; four characters, of which most tokens have less, stand for one."""
+        """As `ChatModel` says, by the characters."""
         room = (self.context_length or UNKNOWN_CONTEXT) // 4
-        return result[: 4 * room]
+        return result[: CHARACTERS * room]
 
 
 def described(server: Server) -> str:

@@ -18,12 +18,14 @@ from ..chat.transcript import data_path
 from ..config_file import apply_config, config_path, file_error_reason, read_config
 from ..mcp_servers import configured_servers
 from ..option_tables import OptionTables
+from ..remote import KEY_VARIABLE
 from ..terminal.output import is_utf8
 from .check import CheckResult, combine, fail, ok, short_path, warn
 
 LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
 VARIABLE_PREFIX = "DFLASH_"
-NON_OPTION_VARIABLES = {"DFLASH_BLAS", "DFLASH_DEBUG", "DFLASH_KERNELS"}
+NON_OPTION_VARIABLES = {"DFLASH_BLAS", "DFLASH_DEBUG", "DFLASH_KERNELS", KEY_VARIABLE}
+SECRETS = ("key", "token", "secret", "password")  # how names of options and variables end
 
 
 def cache() -> CheckResult:
@@ -84,7 +86,7 @@ def config(root: typer.Context) -> CheckResult:
 
 
 def variables(root: typer.Context) -> CheckResult:
-    """Every DFLASH_* variable that is set; prints the value of known ones only."""
+    """Every DFLASH_* variable that is set; prints the value of known ones that are no secrets."""
     options_by_variable = {
         parameter.envvar: parameter for parameter in options_with_variables(root.command)
     }
@@ -92,7 +94,7 @@ def variables(root: typer.Context) -> CheckResult:
     results = []
     for name in names:
         if name in NON_OPTION_VARIABLES:
-            results.append(ok(f"{name}={os.environ[name]}"))
+            results.append(ok(shown(name)))
         elif name in options_by_variable:
             errors = value_errors(
                 root,
@@ -100,8 +102,7 @@ def variables(root: typer.Context) -> CheckResult:
                 options_by_variable[name],
                 options_by_variable[name].value_from_envvar(root),
             )
-            result = ok(f"{name}={os.environ[name]}")
-            results.append(fail(errors[0], f"`unset {name}`") if errors else result)
+            results.append(fail(errors[0], f"`unset {name}`") if errors else ok(shown(name)))
         else:
             suffixes = [
                 other.removeprefix(VARIABLE_PREFIX)
@@ -111,6 +112,16 @@ def variables(root: typer.Context) -> CheckResult:
             hint = f"did you mean {VARIABLE_PREFIX}{similar[0]}?" if similar else "nothing reads it"
             results.append(warn(f"{name} is not known", f"`unset {name}`: {hint}"))
     return combine(results or [ok("no DFLASH_* variable is set")])
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an option or a variable is shown to nobody."""
+    return name.lower().endswith(SECRETS)
+
+
+def shown(name: str) -> str:
+    """A variable that is set, with its value unless that is a secret."""
+    return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
 
 
 def options_with_variables(group: Any) -> Iterator[Any]:
@@ -126,6 +137,8 @@ def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> 
     try:
         parameter.process_value(root, value)
     except typer.BadParameter as error:
+        if is_secret(parameter.name):
+            return [f"{name} cannot have its value"]
         return [f"{name} cannot be {value!r}: {error.message}"]
     return []
 

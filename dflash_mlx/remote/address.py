@@ -31,12 +31,14 @@ def parse_address(text: str) -> Address:
     One with a user or a query is refused without being repeated: these may hold secrets.
     """
     wrong = UsageError(f"'{text:.100}' is no address of a server.", hint=HINT)
+    base, _, model = text.partition("#")
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(base)
         named = parts.hostname and (parts.port is None or parts.port)
     except ValueError:
         raise wrong from None
-    if not named or re.search(r"[\s\x00-\x1f\x7f]", text):
+    # A model's name may be the path of its file, with spaces.
+    if not named or re.search(r"\s", base) or re.search(r"[\x00-\x1f\x7f-\x9f]", text):
         raise wrong
     if parts.username is not None or parts.query:
         raise UsageError(
@@ -44,4 +46,4 @@ def parse_address(text: str) -> Address:
             hint="a key goes into DFLASH_REMOTE_KEY or --remote-key-file FILE",
         )
     path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-    return Address(f"{parts.scheme.lower()}://{parts.netloc}{path}", parts.fragment or None)
+    return Address(f"{parts.scheme.lower()}://{parts.netloc}{path}", model or None)

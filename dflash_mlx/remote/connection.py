@@ -25,26 +25,31 @@ DONE = "[DONE]"
 
 
 def send(
-    url: str, key: str | None, body: dict[str, Any] | None = None
-) -> tuple[http.client.HTTPResponse, http.client.HTTPConnection, socket.socket]:
+    url: str,
+    key: str | None,
+    body: dict[str, Any] | None = None,
+    connected: Callable[[socket.socket], None] = lambda wire: None,
+) -> tuple[http.client.HTTPResponse, http.client.HTTPConnection]:
     """Send a GET, or a POST of JSON; the response's head has come. DFlashError for other than 200.
 
-    A POST may then take as long as it likes, as long as the other machine is there.
+    A POST may then take as long as it likes, as long as the other machine is there. `connected`
+    gets the socket before anything is sent.
     """
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     assert parts.hostname
-    connection = kind(parts.hostname, parts.port, timeout=PATIENCE)
+    # Without a port http.client looks for one behind the last colon, also of an IPv6 address.
+    connection = kind(parts.hostname, parts.port or kind.default_port, timeout=PATIENCE)
     headers = {"Accept": "*/*", "User-Agent": f"dflash/{__version__}"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     try:
         connection.connect()
-        wire = connection.sock
+        connected(connection.sock)
         if body is None:
             connection.request("GET", parts.path, headers=headers)
         else:
-            wait_for_ever(wire)
+            wait_for_ever(connection.sock)
             headers["Content-Type"] = "application/json"
             data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             connection.request("POST", parts.path, data, headers)
@@ -57,7 +62,7 @@ def send(
     except DFlashError:
         connection.close()
         raise
-    return response, connection, wire
+    return response, connection
 
 
 def api_of(url: str) -> str:
@@ -77,7 +82,7 @@ def wait_for_ever(wire: socket.socket) -> None:
 
 def read_json(url: str, key: str | None) -> Any:
     """The JSON of a GET; DFlashError where there is none."""
-    response, connection, _ = send(url, key)
+    response, connection = send(url, key)
     try:
         return json.loads(response.read())
     except (ValueError, RecursionError):
@@ -100,11 +105,7 @@ class EventReader:
     def _read(self) -> None:
         url, key, body = self._asked
         try:
-            response, connection, wire = send(url, key, body)
-            with self._lock:
-                self._wire = wire
-            if self._closed:
-                self.close()
+            response, connection = send(url, key, body, self._connected)
             try:
                 if "event-stream" not in response.getheader("Content-Type", ""):
                     raise DFlashError(
@@ -120,6 +121,13 @@ class EventReader:
             self._came.put(error)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._came.put(lost(api_of(url), type(error).__name__))
+
+    def _connected(self, wire: socket.socket) -> None:
+        """Keep what `close` has to cut; cut it where that was asked for before."""
+        with self._lock:
+            self._wire = wire
+        if self._closed:
+            self.close()
 
     def lines(self, waiting: Callable[[], None]) -> Generator[str]:
         """The lines until the end; `waiting` is called while there is none, and may raise."""
@@ -141,7 +149,8 @@ class EventReader:
             self._closed = True
             if self._wire is not None:
                 with suppress(OSError):
-                    self._wire.shutdown(socket.SHUT_RDWR)
+                    # Not SSLSocket's: after it the other thread could send the key in the clear.
+                    socket.socket.shutdown(self._wire, socket.SHUT_RDWR)
 
 
 def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:

@@ -21,7 +21,7 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
     """A connection that did not come about, or ended before an answer began."""
     import socket
     import ssl
-    from http.client import HTTPException
+    from http.client import HTTPException, RemoteDisconnected
 
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = getattr(error, "verify_message", "") or first_line(error)
@@ -38,6 +38,11 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
     if isinstance(error, TimeoutError):
         return DFlashError(
             f"{url} does not answer.", hint="check the address, and that the machine is awake"
+        )
+    if isinstance(error, RemoteDisconnected):
+        return DFlashError(
+            f"{url} closed the connection without an answer.",
+            hint="its log may say why; then ask again",
         )
     if isinstance(error, HTTPException):
         return DFlashError(

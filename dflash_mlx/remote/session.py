@@ -109,6 +109,7 @@ class RemoteSession:
     """Answers of one model, one after another; `stats` and `calls` are of the last one.
 
     It keeps nothing of a conversation: servers find by themselves what they have read before.
+    counted: the tokens of the last prompt that the server counted, and its `prompt_length`.
     """
 
     mode = "server"
@@ -116,6 +117,8 @@ class RemoteSession:
     def __init__(self, server: Server):
         self.server, self.stats = server, RemoteStats()
         self.calls: tuple[Call, ...] = ()
+        self.counted = (0, 0)
+        self._begun: dict[int, tuple[int, Any]] = {}  # a call's place and id, by the server's index
 
     def stream(
         self, messages: Messages, *, on_prefill: Progress = silent, **options: Any
@@ -129,7 +132,7 @@ class RemoteSession:
         """
         body = {"model": self.server.model, "messages": api_messages(messages)}
         body |= request_fields(self.server.kind, **options)
-        self.stats, self.calls = RemoteStats(), ()
+        self.stats, self.calls, self._begun = RemoteStats(), (), {}
         return self._blocks(body, on_prefill)
 
     def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
@@ -137,6 +140,7 @@ class RemoteSession:
         from .connection import EventReader, events
 
         url, ended = self.server.address.url, ""
+        length = prompt_length(body["messages"], body.get("tools", ()))
         on_prefill(0, 0)
         reader = EventReader(f"{url}/chat/completions", self.server.key, body)
         try:
@@ -144,6 +148,8 @@ class RemoteSession:
                 if chunk.get("error"):
                     raise lost(url, message_of(chunk)[:300].rstrip("."))
                 self.stats.take(chunk)
+                if self.stats.prompt_tokens:
+                    self.counted = self.stats.prompt_tokens, length
                 if told := of(chunk, "prompt_progress"):
                     report(on_prefill, told)
                 for choice in choices_of(chunk):
@@ -172,20 +178,33 @@ class RemoteSession:
         return Block((), text=texts[0], thinking=texts[1])
 
     def _take_calls(self, found: Any) -> None:
-        """Add what a delta says of calls: a name begins one, the arguments come in pieces."""
+        """Add what a delta says of calls: a name begins one, the arguments come in pieces.
+
+        Some servers repeat name and id in every piece, others give all calls one index.
+        """
         calls = list(self.calls)
         for one in found if isinstance(found, list) else []:
             one = one if isinstance(one, dict) else {}
-            function, place = of(one, "function"), one.get("index", len(calls))
-            name, arguments = function.get("name") or "", function.get("arguments") or ""
-            if name and place == len(calls):
+            function, index, call_id = of(one, "function"), one.get("index"), one.get("id")
+            name, arguments = function.get("name"), function.get("arguments")
+            if not isinstance(index, int):
+                index = len(calls)
+            place, known = self._begun.get(index, (len(calls), None))
+            if name and (place == len(calls) or (call_id and known and call_id != known)):
+                place, known = len(calls), call_id
                 calls.append(Call(name, ""))
-            if not isinstance(place, int) or not 0 <= place < len(calls):
+            if place == len(calls):
                 raise lost(self.server.address.url, "a call of a tool has no beginning")
+            self._begun[index] = place, known
             if not isinstance(arguments, str):
-                arguments = str(arguments)
+                arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
             calls[place] = replace(calls[place], arguments=calls[place].arguments + arguments)
         self.calls = tuple(calls)
+
+
+def prompt_length(messages: Messages, tools: Sequence[dict[str, Any]]) -> int:
+    """The characters of a request's prompt; JSON's marks stand for those of a chat template."""
+    return len(json.dumps([*messages, *tools], ensure_ascii=False))
 
 
 def choices_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
