@@ -5,11 +5,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -27,11 +29,13 @@ from tiny import FAMILIES, exhaustive, make_target
 
 import dflash_mlx
 from dflash_mlx.distributed.follower import Follower
-from dflash_mlx.distributed.leader import memory_of_others
+from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others
 from dflash_mlx.distributed.orders import tree_of
+from dflash_mlx.distributed.peer import Peer
 from dflash_mlx.distributed.places import wiring
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
+from dflash_mlx.distributed.world import World
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.timing.cost_file import fingerprint
 
@@ -229,7 +233,7 @@ def test_each_rank_has_to_have_room_for_its_part(
     ask = SimpleNamespace(
         name=leader.name, send=lambda packet: follower.do(packet[0]), receive=lambda: said.pop()
     )
-    group = SimpleNamespace(size=2, peers=[ask])
+    group = as_world(0, cast(Any, ask))
     monkeypatch.setattr("dflash_mlx.distributed.world.world", lambda: group)
     monkeypatch.setattr("dflash_mlx.distributed.follower.working_set", lambda: 10_000)
     options, out = ModelOptions(model=target), SimpleNamespace(warn=said.append)
@@ -240,7 +244,56 @@ def test_each_rank_has_to_have_room_for_its_part(
     (warning,) = said
     assert re.match(sentence, warning)
     with pytest.raises(DFlashError, match=r"rank 1 on 10.0.0.2: there is no folder '/nowhere'"):
-        memory_of_others(cast(Any, group), "/nowhere")
+        memory_of_others(group, "/nowhere")
+
+
+def as_world(rank: int, *peers: Peer) -> World:
+    """A rank of a group of two that MLX knows nothing of."""
+    found = World(cast(Any, SimpleNamespace(rank=lambda: rank, size=lambda: 2)))
+    found.peers = [*peers]
+    return found
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Peer, Peer]]:
+    """The ends of a connection on rank 0 and on rank 1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        ends, lost = (server.accept()[0], one), list[str]()
+    near, far = (Peer(end, "the other", lost.append) for end in ends)
+    try:
+        yield near, far
+    finally:
+        near.ended = far.ended = True
+        for end in ends:
+            end.shutdown(socket.SHUT_RDWR)
+    assert not lost
+
+
+def test_an_answer_that_nobody_waits_for_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while other ranks load or measure: later questions get their own answers."""
+    small, large = (Path(str(save_family(tmp_path, one)[0])) for one in ("qwen3", "qwen3_moe"))
+    with connected() as (near, far), ThreadPoolExecutor(1) as thread:
+        world, follower = as_world(0, near), Follower(as_world(1, far))
+        running = thread.submit(follower.run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LeaderTarget, "load", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                load_leader(world, "/nowhere", small)
+            patch.setattr(near, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                memory_of_others(world, str(large))
+        ((_, found, _),) = memory_of_others(world, str(small))
+        assert found.weights == follower.measure(str(small))[0] != follower.measure(str(large))[0]
+        near.end()
+        running.result(60)
+
+
+def interrupted(*args: Any, **how: Any) -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def test_other_files_or_versions_are_refused(tmp_path: Path) -> None:

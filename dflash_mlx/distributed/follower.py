@@ -51,10 +51,10 @@ class Follower:
     def do(self, order: Order) -> None:
         """What one order says; a method of this class or of a cache has its name."""
         match order:
-            case ["measure", name]:
-                self._leader.send(told(lambda: self.measure(name)))
-            case ["load", name, facts, trust, split]:
-                self._leader.send(told(lambda: self.load(name, facts, trust, split)))
+            case ["measure", question, name]:
+                self._leader.send(told(question, lambda: self.measure(name)))
+            case ["load", question, name, facts, trust, split]:
+                self._leader.send(told(question, lambda: self.load(name, facts, trust, split)))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -129,12 +129,12 @@ def folder_of(name: str) -> Path:
     return bundled("target") if name == BUNDLED else fetch(name)
 
 
-def told(work: Callable[[], list[int]]) -> list[Any]:
-    """What to answer rank 0: what some work gave, or its error."""
+def told(question: int, work: Callable[[], list[int]]) -> list[Any]:
+    """What to answer a question of rank 0: what some work gave, or its error."""
     try:
-        return ["done", *work()]
+        return ["done", question, *work()]
     except DFlashError as error:
-        return ["failed", error.message, error.hint]
+        return ["failed", question, error.message, error.hint]
 
 
 def follow(world: World) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from itertools import count
 from threading import Lock, Thread, Timer
 
 import mlx.core as mx
@@ -33,12 +34,14 @@ SECRET = 16  # bytes by which a connection shows that it is a rank's
 class World:
     """A rank of a group. `peers` are all others on rank 0, and rank 0 on the others.
 
-    `group` is MLX's. `when_lost` is called on rank 0, in any thread, when the group is lost.
+    `group` is MLX's, and `questions` number what rank 0 asks the others. `when_lost` is called on
+    rank 0, in any thread, when the group is lost.
     """
 
     def __init__(self, group: mx.distributed.Group):
         self.group, self.rank, self.size = group, group.rank(), group.size()
         self.peers: list[Peer] = []
+        self.questions = count()
         self.lost: RankLost | None = None
         self.ended = False
         self.when_lost: Callable[[RankLost], None] = lambda error: None
