@@ -264,9 +264,8 @@ def connected() -> Iterator[tuple[Peer, Peer]]:
     try:
         yield near, far
     finally:
-        near.ended = far.ended = True
-        for end in ends:
-            end.shutdown(socket.SHUT_RDWR)
+        near.end()
+        ends[0].shutdown(socket.SHUT_WR)
     assert not lost
 
 
@@ -275,7 +274,7 @@ def test_an_answer_that_nobody_waits_for_is_left(
 ) -> None:
     """Ctrl-C while other ranks load or measure: later questions get their own answers."""
     small, large = (Path(str(save_family(tmp_path, one)[0])) for one in ("qwen3", "qwen3_moe"))
-    with connected() as (near, far), ThreadPoolExecutor(1) as thread:
+    with ThreadPoolExecutor(1) as thread, connected() as (near, far):
         world, follower = as_world(0, near), Follower(as_world(1, far))
         running = thread.submit(follower.run)
         with monkeypatch.context() as patch:
@@ -287,8 +286,7 @@ def test_an_answer_that_nobody_waits_for_is_left(
                 memory_of_others(world, str(large))
         ((_, found, _),) = memory_of_others(world, str(small))
         assert found.weights == follower.measure(str(small))[0] != follower.measure(str(large))[0]
-        near.end()
-        running.result(60)
+    running.result()
 
 
 def interrupted(*args: Any, **how: Any) -> None:
