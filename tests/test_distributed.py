@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,10 +30,11 @@ from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, exhaustive, make_target
 
 import dflash_mlx
+from dflash_mlx.distributed import world
 from dflash_mlx.distributed.follower import Follower
 from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others
 from dflash_mlx.distributed.orders import tree_of
-from dflash_mlx.distributed.peer import Peer
+from dflash_mlx.distributed.peer import END, Peer
 from dflash_mlx.distributed.places import wiring
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
@@ -275,16 +278,16 @@ def test_an_answer_that_nobody_waits_for_is_left(
     """Ctrl-C while other ranks load or measure: later questions get their own answers."""
     small, large = (Path(str(save_family(tmp_path, one)[0])) for one in ("qwen3", "qwen3_moe"))
     with ThreadPoolExecutor(1) as thread, connected() as (near, far):
-        world, follower = as_world(0, near), Follower(as_world(1, far))
+        leader, follower = as_world(0, near), Follower(as_world(1, far))
         running = thread.submit(follower.run)
         with monkeypatch.context() as patch:
             patch.setattr(LeaderTarget, "load", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                load_leader(world, "/nowhere", small)
+                load_leader(leader, "/nowhere", small)
             patch.setattr(near, "receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                memory_of_others(world, str(large))
-        ((_, found, _),) = memory_of_others(world, str(small))
+                memory_of_others(leader, str(large))
+        ((_, found, _),) = memory_of_others(leader, str(small))
         assert found.weights == follower.measure(str(small))[0] != follower.measure(str(large))[0]
     running.result()
 
@@ -292,6 +295,66 @@ def test_an_answer_that_nobody_waits_for_is_left(
 def interrupted(*args: Any, **how: Any) -> None:
     """What Ctrl-C does."""
     raise KeyboardInterrupt
+
+
+def test_strangers_do_not_keep_ranks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is silent, gone or wrong is left; a rank may come to another address than is listed."""
+    cards, lost = SimpleQueue[list[int]](), list[object]()
+
+    def share(group: Any, numbers: list[int]) -> list[int]:
+        """MLX's sum: rank 0's numbers on all ranks."""
+        if group.rank() == 0:
+            cards.put(numbers)
+        return numbers if group.rank() == 0 else cards.get()
+
+    monkeypatch.setattr(world, "share", share)
+    monkeypatch.setattr(world, "BEAT", 0.01)
+    leader, other = as_world(0), as_world(1)
+    for one in (leader, other):
+        monkeypatch.setattr(one, "lose", lost.append)
+    with ThreadPoolExecutor(1) as thread:
+        connecting = thread.submit(world.connect, leader, ["192.0.2.1"])
+        card = cards.get()
+        strangers = [socket.create_connection(("127.0.0.1", card[0])) for _ in range(3)]
+        strangers[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        strangers[1].close()
+        strangers[2].sendall(bytes(17))
+        cards.put(card)
+        world.connect(other, ["127.0.0.1", "192.0.2.1"])
+        connecting.result()
+    assert [peer.name for peer in leader.peers] == ["rank 1 on 127.0.0.1"]
+    assert strangers[0].recv(1) == strangers[2].recv(1) == b""
+    leader.end()
+    assert other.peers[0].receive() == END
+    assert not lost
+
+
+def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence, with all addresses that were tried."""
+    monkeypatch.setattr(world, "share", lambda *_: [*free_ports(1), *bytes(16)])
+    sentence = r"cannot reach rank 0 on localhost or 127.0.0.1 \(Connection refused\)"
+    with pytest.raises(DFlashError, match=sentence):
+        world.connect(as_world(1), ["localhost", "127.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("come", "own", "likeliest"),
+    [
+        ("10.0.0.1 5 10.0.0.2 22", {}, "10.0.0.1"),
+        ("fe80::1%en5 5 fe80::2%en5 22", {}, "fe80::1%en5"),
+        ("10.0.0.1 5 10.0.0.2 22", {"DFLASH_LEADER": "10.9.9.9"}, "10.9.9.9"),
+        ("", {}, "10.0.0.7"),
+    ],
+)
+def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest: str) -> None:
+    """First where its sshd says that it was called from, unless it is told; then the host file."""
+    command = import_module("dflash_mlx.cli.launch.command")
+    program = "from dflash_mlx.distributed.places import leader_hosts; print(*leader_hosts())"
+    content = "MLX_HOSTFILE", [["10.0.0.7:5"], ["10.0.0.8:6"]]
+    line = command.remote_line(own, content, 1, ["-c", program])
+    env = {**os.environ, "SSH_CONNECTION": come}
+    said = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [*dict.fromkeys([likeliest, "10.0.0.7"])]
 
 
 def test_other_files_or_versions_are_refused(tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.distributed.places import AS_RING, DEVICES, MESH, RING
+from dflash_mlx.distributed.places import AS_RING, DEVICES, LOOPBACK, MESH, RING
 from dflash_mlx.errors import UsageError
 
 from ..config_file import file_error_reason
 
-LOOPBACK = "127.0.0.1"
 BACKENDS = ("ring", "jaccl", "jaccl-ring")
 
 
