@@ -22,6 +22,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hub_server import point_client, tiny_repo
+from hub_server import serve as hub_server
 from launched import Launched
 from ranks import Job, free_ports, ranks, results, save_family
 from serving import serving
@@ -31,6 +33,7 @@ from tiny import FAMILIES, exhaustive, make_target
 
 import dflash_mlx
 from dflash_mlx.distributed import world
+from dflash_mlx.distributed.folders import own_folder
 from dflash_mlx.distributed.follower import Follower
 from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others
 from dflash_mlx.distributed.orders import tree_of
@@ -40,6 +43,7 @@ from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
 from dflash_mlx.distributed.world import World
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.resolve import fetch
 from dflash_mlx.timing.cost_file import fingerprint
 
 UNSHARDED = ("muse_glimmer",)
@@ -248,6 +252,31 @@ def test_each_rank_has_to_have_room_for_its_part(
     assert re.match(sentence, warning)
     with pytest.raises(DFlashError, match=r"rank 1 on 10.0.0.2: there is no folder '/nowhere'"):
         memory_of_others(group, "/nowhere")
+
+
+def test_only_rank_0_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank without the model says so, and asks the Hub for nothing."""
+    with hub_server() as hub:
+        point_client(monkeypatch, hub.endpoint, tmp_path / "hub")
+        hub.repos = {"some/model": tiny_repo()}
+        with pytest.raises(DFlashError, match="'some/model' is not on this machine") as caught:
+            own_folder("some/model")
+        assert "models pull some/model" in caught.value.hint
+        assert not hub.requests
+        assert own_folder(str(fetch("some/model"))) == own_folder("some/model")
+
+
+@pytest.mark.parametrize(("rank", "offline"), [("0", None), ("1", "1")])
+def test_libraries_of_other_ranks_are_offline(
+    monkeypatch: pytest.MonkeyPatch, rank: str, offline: str | None
+) -> None:
+    """From their start, before anything asks the Hub."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # so that it is put back
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("MLX_RANK", rank)
+    monkeypatch.setattr(world, "world", lambda: None)
+    import_module("dflash_mlx.cli.app").follow_or_lead()
+    assert os.environ.get("HF_HUB_OFFLINE") == offline
 
 
 def as_world(rank: int, *peers: Peer) -> World:
