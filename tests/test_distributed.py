@@ -42,13 +42,14 @@ from dflash_mlx.distributed.places import wiring
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
 from dflash_mlx.distributed.world import World
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import fetch
 from dflash_mlx.timing.cost_file import fingerprint
 
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
 ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
+read_hosts = import_module("dflash_mlx.cli.launch.hosts").read_hosts
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 OWN_SHARDS = ("qwen3_next", "gemma4_text")
 FEW_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 4}
@@ -384,6 +385,45 @@ def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest
     env = {**os.environ, "SSH_CONNECTION": come}
     said = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=True)
     assert said.stdout.split() == [*dict.fromkeys([likeliest, "10.0.0.7"])]
+
+
+GOOD_HOSTS = [{"ssh": "mac1", "ips": ["10.0.0.1"]}, {"ssh": "mac2", "ips": ["10.0.0.2"]}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([GOOD_HOSTS[0], {"ssh": "mac2", "ips": "10.0.0.2"}], "no list of addresses of mac2"),
+        ([GOOD_HOSTS[0], {"ssh": "mac2", "ips": [""]}], "no list of addresses of mac2"),
+        ([{"ssh": "mac1"}, GOOD_HOSTS[1]], "no list of addresses of mac1"),
+        ([GOOD_HOSTS[0], {"ssh": "mac2"}], "no list of addresses of mac2"),
+        ({"hosts": GOOD_HOSTS, "envs": ["FOO"]}, "envs that set no variables .*FOO"),
+        ({"hosts": GOOD_HOSTS, "envs": "A=1"}, "envs that set no variables"),
+        ({"hosts": GOOD_HOSTS, "backend": "mpi"}, "names no group: 2 machines, backend mpi"),
+        (GOOD_HOSTS[:1], "names no group: 1 machines"),
+        ({"hosts": 3}, "is no host file"),
+        ([], "names no group"),
+    ],
+)
+def test_host_files_that_cannot_be_used(tmp_path: Path, content: Any, said: str) -> None:
+    """In one sentence, with the machine."""
+    file = tmp_path / "hosts.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=said):
+        read_hosts(file)
+
+
+def test_host_files_as_mlx_writes_them(tmp_path: Path) -> None:
+    """By RDMA only the first needs an address."""
+    file = tmp_path / "hosts.json"
+    hosts = [{**GOOD_HOSTS[0], "rdma": [None, "en2"]}, {"ssh": "mac2", "rdma": ["en2", None]}]
+    file.write_text(json.dumps({"hosts": hosts, "backend": "jaccl", "envs": ["A=b=c"]}))
+    common, (_, devices) = read_hosts(file).variables(5)
+    assert common == {"A": "b=c", "MLX_JACCL_COORDINATOR": "10.0.0.1:5"}
+    assert devices == [[None, "en2"], ["en2", None]]
+    file.write_text(json.dumps(GOOD_HOSTS))
+    _, (_, addresses) = read_hosts(file).variables(5)
+    assert (read_hosts(file).ssh, addresses) == ((None, "mac2"), [["10.0.0.1:5"], ["10.0.0.2:6"]])
 
 
 def test_other_files_or_versions_are_refused(tmp_path: Path) -> None:
