@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx import __version__
-from dflash_mlx.distributed.places import leader_host
+from dflash_mlx.distributed.places import RANK, leader_host
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
@@ -179,7 +179,7 @@ def follow_or_lead() -> None:
     from dflash_mlx.cpu.blas import use_openblas
 
     use_openblas()
-    prepare_libraries(offline=False)
+    prepare_libraries(offline=os.environ[RANK] != "0")  # others download nothing
     from dflash_mlx.distributed.follower import follow
     from dflash_mlx.distributed.world import world
 

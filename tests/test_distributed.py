@@ -5,19 +5,25 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hub_server import point_client, tiny_repo
+from hub_server import serve as hub_server
 from launched import Launched
 from ranks import Job, free_ports, ranks, results, save_family
 from serving import serving
@@ -26,18 +32,24 @@ from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, exhaustive, make_target
 
 import dflash_mlx
+from dflash_mlx.distributed import world
+from dflash_mlx.distributed.folders import own_folder
 from dflash_mlx.distributed.follower import Follower
-from dflash_mlx.distributed.leader import memory_of_others
+from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others
 from dflash_mlx.distributed.orders import tree_of
+from dflash_mlx.distributed.peer import END, Peer
 from dflash_mlx.distributed.places import wiring
 from dflash_mlx.distributed.sameness import check_same, facts_of
 from dflash_mlx.distributed.shards import shard
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.distributed.world import World
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub.resolve import fetch
 from dflash_mlx.timing.cost_file import fingerprint
 
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
 ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
+read_hosts = import_module("dflash_mlx.cli.launch.hosts").read_hosts
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 OWN_SHARDS = ("qwen3_next", "gemma4_text")
 FEW_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 4}
@@ -229,7 +241,7 @@ def test_each_rank_has_to_have_room_for_its_part(
     ask = SimpleNamespace(
         name=leader.name, send=lambda packet: follower.do(packet[0]), receive=lambda: said.pop()
     )
-    group = SimpleNamespace(size=2, peers=[ask])
+    group = as_world(0, cast(Any, ask))
     monkeypatch.setattr("dflash_mlx.distributed.world.world", lambda: group)
     monkeypatch.setattr("dflash_mlx.distributed.follower.working_set", lambda: 10_000)
     options, out = ModelOptions(model=target), SimpleNamespace(warn=said.append)
@@ -240,7 +252,178 @@ def test_each_rank_has_to_have_room_for_its_part(
     (warning,) = said
     assert re.match(sentence, warning)
     with pytest.raises(DFlashError, match=r"rank 1 on 10.0.0.2: there is no folder '/nowhere'"):
-        memory_of_others(cast(Any, group), "/nowhere")
+        memory_of_others(group, "/nowhere")
+
+
+def test_only_rank_0_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank without the model says so, and asks the Hub for nothing."""
+    with hub_server() as hub:
+        point_client(monkeypatch, hub.endpoint, tmp_path / "hub")
+        hub.repos = {"some/model": tiny_repo()}
+        with pytest.raises(DFlashError, match="'some/model' is not on this machine") as caught:
+            own_folder("some/model")
+        assert "models pull some/model" in caught.value.hint
+        assert not hub.requests
+        assert own_folder(str(fetch("some/model"))) == own_folder("some/model")
+
+
+@pytest.mark.parametrize(("rank", "offline"), [("0", None), ("1", "1")])
+def test_libraries_of_other_ranks_are_offline(
+    monkeypatch: pytest.MonkeyPatch, rank: str, offline: str | None
+) -> None:
+    """From their start, before anything asks the Hub."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # so that it is put back
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("MLX_RANK", rank)
+    monkeypatch.setattr(world, "world", lambda: None)
+    import_module("dflash_mlx.cli.app").follow_or_lead()
+    assert os.environ.get("HF_HUB_OFFLINE") == offline
+
+
+def as_world(rank: int, *peers: Peer) -> World:
+    """A rank of a group of two that MLX knows nothing of."""
+    found = World(cast(Any, SimpleNamespace(rank=lambda: rank, size=lambda: 2)))
+    found.peers = [*peers]
+    return found
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Peer, Peer]]:
+    """The ends of a connection on rank 0 and on rank 1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        ends, lost = (server.accept()[0], one), list[str]()
+    near, far = (Peer(end, "the other", lost.append) for end in ends)
+    try:
+        yield near, far
+    finally:
+        near.end()
+        ends[0].shutdown(socket.SHUT_WR)
+    assert not lost
+
+
+def test_an_answer_that_nobody_waits_for_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while other ranks load or measure: later questions get their own answers."""
+    small, large = (Path(str(save_family(tmp_path, one)[0])) for one in ("qwen3", "qwen3_moe"))
+    with ThreadPoolExecutor(1) as thread, connected() as (near, far):
+        leader, follower = as_world(0, near), Follower(as_world(1, far))
+        running = thread.submit(follower.run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LeaderTarget, "load", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                load_leader(leader, "/nowhere", small)
+            patch.setattr(near, "receive", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                memory_of_others(leader, str(large))
+        ((_, found, _),) = memory_of_others(leader, str(small))
+        assert found.weights == follower.measure(str(small))[0] != follower.measure(str(large))[0]
+    running.result()
+
+
+def interrupted(*args: Any, **how: Any) -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def test_strangers_do_not_keep_ranks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is silent, gone or wrong is left; a rank may come to another address than is listed."""
+    cards, lost = SimpleQueue[list[int]](), list[object]()
+
+    def share(group: Any, numbers: list[int]) -> list[int]:
+        """MLX's sum: rank 0's numbers on all ranks."""
+        if group.rank() == 0:
+            cards.put(numbers)
+        return numbers if group.rank() == 0 else cards.get()
+
+    monkeypatch.setattr(world, "share", share)
+    monkeypatch.setattr(world, "BEAT", 0.01)
+    leader, other = as_world(0), as_world(1)
+    for one in (leader, other):
+        monkeypatch.setattr(one, "lose", lost.append)
+    with ThreadPoolExecutor(1) as thread:
+        connecting = thread.submit(world.connect, leader, ["192.0.2.1"])
+        card = cards.get()
+        strangers = [socket.create_connection(("127.0.0.1", card[0])) for _ in range(3)]
+        strangers[1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        strangers[1].close()
+        strangers[2].sendall(bytes(17))
+        cards.put(card)
+        world.connect(other, ["127.0.0.1", "192.0.2.1"])
+        connecting.result()
+    assert [peer.name for peer in leader.peers] == ["rank 1 on 127.0.0.1"]
+    assert strangers[0].recv(1) == strangers[2].recv(1) == b""
+    leader.end()
+    assert other.peers[0].receive() == END
+    assert not lost
+
+
+def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence, with all addresses that were tried."""
+    monkeypatch.setattr(world, "share", lambda *_: [*free_ports(1), *bytes(16)])
+    sentence = r"cannot reach rank 0 on localhost or 127.0.0.1 \(Connection refused\)"
+    with pytest.raises(DFlashError, match=sentence):
+        world.connect(as_world(1), ["localhost", "127.0.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("come", "own", "likeliest"),
+    [
+        ("10.0.0.1 5 10.0.0.2 22", {}, "10.0.0.1"),
+        ("fe80::1%en5 5 fe80::2%en5 22", {}, "fe80::1%en5"),
+        ("10.0.0.1 5 10.0.0.2 22", {"DFLASH_LEADER": "10.9.9.9"}, "10.9.9.9"),
+        ("", {}, "10.0.0.7"),
+    ],
+)
+def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest: str) -> None:
+    """First where its sshd says that it was called from, unless it is told; then the host file."""
+    command = import_module("dflash_mlx.cli.launch.command")
+    program = "from dflash_mlx.distributed.places import leader_hosts; print(*leader_hosts())"
+    content = "MLX_HOSTFILE", [["10.0.0.7:5"], ["10.0.0.8:6"]]
+    line = command.remote_line(own, content, 1, ["-c", program])
+    env = {**os.environ, "SSH_CONNECTION": come}
+    said = subprocess.run(["sh", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [*dict.fromkeys([likeliest, "10.0.0.7"])]
+
+
+GOOD_HOSTS = [{"ssh": "mac1", "ips": ["10.0.0.1"]}, {"ssh": "mac2", "ips": ["10.0.0.2"]}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([GOOD_HOSTS[0], {"ssh": "mac2", "ips": "10.0.0.2"}], "no list of addresses of mac2"),
+        ([GOOD_HOSTS[0], {"ssh": "mac2", "ips": [""]}], "no list of addresses of mac2"),
+        ([{"ssh": "mac1"}, GOOD_HOSTS[1]], "no list of addresses of mac1"),
+        ([GOOD_HOSTS[0], {"ssh": "mac2"}], "no list of addresses of mac2"),
+        ({"hosts": GOOD_HOSTS, "envs": ["FOO"]}, "envs that set no variables .*FOO"),
+        ({"hosts": GOOD_HOSTS, "envs": "A=1"}, "envs that set no variables"),
+        ({"hosts": GOOD_HOSTS, "backend": "mpi"}, "names no group: 2 machines, backend mpi"),
+        (GOOD_HOSTS[:1], "names no group: 1 machines"),
+        ({"hosts": 3}, "is no host file"),
+        ([], "names no group"),
+    ],
+)
+def test_host_files_that_cannot_be_used(tmp_path: Path, content: Any, said: str) -> None:
+    """In one sentence, with the machine."""
+    file = tmp_path / "hosts.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=said):
+        read_hosts(file)
+
+
+def test_host_files_as_mlx_writes_them(tmp_path: Path) -> None:
+    """By RDMA only the first needs an address."""
+    file = tmp_path / "hosts.json"
+    hosts = [{**GOOD_HOSTS[0], "rdma": [None, "en2"]}, {"ssh": "mac2", "rdma": ["en2", None]}]
+    file.write_text(json.dumps({"hosts": hosts, "backend": "jaccl", "envs": ["A=b=c"]}))
+    common, (_, devices) = read_hosts(file).variables(5)
+    assert common == {"A": "b=c", "MLX_JACCL_COORDINATOR": "10.0.0.1:5"}
+    assert devices == [[None, "en2"], ["en2", None]]
+    file.write_text(json.dumps(GOOD_HOSTS))
+    _, (_, addresses) = read_hosts(file).variables(5)
+    assert (read_hosts(file).ssh, addresses) == ((None, "mac2"), [["10.0.0.1:5"], ["10.0.0.2:6"]])
 
 
 def test_other_files_or_versions_are_refused(tmp_path: Path) -> None:

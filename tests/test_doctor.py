@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -807,3 +808,60 @@ def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
     assert said in found["checks"][2]["found"]
     assert found["checks"][0]["status"] == "ok"
     assert all(process.poll() is not None for process in begun)
+
+
+def test_a_model_that_ranks_have_not(cli_app):
+    """Is told as that, by its whole name, and not as ranks that do not reach each other."""
+    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "-m", "qwen3:4b", "--json"])
+    first, _, group = json.loads(result.stdout)["checks"]
+    said = "'mlx-community/Qwen3-4B-4bit' is not on this machine"
+    assert said in first["found"], first
+    assert said in group["found"]
+    assert "models pull mlx-community/Qwen3-4B-4bit" in group["hint"]
+
+
+def test_what_a_rank_leaves_behind_is_not_waited_for(cli_app, monkeypatch, tmp_path):
+    """Such as a child that holds the other end of its stderr."""
+    group, begin, note, over = (
+        part("doctor.group"),
+        subprocess.Popen,
+        tmp_path / "a",
+        tmp_path / "b",
+    )
+    child = f"import time; time.sleep(15); open({str(over)!r}, 'w')"
+    program = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.DEVNULL)\n"
+        f"print(child.pid, file=open({str(note)!r}, 'a'), flush=True)\n"
+        "raise SystemExit('no such thing')"
+    )
+    line = [sys.executable, "-c", program]
+    monkeypatch.setattr(group.subprocess, "Popen", lambda _, **how: begin(line, **how))
+    result = CliRunner().invoke(cli_app, ["doctor", "-n", "2", "--json"])
+    assert not over.exists()
+    for number in note.read_text().split():
+        os.kill(int(number), signal.SIGKILL)
+    assert "it has ended (no such thing)" in json.loads(result.stdout)["checks"][2]["found"]
+
+
+def test_a_rank_ends_with_who_asked(tmp_path):
+    """It does not wait for others that never come."""
+    ports, hosts = import_module("ranks").free_ports(2), tmp_path / "hosts.json"
+    hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
+    program = (
+        "from dflash_mlx.distributed import launcher\n"
+        "from dflash_mlx.cli.doctor import rank\n"
+        "launcher.GRACE = 0.0\n"
+        "rank.main(None)"
+    )
+    env = {"MLX_RANK": "0", "MLX_HOSTFILE": str(hosts), "DFLASH_LAUNCHER": "0"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    line = [sys.executable, "-c", program]
+    with subprocess.Popen(line, env={**os.environ, **env}, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "python" in json.loads(process.stdout.readline())
+        process.stdin.close()
+        assert process.wait(60) == 1
+        assert b"Traceback" not in process.stderr.read()

@@ -17,6 +17,8 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..launch.hosts import local_hosts, read_hosts
+from ..loading import prepare_libraries
+from ..model_names import known_target
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
@@ -78,6 +80,9 @@ def doctor(
                 "--hosts and -n check a group, not kernels.", hint="check kernels on each machine"
             )
         group = local_hosts(ranks or 0) if hosts is None else read_hosts(hosts)
+        if model is not None:
+            prepare_libraries(offline=False)
+            model = known_target(model, out)
         if not check_group(group, port, model, out, json=json):
             raise typer.Exit(1)
         return

@@ -4,16 +4,18 @@ Ranks speak for themselves before they join each other, so one that does not can
 """
 
 import json as jsonlib
+import os
 import selectors
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dflash_mlx.distributed.places import LAUNCHER
 from dflash_mlx.distributed.sameness import check_same
 from dflash_mlx.errors import DFlashError
 
@@ -25,6 +27,7 @@ from .check import CheckResult, fail, ok
 from .report import CheckReport, ReportEntry, one_line
 
 ANSWER = 10.0  # seconds that a rank has for each of its lines
+END = 1.0  # seconds from its last word to its end
 LINES = ("its versions", "the model's files", "that it has joined", "the times of sums")
 JOINED = LINES.index("that it has joined")
 START_HINT = "`ssh HOST` has to work without a question, with this program at the same path"
@@ -88,13 +91,13 @@ def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
             for number, host in enumerate(hosts.ssh):
                 env, line = None, [sys.executable, *arguments]
                 if host is None:
-                    env = environment(folder, variables, content, number)
+                    env = environment(folder, variables, content, number) | {LAUNCHER: "0"}
                 else:
                     line = ssh_line(host, variables, content, number, arguments)
                 process = subprocess.Popen(
                     line,
                     env=env,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,  # which ends with this process
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -135,7 +138,10 @@ def read(rank: Rank) -> None:
     assert rank.process.stderr is not None
     data = rank.process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
     if not data:
-        words = rank.process.stderr.read().decode("utf-8", "replace").split("\n")
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(END)
+        os.set_blocking(rank.process.stderr.fileno(), False)  # a child of it may hold the other end
+        words = (rank.process.stderr.read() or b"").decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(words) if line.strip()), "without a word")
         rank.wrong, rank.hint = f"it has ended ({last.strip()[:200].rstrip('.')})", START_HINT
         return
@@ -146,9 +152,10 @@ def read(rank: Rank) -> None:
         except ValueError:
             continue  # a login shell's greeting
         if isinstance(found, dict):
-            rank.said.append(found)
             if error := found.get("error"):
-                rank.wrong, rank.hint = str(error), "see the other ranks' rows"
+                rank.wrong, rank.hint = str(error), found.get("hint") or JOIN_HINT
+            else:
+                rank.said.append(found)
 
 
 def compare(rank: Rank, leader: Rank, count: int) -> None:

@@ -10,6 +10,7 @@ import platform
 import sys
 from threading import Timer
 
+from dflash_mlx.distributed.launcher import watch_launcher
 from dflash_mlx.errors import DFlashError, first_line
 
 from ..loading import prepare_libraries
@@ -24,29 +25,31 @@ def say(**found: object) -> None:
 
 def main(model: str | None) -> None:
     """Say everything; the first error is the last line."""
+    prepare_libraries(offline=True)
     from dflash_mlx.distributed.sameness import facts_of, samples_of, versions
 
+    watch_launcher(1, lambda _: os._exit(1))  # rank 0 has nothing to save here, either
     ending = Timer(LIFE, os._exit, [1])  # ssh may be gone, and the others never come
     ending.daemon = True
     ending.start()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     say(python=platform.python_version(), memory=memory, facts=versions())
-    prepare_libraries(offline=True)
     values = {}
     try:
         files = {}
         if model is not None:
-            from dflash_mlx.hub.resolve import fetch
+            from dflash_mlx.distributed.folders import own_folder
 
-            path = fetch(model)
+            path = own_folder(model)
             files = facts_of(path) | samples_of(path)
             config = json.loads(files["config.json"])
             values = {"values": (config.get("text_config") or config)["hidden_size"]}
         say(facts=files)
     except DFlashError as error:
-        return say(error=f"{error.message} {error.hint}".strip())
+        return say(error=error.message, hint=error.hint)
     except (OSError, ValueError, KeyError) as error:
-        return say(error=f"the model cannot be read ({first_line(error)}).")
+        sentence = f"the model cannot be read ({first_line(error)})."
+        return say(error=sentence, hint="copy the same model to all machines")
     import mlx.core as mx
 
     from dflash_mlx.distributed.collectives import one_sum, time_sums

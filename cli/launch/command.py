@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dflash_mlx.distributed.places import LAUNCHER, OWN_INPUT, RANK, SPLIT
+from dflash_mlx.distributed.places import LAUNCHER, LEADER, OWN_INPUT, RANK, SPLIT
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..options import option
@@ -186,10 +186,14 @@ def ssh_line(
 def remote_line(
     variables: dict[str, str], content: tuple[str, Any], rank: int, arguments: list[str]
 ) -> str:
-    """What a shell of another machine runs for a rank, in the same folder by the same Python."""
+    """What a shell of another machine runs for a rank, in the same folder by the same Python.
+
+    Its sshd says from where rank 0's machine has come; the host file's envs may say another place.
+    """
     name, value = content
     settings = {**variables, OWN_INPUT: "1", LAUNCHER: "0", RANK: str(rank)}
-    exports = " ".join(f"{key}={shlex.quote(text)}" for key, text in settings.items())
+    exports = f'{LEADER}="${{{LEADER}:-${{SSH_CONNECTION%% *}}}}" '
+    exports += " ".join(f"{key}={shlex.quote(text)}" for key, text in settings.items())
     program = shlex.join([sys.executable, *arguments])
     return (
         f"cd {shlex.quote(os.getcwd())} && hosts=$(mktemp) && "

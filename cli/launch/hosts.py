@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.distributed.places import AS_RING, DEVICES, MESH, RING
+from dflash_mlx.distributed.places import AS_RING, DEVICES, LOOPBACK, MESH, RING
 from dflash_mlx.errors import UsageError
 
 from ..config_file import file_error_reason
 
-LOOPBACK = "127.0.0.1"
 BACKENDS = ("ring", "jaccl", "jaccl-ring")
 
 
@@ -52,16 +51,10 @@ def read_hosts(path: Path) -> Hosts:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data if isinstance(data, dict) else {"hosts": data}
-        hosts = data["hosts"]
-        found = Hosts(
-            tuple(
-                None if n == 0 or h["ssh"] == LOOPBACK else h["ssh"] for n, h in enumerate(hosts)
-            ),
-            tuple(tuple(h.get("ips", ())) for h in hosts),
-            tuple(h.get("rdma", ()) for h in hosts),
-            data.get("backend") or "ring",
-            tuple(data.get("envs", ())),
-        )
+        hosts, names = data["hosts"], [str(host["ssh"]) for host in data["hosts"]]
+        addresses = [host.get("ips", []) for host in hosts]
+        rdma = tuple(host.get("rdma", ()) for host in hosts)
+        backend, env = data.get("backend") or "ring", data.get("envs", [])
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"the host file '{path}' cannot be read ({file_error_reason(error)}).",
@@ -71,10 +64,27 @@ def read_hosts(path: Path) -> Hosts:
         raise UsageError(
             f"'{path}' is no host file.", hint="give one that mlx.distributed_config has written"
         ) from None
-    if len(found.ssh) < 2 or found.backend not in BACKENDS or not found.ips[0]:
+    if len(names) < 2 or backend not in BACKENDS:
         raise UsageError(
-            f"'{path}' names no group: {len(found.ssh)} machines, backend {found.backend}, "
-            f"{len(found.ips[0]) if found.ips else 0} addresses of the first.",
+            f"'{path}' names no group: {len(names)} machines, backend {backend}.",
             hint="name two machines or more with their ips, and the backend ring or jaccl",
         )
-    return found
+    for number, (name, ips) in enumerate(zip(names, addresses, strict=True)):
+        needed = backend == "ring" or number == 0
+        if not is_list_of_texts(ips) or (needed and not ips):
+            raise UsageError(
+                f"'{path}' has no list of addresses of {name}.",
+                hint=f'write them as "ips": ["10.0.0.{number + 1}"]',
+            )
+    if not is_list_of_texts(env) or not all(one.find("=") > 0 for one in env):
+        raise UsageError(
+            f"'{path}' has envs that set no variables ({json.dumps(env)[:80]}).",
+            hint='write them as "envs": ["NAME=VALUE"]',
+        )
+    ssh = (None if n == 0 or name == LOOPBACK else name for n, name in enumerate(names))
+    return Hosts(tuple(ssh), tuple(map(tuple, addresses)), rdma, backend, tuple(env))
+
+
+def is_list_of_texts(value: Any) -> bool:
+    """Whether something of a file is a list of texts, none of them empty."""
+    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)

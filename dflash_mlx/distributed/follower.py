@@ -8,7 +8,6 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -16,13 +15,13 @@ import mlx.core as mx
 from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.hub.memory import estimate_memory, working_set
-from dflash_mlx.hub.resolve import BUNDLED, bundled, fetch
 from dflash_mlx.prefix_cache.limits import default_limit
 from dflash_mlx.target.caches.target_cache import TargetCache
 from dflash_mlx.target.packed import SequenceRows
 from dflash_mlx.target.target import Target
 from dflash_mlx.thread import mlx_thread
 
+from .folders import own_folder
 from .orders import Order, begin, tree_of
 from .parts import part_loader
 from .peer import END
@@ -51,10 +50,10 @@ class Follower:
     def do(self, order: Order) -> None:
         """What one order says; a method of this class or of a cache has its name."""
         match order:
-            case ["measure", name]:
-                self._leader.send(told(lambda: self.measure(name)))
-            case ["load", name, facts, trust, split]:
-                self._leader.send(told(lambda: self.load(name, facts, trust, split)))
+            case ["measure", question, name]:
+                self._leader.send(told(question, lambda: self.measure(name)))
+            case ["load", question, name, facts, trust, split]:
+                self._leader.send(told(question, lambda: self.load(name, facts, trust, split)))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -97,7 +96,7 @@ class Follower:
     def measure(self, name: str) -> list[int]:
         """Bytes of the weights and of the caches of this rank's part, and what models may take."""
         item, ranks = 4 if on_cpu() else 2, self._world.size
-        needed = estimate_memory(folder_of(name), item_bytes=item, ranks=ranks)
+        needed = estimate_memory(own_folder(name), item_bytes=item, ranks=ranks)
         return [needed.weights, needed.caches, working_set()]
 
     def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[int]:
@@ -105,7 +104,7 @@ class Follower:
         self._target, self._caches = None, {}
         self._held.clear()
         mx.clear_cache()
-        path = folder_of(name)
+        path = own_folder(name)
         check_same(facts_of(path), facts)
         read_model = partial(part_loader(split), group=self._world.group)
         self._target = Target.load(path, trust_remote_code=trust, read_model=read_model)
@@ -124,17 +123,12 @@ class Follower:
             mx.clear_cache()
 
 
-def folder_of(name: str) -> Path:
-    """The folder of a target on this machine; raises as `fetch`."""
-    return bundled("target") if name == BUNDLED else fetch(name)
-
-
-def told(work: Callable[[], list[int]]) -> list[Any]:
-    """What to answer rank 0: what some work gave, or its error."""
+def told(question: int, work: Callable[[], list[int]]) -> list[Any]:
+    """What to answer a question of rank 0: what some work gave, or its error."""
     try:
-        return ["done", *work()]
+        return ["done", question, *work()]
     except DFlashError as error:
-        return ["failed", error.message, error.hint]
+        return ["failed", question, error.message, error.hint]
 
 
 def follow(world: World) -> None:

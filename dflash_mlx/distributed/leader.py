@@ -22,6 +22,7 @@ from dflash_mlx.thread import mlx_thread
 
 from .orders import Orders, begin, describe
 from .parts import part_loader
+from .peer import Peer
 from .places import split, wiring
 from .sameness import facts_of
 from .world import World
@@ -108,8 +109,7 @@ def load_leader(
     Raises DFlashError as `Target.load`, for what cannot be sharded, and where another rank has
     other files or versions.
     """
-    for peer in world.peers:
-        peer.send([["load", str(name), facts_of(path), trust_remote_code, split()]])
+    question = ask(world, "load", str(name), facts_of(path), trust_remote_code, split())
     own: DFlashError | None = None
     target = None
     try:
@@ -117,7 +117,7 @@ def load_leader(
         target = LeaderTarget.load(path, trust_remote_code=trust_remote_code, read_model=read_model)
     except DFlashError as error:
         own = error
-    answers = [(peer.name, peer.receive()) for peer in world.peers]
+    answers = [answer_of(peer, question) for peer in world.peers]
     if own is not None:
         raise own
     assert target is not None
@@ -132,15 +132,30 @@ def memory_of_others(world: World, name: str) -> list[tuple[str, MemoryEstimate,
 
     DFlashError where a rank does not find the target.
     """
+    question = ask(world, "measure", name)
+    answers = [answer_of(peer, question) for peer in world.peers]
+    said = [(name, said_by(name, answer)) for name, answer in answers]
+    return [(who, MemoryEstimate(one[0], one[1], 0), one[2]) for who, one in said]
+
+
+def ask(world: World, kind: str, *arguments: Any) -> int:
+    """Ask all other ranks: the number of the question."""
+    question = next(world.questions)
     for peer in world.peers:
-        peer.send([["measure", name]])
-    answers = [(peer.name, said_by(peer.name, peer.receive())) for peer in world.peers]
-    return [(who, MemoryEstimate(one[0], one[1], 0), one[2]) for who, one in answers]
+        peer.send([[kind, question, *arguments]])
+    return question
+
+
+def answer_of(peer: Peer, question: int) -> tuple[str, list[Any]]:
+    """A rank's name and its answer to a question; those that nobody waits for any more are left."""
+    while (found := peer.receive())[1] != question:
+        pass
+    return peer.name, found
 
 
 def said_by(name: str, answer: list[Any]) -> list[Any]:
     """What a rank answered; DFlashError where that is an error."""
-    kind, *said = answer
+    kind, _, *said = answer
     if kind == "failed":
         raise DFlashError(f"{name}: {said[0]}", hint=said[1])
     return said

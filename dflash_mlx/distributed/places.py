@@ -10,8 +10,10 @@ from contextlib import suppress
 
 RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
 DEVICES, AS_RING = "MLX_IBV_DEVICES", "MLX_JACCL_RING"
+LOOPBACK = "127.0.0.1"
 OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
 LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with `dflash launch`
+LEADER = "DFLASH_LEADER"  # by which address rank 0's machine has reached this one
 SPLIT = "DFLASH_SPLIT"  # what the ranks share: every layer's heads, or the layers
 
 
@@ -27,6 +29,15 @@ def leader_host() -> str | None:
         if len(ranks) > 1:
             return ranks[0][0].rpartition(":")[0].strip("[]")
     return None
+
+
+def leader_hosts() -> list[str]:
+    """Addresses at which this rank may reach rank 0, the likeliest first; [] as `leader_host`.
+
+    In a ring of three or more the host file may have only those of cables to a neighbour.
+    """
+    host = leader_host()
+    return [] if host is None else [*dict.fromkeys([os.environ.get(LEADER) or host, host])]
 
 
 def split() -> str:

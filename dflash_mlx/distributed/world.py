@@ -12,7 +12,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
+from itertools import count
 from threading import Lock, Thread, Timer
 
 import mlx.core as mx
@@ -23,9 +24,10 @@ from dflash_mlx.thread import mlx_thread
 from .cables import is_cut, ring_sockets
 from .launcher import watch_launcher
 from .peer import BEAT, SILENT, Peer
-from .places import RANK, leader_host
+from .places import LOOPBACK, RANK, leader_hosts
 
 JOIN = 60.0  # seconds in which all ranks have to come
+REACH = 15.0  # seconds for a connection to one address of rank 0
 COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # how MLX begins the errors of its backends
 SECRET = 16  # bytes by which a connection shows that it is a rank's
 
@@ -33,12 +35,14 @@ SECRET = 16  # bytes by which a connection shows that it is a rank's
 class World:
     """A rank of a group. `peers` are all others on rank 0, and rank 0 on the others.
 
-    `group` is MLX's. `when_lost` is called on rank 0, in any thread, when the group is lost.
+    `group` is MLX's, and `questions` number what rank 0 asks the others. `when_lost` is called on
+    rank 0, in any thread, when the group is lost.
     """
 
     def __init__(self, group: mx.distributed.Group):
         self.group, self.rank, self.size = group, group.rank(), group.size()
         self.peers: list[Peer] = []
+        self.questions = count()
         self.lost: RankLost | None = None
         self.ended = False
         self.when_lost: Callable[[RankLost], None] = lambda error: None
@@ -99,15 +103,15 @@ def world() -> World | None:
 
     The process ends if not all ranks come within a minute.
     """
-    host = leader_host()
-    if host is None:
+    hosts = leader_hosts()
+    if not hosts:
         return None
     watch_launcher(int(os.environ[RANK]), say_and_exit)
     late = Timer(JOIN, say_and_exit, [f"not all ranks have come within {JOIN:.0f} seconds."])
     late.daemon = True
     late.start()
     try:
-        found = mlx_thread().call(join, host)
+        found = mlx_thread().call(join, hosts)
     finally:
         late.cancel()
     Thread(target=found.watch, name="dflash-watch", daemon=True).start()
@@ -117,8 +121,8 @@ def world() -> World | None:
     return found
 
 
-def join(host: str) -> World:
-    """Join the group, and connect its ranks; DFlashError if MLX cannot."""
+def join(hosts: list[str]) -> World:
+    """Join the group, and connect its ranks; DFlashError if MLX or a rank cannot."""
     try:
         found = World(mx.distributed.init(strict=True))
     except RuntimeError as error:
@@ -126,29 +130,61 @@ def join(host: str) -> World:
             f"the ranks cannot reach each other ({first_line(error)}).",
             hint="check the addresses of the host file",
         ) from error
-    server, card = None, [0] * (1 + SECRET)
-    if found.rank == 0:
-        server = socket.create_server((host, 0))
-        card = [server.getsockname()[1], *secrets.token_bytes(SECRET)]
-    port, *secret = share(found.group, card)
-    if server is None:
-        connection = socket.create_connection((host, port), timeout=JOIN)
-        connection.sendall(bytes([*secret, found.rank]))
-        connection.settimeout(None)
-        found.peers = [Peer(connection, f"rank 0 on {host}", found.lose)]
-        return found
-    with server:
+    connect(found, hosts)
+    return found
+
+
+def connect(found: World, hosts: list[str]) -> None:
+    """Give rank 0 a connection to every other rank; DFlashError if one cannot reach it.
+
+    A connection whose first bytes are not the group's secret, which travels by MLX, is closed.
+    """
+    if found.rank:
+        port, *secret = share(found.group, [0] * (1 + SECRET))
+        found.peers = [Peer(*reach(hosts, port, bytes([*secret, found.rank])), found.lose)]
+        return
+    secret = secrets.token_bytes(SECRET)
+    with listener(hosts[-1]) as server:
+        share(found.group, [server.getsockname()[1], *secret])
         while len(found.peers) < found.size - 1:
             connection, address = server.accept()
             connection.settimeout(SILENT * BEAT)
-            hello = connection.recv(SECRET + 1, socket.MSG_WAITALL)
-            connection.settimeout(None)
-            if hello[:SECRET] == bytes(secret):
-                name = f"rank {hello[SECRET]} on {address[0]}"
-                found.peers.append(Peer(connection, name, partial(found.lose)))
+            hello = b""
+            with suppress(OSError):  # a stranger's silence
+                hello = connection.recv(SECRET + 1, socket.MSG_WAITALL)
+            if len(hello) > SECRET and secrets.compare_digest(hello[:SECRET], secret):
+                connection.settimeout(None)
+                name = f"rank {hello[SECRET]} on {address[0].removeprefix('::ffff:')}"
+                found.peers.append(Peer(connection, name, found.lose))
             else:
                 connection.close()
-    return found
+
+
+def listener(host: str) -> socket.socket:
+    """A socket for the other ranks, on any port, and on any address unless all are here."""
+    if host == LOOPBACK:
+        return socket.create_server((host, 0))
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def reach(hosts: list[str], port: int, hello: bytes) -> tuple[socket.socket, str]:
+    """A connection to rank 0 that begins with this, and rank 0's name; DFlashError without one."""
+    reason = ""
+    for host in hosts:
+        try:
+            connection = socket.create_connection((host, port), timeout=REACH)
+            connection.sendall(hello)
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+        else:
+            connection.settimeout(None)
+            return connection, f"rank 0 on {host}"
+    raise DFlashError(
+        f"the ranks cannot reach rank 0 on {' or '.join(hosts)} ({reason}).",
+        hint="check the addresses of the host file, and the firewall",
+    )
 
 
 def share(group: mx.distributed.Group, numbers: list[int]) -> list[int]:
