@@ -180,9 +180,10 @@ def follow_or_lead() -> None:
 
     use_openblas()
     prepare_libraries(offline=os.environ[RANK] != "0")  # others download nothing
-    from dflash_mlx.distributed.follower import follow
     from dflash_mlx.distributed.world import world
 
     joined = world()
     if joined is not None and joined.rank:
+        from dflash_mlx.distributed.follower import follow
+
         follow(joined)

@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 import mlx.core as mx
 
 from .errors import DFlashError
-from .sequence import Sequence
 from .types import Block
+
+if TYPE_CHECKING:
+    from .sequence import Sequence
 
 T = TypeVar("T")
 PENDING_STEPS = 100  # of Python, by which a raised exception has come
@@ -34,7 +36,7 @@ GATHER = 0.001  # seconds in which those who shared the last round may ask for t
 class Steps(Protocol):
     """What computes rounds: the engine."""
 
-    def step(self, sequences: list[Sequence]) -> list[Block | DFlashError]:
+    def step(self, sequences: "list[Sequence]") -> list[Block | DFlashError]:
         """One round."""
         ...
 
@@ -52,7 +54,7 @@ class Ask:
     """A sequence whose next block is wanted."""
 
     engine: Steps
-    sequence: Sequence
+    sequence: "Sequence"
     result: Future[Block] = field(default_factory=Future)
 
 
@@ -91,7 +93,7 @@ class MLXThread:
             self._break_off(job)
             raise
 
-    def ask(self, engine: Steps, sequence: Sequence) -> Future[Block]:
+    def ask(self, engine: Steps, sequence: "Sequence") -> Future[Block]:
         """The next block of a sequence; rounds are shared with others who ask at the same time.
 
         May be asked again before it is there: for the block after that one. Cancelled where the

@@ -142,6 +142,9 @@ def test_launch_gives_rank_0_the_streams(tmp_path: Path) -> None:
     done = run_it([*start, "generate", "--mode", "dflash", "-"], input="What is 3 plus 4?")
     assert (done.returncode, done.stderr.count("Error")) == (0, 0), done.stderr
     assert "3 plus 4 is 7" in done.stdout
+    offline = run_it([*start, "generate", "hi", "-m", "nowhere/model", "--offline"])
+    assert offline.returncode == 1
+    assert "the Hub may not be asked" in offline.stderr  # joining has not read the setting yet
     refused = run_it([*start, "bench"], stdin=subprocess.DEVNULL)
     assert refused.returncode == 2
     assert "'bench' does not run on several machines" in refused.stderr

@@ -2,12 +2,14 @@
 
     .venv/bin/python examples/bundled_pair/seeded.py --prompts 200
     .venv/bin/python examples/bundled_pair/seeded.py --draft lookup
-    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 \
+    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --min-p 0.01 \
         --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
 `mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The
-last line of each drafter and mode says how many answers were equal.
+last line of each drafter and mode says how many answers were equal, of each sampling too. --min-p
+cuts every sampling's tail: MLX draws from float32 sums over the vocabulary, where the last bits of
+logits, which the rows of a pass change, choose between neighbours of a tail of many thousands.
 """
 
 import argparse
@@ -94,7 +96,8 @@ def stock_cases(pair: Pair, options: argparse.Namespace) -> list[Case]:
     for number, text in enumerate(read_prompts(options)):
         prompt = pair.target.chat_tokens([{"role": "user", "content": text}])
         for settings in SAMPLINGS:
-            params = SamplingParams(**settings, seed=1000 + number)
+            least = {"min_p": max(options.min_p, settings.get("min_p", 0.0))}
+            params = SamplingParams(**settings | least, seed=1000 + number)
             stops, count = pair.target.eos_ids, options.max_tokens
             if len(cases) < len(known):
                 wanted = known[len(cases)]
@@ -115,17 +118,20 @@ def compare(pair: Pair, mode: Mode, cases: list[Case], max_tokens: int, together
         prompt, params, _ = case
         return dflash_mlx.generate(pair, prompt, mode=mode, sampling=params, max_tokens=max_tokens)
 
-    equal = verifies = accepted = 0
+    verifies = accepted = 0
+    equal, asked = [0] * len(SAMPLINGS), [0] * len(SAMPLINGS)
     with ThreadPoolExecutor(together) as pool:
         answers = pool.map(ask, cases)
         for number, (result, (_, _, wanted)) in enumerate(zip(answers, cases, strict=True), 1):
-            equal += result.tokens == wanted
+            kind = (number - 1) % len(SAMPLINGS)
+            equal[kind], asked[kind] = equal[kind] + (result.tokens == wanted), asked[kind] + 1
             verifies += result.stats.verifies
             accepted += result.stats.accepted
             if number % 100 == 0 or number == len(cases):
                 length = 1 + accepted / max(1, verifies)
                 print(
-                    f"{pair.draft_name}, {mode}: {equal} of {number} equal stock's, "
+                    f"{pair.draft_name}, {mode}: {sum(equal)} of {number} equal stock's "
+                    f"({', '.join(f'{e} of {a}' for e, a in zip(equal, asked, strict=True))}), "
                     f"{length:.2f} tokens a verify",
                     flush=True,
                 )
@@ -143,6 +149,7 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="prompts: a JSON string a line")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--min-p", type=float, default=0.0, help="at least, of every sampling")
     parser.add_argument("--stock", type=Path, help="keeps stock's answers to these very prompts")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--together", type=int, default=1, help="requests at once")
