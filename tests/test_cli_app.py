@@ -71,7 +71,11 @@ BAD = [
     (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
     (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
     (["generate", "x", "--lookup", "--no-draft"], 2, "--lookup says nothing to the mode baseline"),
-    (["bench", "--lookup"], 2, "--lookup says nothing to these modes."),
+    (
+        ["bench", "--lookup", "--modes", "baseline, dflash"],
+        2,
+        "--lookup says nothing to these modes.",
+    ),
     (["bench", "--lookup", "--drafts", "none"], 2, "--drafts and --lookup exclude each other."),
     (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no drafter were asked for."),
     (["generate", "x", "-m", "no-such-model"], 1, "there is no model or folder 'no-such-model'"),

@@ -142,7 +142,8 @@ def test_code_of_a_tokenizer_in_training(
         raise DFlashError("seen.")
 
     monkeypatch.setattr("dflash_mlx.target.target.Target.load", load)
+    (prompts := tmp_path / "prompts.jsonl").write_text('"why"\n')
     for flags in ([], ["--trust-remote-code"]):
-        arguments = ["train", "none.jsonl", "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]
+        arguments = ["train", str(prompts), "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]
         assert CliRunner().invoke(cli_app, arguments).exit_code == 1
     assert seen == [False, True]

