@@ -2,14 +2,16 @@
 
     .venv/bin/python examples/bundled_pair/seeded.py --prompts 200
     .venv/bin/python examples/bundled_pair/seeded.py --draft lookup
-    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --min-p 0.01 \
+    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --exact \
         --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
 `mx.random.seed(seed)`. The samplings are made to differ in everything that can be set. The
-last line of each drafter and mode says how many answers were equal, of each sampling too. --min-p
-cuts every sampling's tail: MLX draws from float32 sums over the vocabulary, where the last bits of
-logits, which the rows of a pass change, choose between neighbours of a tail of many thousands.
+last line of each drafter and mode says how many answers were equal, of each sampling too.
+
+MLX draws from float32 sums over the vocabulary, where the last bits of logits, which the rows of a
+pass change, can choose between neighbours of a tail of many thousands: --exact keeps the bits, and
+--min-p cuts every sampling's tail.
 """
 
 import argparse
@@ -149,13 +151,14 @@ def main() -> None:
     parser.add_argument("--file", type=Path, help="prompts: a JSON string a line")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--exact", action="store_true", help="keep the bits of plain decoding")
     parser.add_argument("--min-p", type=float, default=0.0, help="at least, of every sampling")
     parser.add_argument("--stock", type=Path, help="keeps stock's answers to these very prompts")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--together", type=int, default=1, help="requests at once")
     options = parser.parse_args()
     drafts = [draft or None for draft in options.draft.split(",")]
-    pair = dflash_mlx.load(options.target, drafts[0], cache_ram=0)
+    pair = dflash_mlx.load(options.target, drafts[0], cache_ram=0, exact=options.exact)
     cases = stock_cases(pair, options)
     for draft in drafts:
         if draft is not drafts[0]:
