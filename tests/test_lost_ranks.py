@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from launched import CUT, JOIN, KILL, LAUNCHER, LONG, STOP, Launched
+from launched import CUT, KILL, LAUNCHER, LONG, STOP, Launched
 from prompt_toolkit.history import FileHistory
 from ranks import Job, save_family
 from tiny import ALL
@@ -62,13 +62,13 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
     count = dice.choice((2, 2, 2, 3, 4))
     how = dice.choice((KILL, STOP, CUT))
     victim: Any = dice.choice((0, 1, count - 1, *([LAUNCHER] if how == KILL else [])))
-    later, limit, asked = dice.random(), LIMIT, ["first"]
+    later, asked = dice.random(), ["first"]
     serves = phase in ("streaming", "waiting")
     command = ["serve"] if serves else ["chat", "--max-tokens", "24"]
     with launched(folder, count, *command, pair=pair) as group:
         terminal = group.terminal
         if phase == "start":
-            asked, limit = [], LIMIT + 2 * JOIN * (how == STOP)
+            asked = []
             terminal.wait_until(lambda: victim in group.ranks(), "there")
             group.pass_time(later * usual)
         else:
@@ -90,7 +90,7 @@ def moment(folder: Path, pair: Job, phase: str, dice: random.Random, usual: floa
             terminal.wait_for("tok/s")
             asked.append("second")
         group.pass_time(later)
-        took = group.lose(victim, how, limit)
+        took = group.lose(victim, how, LIMIT)
         if not serves:
             check_saved(asked[: 1 if (victim, how) == (0, KILL) else None])
         for client in group.clients:

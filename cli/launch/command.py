@@ -7,28 +7,24 @@ host files, no models.
 import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from dflash_mlx.distributed.places import LAUNCHER, LEADER, OWN_INPUT, RANK, SPLIT
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 
 from ..options import option
 from .hosts import Hosts, local_hosts, read_hosts
+from .processes import Process, end_all, end_of, leaving_signals_to
 
 COMMANDS = ("chat", "generate", "serve")
-GOODBYE = 1.5  # seconds that the ranks have to end by themselves when one of them has ended
-LOOK = 0.2  # seconds between looks
-Process = subprocess.Popen[bytes]
 
 
 def launch(
@@ -80,36 +76,6 @@ def launch(
     raise typer.Exit(128 - code if code < 0 else code)
 
 
-def end_of(process: Process, others: Sequence[Process]) -> int:
-    """Wait for rank 0: its exit code. Where another rank has failed, rank 0 is made to end.
-
-    It has heard of that by itself, unless it is stopped or still waits for all to come.
-    """
-    failed = list[tuple[int, int]]()
-    while not failed and not ended(process, LOOK):
-        failed = [(rank, code) for rank, one in enumerate(others, 1) if (code := one.poll())]
-    if failed and not ended(process, GOODBYE, signal.SIGCONT):
-        if not ended(process, GOODBYE, signal.SIGTERM):
-            process.kill()
-            process.wait()
-        rank, code = failed[0]
-        sentence = f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice."
-        raise DFlashError(sentence, hint="start all ranks again")
-    if process.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
-        name = signal.Signals(-process.returncode).name
-        raise DFlashError(f"rank 0 was ended by {name}.", hint="start all ranks again")
-    return process.returncode
-
-
-def ended(process: Process, seconds: float, by: int | None = None) -> bool:
-    """Whether a process ends in time, after a signal if one is given."""
-    if by is not None:
-        process.send_signal(by)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(seconds)
-    return process.returncode is not None
-
-
 @contextmanager
 def pipe() -> Iterator[int]:
     """The end of a pipe to read, whose other end goes with this process."""
@@ -119,22 +85,6 @@ def pipe() -> Iterator[int]:
     finally:
         os.close(read)
         os.close(write)
-
-
-@contextmanager
-def leaving_signals_to(process: Process) -> Iterator[None]:
-    """Rank 0 has this terminal too, and its Ctrl-C; it is told of SIGTERM and of a hangup."""
-    handlers = {
-        signal.SIGINT: signal.SIG_IGN,
-        signal.SIGTERM: lambda *_: process.terminate(),
-        signal.SIGHUP: lambda *_: process.terminate(),
-    }
-    before = {number: signal.signal(number, one) for number, one in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, one in before.items():
-            signal.signal(number, one)
 
 
 @contextmanager
@@ -200,12 +150,3 @@ def remote_line(
         f'printf %s {shlex.quote(json.dumps(value))} > "$hosts" && '
         f'{name}="$hosts" {exports} {program}; code=$?; rm -f "$hosts"; exit $code'
     )
-
-
-def end_all(processes: Sequence[Process]) -> None:
-    """Give the other ranks a little time, all together, and then end them."""
-    until = time.monotonic() + GOODBYE
-    for process in processes:
-        if not ended(process, max(0.0, until - time.monotonic())):
-            process.kill()
-            process.wait()
