@@ -10,9 +10,9 @@ less what was there before it: weights and optimiser stay out. Needs no model.
 import argparse
 import dataclasses
 
-from dflash_mlx.cpu import blas
+from dflash_mlx.cpu.cores import use_all_cores
 
-blas.use_openblas()
+use_all_cores()
 
 import mlx.core as mx  # noqa: E402
 
@@ -22,7 +22,7 @@ from dflash_mlx.drafter.model import DraftModel  # noqa: E402
 from dflash_mlx.train.batches import Sequence  # noqa: E402
 from dflash_mlx.train.loop import Trainer  # noqa: E402
 from dflash_mlx.train.settings import TrainSettings  # noqa: E402
-from dflash_mlx.train.workers import Workers  # noqa: E402
+from dflash_mlx.train.streams import Streams  # noqa: E402
 
 WIDTH, VOCABULARY, TAPS = 576, 49_152, 5
 CONFIG = {
@@ -66,7 +66,7 @@ def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
     # The anchors lie at the sequence's end, so every block has at least `rows` rows before it.
     sequence = Sequence(tuple(range(rows + anchors + 1)), rows)
     settings = dataclasses.replace(settings, anchors=anchors, steps=1, batch=1)
-    trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Workers(1))  # pyright: ignore[reportArgumentType]
+    trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Streams(1))  # pyright: ignore[reportArgumentType]
     mx.eval(drafter.model.parameters(), trainer.optimizer.state)
     mx.clear_cache()
     before = mx.get_active_memory()

@@ -7,10 +7,12 @@ import pytest
 import tiny
 
 from dflash_mlx.target.caches.batch import Batch, fits_batch
+from dflash_mlx.target.target import Target
 from dflash_mlx.train import plain_answers as module
 from dflash_mlx.train.answering import rounds
 from dflash_mlx.train.asked import Answered, Asked
 from dflash_mlx.train.plain_answers import common, plain_answers
+from dflash_mlx.train.streams import Streams
 
 FAMILIES = ("qwen3", "llama", "deepseek_v3")
 START = tiny.prompt_of(7)
@@ -22,9 +24,14 @@ def asked(count: int = 9) -> list[Asked]:
     return [Asked(str(n), (*START, *more), 1 + 3 * n, n) for n, more in enumerate(rest)]
 
 
-def answers(found) -> dict[str, Answered]:
-    """By key."""
-    return {each.key: each for each in found}
+def written(target: Target, temperature: float, desks: int = 1) -> dict[str, Answered]:
+    """Answers by key, of desks that write at once and take from the same prompts."""
+    prompts, ready = asked(), deque[Answered]()
+    waiting = deque(prompts)
+    each = (plain_answers(target, prompts, waiting, temperature, 4, ready) for _ in range(desks))
+    for _ in Streams(desks).together(each):
+        pass
+    return {found.key: found for found in ready}
 
 
 def alike(one: Answered, other: Answered) -> bool:
@@ -44,25 +51,25 @@ def target(request):
     return made
 
 
+@pytest.mark.parametrize("desks", [1, 2])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_batch_answers_as_packed_rounds_do(target, temperature, monkeypatch):
+def test_a_batch_answers_as_packed_rounds_do(target, temperature, desks, monkeypatch):
     """Guards tokens and taps: places taken again, prompts of two passes, a batch that shrinks."""
     monkeypatch.setattr(module, "CHUNK", 20)
-    prompts = asked()
+    monkeypatch.setattr(module, "TOGETHER", 3)
     assert fits_batch(target.make_cache())
-    wanted = answers(rounds(target, None, deque(prompts), temperature, 4, lambda: False))
-    found = answers(plain_answers(target, prompts, deque(prompts), temperature, 4, lambda: False))
+    wanted = {each.key: each for each in rounds(target, None, deque(asked()), temperature, 4)}
+    found = written(target, temperature, desks)
     assert found.keys() == wanted.keys()
     assert all(alike(each, wanted[key]) for key, each in found.items())
 
 
 def test_the_comparison_finds_a_wrong_mask(target, monkeypatch):
     """Guards the test above: a row that sees one place of nobody gives other answers or taps."""
-    prompts = asked()
-    wanted = answers(plain_answers(target, prompts, deque(prompts), 0.0, 4, lambda: False))
+    wanted = written(target, 0.0)
     mask = Batch.mask
     monkeypatch.setattr(Batch, "mask", lambda self, window: mx.ones_like(mask(self, window)))
-    found = answers(plain_answers(target, prompts, deque(prompts), 0.0, 4, lambda: False))
+    found = written(target, 0.0)
     assert not all(alike(each, wanted[key]) for key, each in found.items())
 
 

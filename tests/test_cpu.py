@@ -1,6 +1,9 @@
 """What is cheaper on the CPU computes the same as MLX's own modules."""
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import SimpleNamespace
@@ -14,6 +17,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.exponential import softmax
 from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, restore_modules, use_cpu_modules
 from dflash_mlx.cpu.norm import CpuNorm
@@ -84,6 +88,26 @@ def test_only_plain_rotations_of_our_own_model_are_replaced():
     assert ours.proj.weight.dtype == mx.float32
     restore_modules(ours)
     assert type(ours.plain) is nn.RoPE
+
+
+@pytest.mark.skipif(use_openblas() is None, reason="no OpenBLAS here")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="takes a second core")
+@pytest.mark.parametrize("said", ["", "2"])
+def test_a_trainer_has_one_thread_of_openblas(said):
+    """OpenBLAS is loaded with the package: a variable that was set after that changed nothing."""
+    program = (
+        "import ctypes, os\n"
+        "from dflash_mlx.cpu.cores import use_all_cores\n"
+        "from dflash_mlx.cpu.blas import use_openblas\n"
+        "use_all_cores()\n"
+        "print(ctypes.CDLL(use_openblas()).openblas_get_num_threads())\n"
+    )
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": said}
+    if not said:
+        del env["OPENBLAS_NUM_THREADS"]
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{said or 1}\n", "")
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])

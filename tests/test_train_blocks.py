@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
 
 from dflash_mlx.drafter import shared_rows
@@ -24,8 +25,9 @@ from dflash_mlx.train.loss import (
     default_gamma,
     dpace_weights,
 )
+from dflash_mlx.train.optimizer import StreamedMuon
 from dflash_mlx.train.settings import TrainSettings
-from dflash_mlx.train.workers import Workers
+from dflash_mlx.train.streams import Streams
 
 FULL = DraftConfig(
     hidden_size=16,
@@ -208,7 +210,7 @@ def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
                 keys, values, queries, own[:, :, ::-1], *rest, **more
             ),
         )
-    sums = BlockGradient(drafter, settings, Workers(2)).sums([part], lambda: False)
+    sums = BlockGradient(drafter, settings, Streams(2)).sums([part], lambda: False)
     assert sums is not None
     difference = largest_difference(sums.gradient, wanted[1])
     if fault:
@@ -227,7 +229,7 @@ def test_memory_does_not_grow_with_the_anchors():
     for count in (16, 128) * 4:  # how far MLX runs ahead of what it frees is never the same
         at = np.linspace(300, 400, count).astype(int)[None]
         part = blocks_of(at, taps, tokens)
-        gradient = BlockGradient(drafter, TrainSettings(chunk=8), Workers(1))
+        gradient = BlockGradient(drafter, TrainSettings(chunk=8), Streams(1))
         mx.clear_cache()
         before = mx.get_active_memory()
         mx.reset_peak_memory()
@@ -242,7 +244,7 @@ def test_bfloat16_computes_the_same_direction():
     taps, tokens = make_data()
     part = blocks_of(np.array([[1, 6], [3, 8]]), taps, tokens)
     exact, mixed = (
-        BlockGradient(drafter, TrainSettings(compute=name), Workers(1)).sums([part], lambda: False)
+        BlockGradient(drafter, TrainSettings(compute=name), Streams(1)).sums([part], lambda: False)
         for name in ("float32", "bfloat16")
     )
     assert exact is not None
@@ -255,6 +257,18 @@ def test_bfloat16_computes_the_same_direction():
         assert not mx.array_equal(a, b), name
     parameters: Any = tree_flatten(drafter.model.parameters())
     assert all(array.dtype == mx.float32 for _, array in parameters)
+
+
+def test_muon_on_streams_is_muon():
+    """Guards the optimiser: which stream a matrix is on changes none of its bits."""
+    ours, theirs = StreamedMuon(Streams(2), 0.02), Muon(0.02)
+    key = mx.random.key(3)
+    mine = {str(n): mx.random.normal((8, 6 + n), key=key) for n in range(5)}
+    other = dict(mine)
+    for _ in range(3):
+        slopes = {name: mx.sin(9 * array) for name, array in mine.items()}
+        mine, other = ours.apply_gradients(slopes, mine), theirs.apply_gradients(slopes, other)
+    assert all(mx.array_equal(mine[name], other[name]) for name in mine)
 
 
 def test_padding_changes_no_loss():

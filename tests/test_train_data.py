@@ -167,7 +167,7 @@ def test_drafts_change_no_answer(tmp_path, target):
     """Guards answers that a drafter helps to make: they are the target's, greedy and drawn."""
     case = GOLDEN / "qwen3_full"
     asked = questions(target, tmp_path / "p.jsonl", ["ab", "what", "x y z"])
-    twin = target.replica()
+    twin = Target.load(target.path)
     drafter = load_source(case / "draft", twin)
     for temperature in (0.0, 1.0):
         settings = replace(SETTINGS, temperature=temperature, seed=5)

@@ -42,9 +42,9 @@ from dflash_mlx.train.job import Job
 from dflash_mlx.train.run import Run
 from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.shape import Shape
+from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
 from dflash_mlx.train.tau import replay_answers
-from dflash_mlx.train.workers import Workers
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 SHAPE = Shape(layers=1, block_size=6, taps=3, intermediate_size=32)
@@ -98,7 +98,7 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
     assert not [e for e in events if isinstance(e, TapsProgress)]
     run.train()
     sequences = run.trainer.sequences
-    mx.eval(fresh := Taps(target, sequences, 0, Workers(1)).rows([0, 1]))
+    mx.eval(fresh := Taps(target, sequences, 0, Streams(1)).rows([0, 1]))
     for kept, wanted in zip(run._taps.rows([0, 1]), fresh, strict=True):
         rows = len(kept)
         assert rows == len(wanted) - 1
@@ -358,7 +358,7 @@ def test_measured_tau_is_that_of_decoding(target, prompts, tmp_path):
 def check_replay(run: Run, target: Target) -> None:
     """Hold the replay of known answers against decoding."""
     target.tap(run.drafter.config.target_layer_ids)
-    hidden_of = Taps(target, run.trainer.sequences, 0, Workers(1))
+    hidden_of = Taps(target, run.trainer.sequences, 0, Streams(1))
     for number, sequence in enumerate(run.trainer.sequences[:4]):
         length = len(sequence.tokens)
         walked = replay_answers(run.drafter, stacked(hidden_of.rows([number]), length), [sequence])
@@ -382,7 +382,7 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     run, _ = start(target, prompts, tmp_path)
     some = [Sequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
-    cache = Taps(target, some, 0, Workers(2))
+    cache = Taps(target, some, 0, Streams(2))
     longest = max(len(s.tokens) for s in some)
     together = replay_answers(run.drafter, stacked(cache.rows([0, 1, 2]), longest), some)
     alone = [
@@ -393,19 +393,21 @@ def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are chosen on Linux only")
-def test_threads_end_before_the_process_does():
-    """On one core a thread's end comes late, and MLX aborted three processes of four."""
+def test_streams_end_with_the_process():
+    """Tasks of unequal length, on one core: MLX aborts where a stream ends late."""
     script = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from dflash_mlx.train.workers import Workers\n"
+        "from dflash_mlx.train.streams import Streams\n"
         "import mlx.core as mx\n"
-        "workers = Workers(2)\n"
+        "def task(n):\n"
+        "    for _ in range(n):\n"
+        "        yield (made := mx.ones((99, 99)) @ mx.ones((99, n)))\n"
+        "    return made.shape[1]\n"
         "for _ in range(2):\n"
-        "    found = workers.map(lambda n: mx.ones((99, 99)) @ mx.ones((99, n)), [1, 2, 3])\n"
-        "    assert [x.shape[1] for x in found] == [1, 2, 3]\n"
-        "    workers.close()\n"
+        "    found = list(Streams(2).together(map(task, [3, 1, 2, 1])))\n"
+        "    assert found == [[], [1], [], [3, 2], [1]], found\n"
     )
-    for _ in range(6):
+    for _ in range(3):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
 

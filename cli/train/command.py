@@ -3,7 +3,6 @@
 Knows flags and progress bars; `dflash_mlx.train` trains.
 """
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,11 +120,9 @@ def train(
     The target answers the prompts itself; the drafter learns to foresee those answers. --out then
     holds a drafter in Z Lab's format, for --draft.
     """
-    # Two streams keep two cores busy; more BLAS threads would compete for them.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from dflash_mlx.cpu import blas
+    from dflash_mlx.cpu.cores import use_all_cores
 
-    blas.use_openblas()
+    use_all_cores()  # must run before MLX is imported
     from dflash_mlx.hub import resolve
     from dflash_mlx.target.target import Target
     from dflash_mlx.train.answers import AnswerSettings

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
@@ -172,20 +171,6 @@ class Target:
         use_cpu_modules(model)
         mx.eval(model.parameters())
         return cls(model, tokenizer, config, path, available(exact=exact))
-
-    def replica(self) -> "Target":
-        """Another target with this one's weights, taps and kernels: a thread of its own may use it.
-
-        Only the layers' objects are made again; the arrays are the same.
-        """
-        model, _ = load_model(self.path, lazy=True)
-        use_cpu_modules(model)
-        ours: list[tuple[str, mx.array]] = tree_flatten(self.model.parameters())  # type: ignore
-        # A tapped layer stands within its tap.
-        model.load_weights([(name.replace(".layer.", "."), array) for name, array in ours])
-        twin = Target(model, self.tokenizer, self.config, self.path, self.kernels)
-        twin.tap(self._tapped)
-        return twin
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
         """Choose the decoder layers whose outputs are read, in the order they are joined."""

@@ -1,4 +1,4 @@
-"""The target at work on many prompts at once, by several threads; taps are kept on the way.
+"""The target at work on many prompts at once; taps are kept on the way.
 
 What the passes give besides logits is what the drafter learns from, so no second pass over the
 answers is needed. Plain answers share one batch of caches; with a drafter, which drafts where that
@@ -7,10 +7,7 @@ files.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
-from threading import Event
+from collections.abc import Generator
 
 import mlx.core as mx
 
@@ -25,7 +22,7 @@ from dflash_mlx.types import SamplingParams
 
 from .asked import Answered, Asked
 from .plain_answers import plain_answers
-from .workers import worker_count
+from .streams import Streams
 
 
 class Recorded(Sequence):
@@ -55,58 +52,22 @@ def answer(
 ) -> Generator[Answered]:
     """Yield answers in the order of completion, `batch` at work at once.
 
-    When the generator is closed, its threads end at their next round. Raises DFlashError where the
-    target's logits are not numbers.
+    Raises DFlashError where the target's logits are not numbers.
     """
     if not asked:
         return
-    # Drafts are weighed by costs that are measured, which a second thread would disturb.
-    count = worker_count() if drafter is None else 1
-    waiting, ready = deque(asked), SimpleQueue[Answered | None]()
-    if count == 1:
-        yield from begun(target, drafter, asked, waiting, temperature, batch, lambda: False)
+    if drafter is not None or target.kernels.exact or not fits_batch(target.make_cache()):
+        yield from rounds(target, drafter, deque(asked), temperature, batch)
         return
-    stop = Event()
-    share = -(-batch // count)
-
-    def work() -> None:
-        try:
-            # Made here: what it computes lazily belongs to this thread.
-            ours = target.replica()
-            found = begun(ours, drafter, asked, waiting, temperature, share, stop.is_set)
-            for item in found:
-                ready.put(item)
-        except BaseException:
-            stop.set()  # the others need not go on to their ends
-            raise
-        finally:
-            mx.clear_streams()  # MLX aborts the process if a thread's streams outlive it
-            ready.put(None)
-
-    with ThreadPoolExecutor(count) as pool:
-        parts = [pool.submit(work) for _ in range(count)]
-        try:
-            for _ in parts:
-                yield from iter(ready.get, None)
-        finally:
-            stop.set()
-        for part in parts:
-            part.result()
-
-
-def begun(
-    target: Target,
-    drafter: DraftSource | None,
-    asked: list[Asked],
-    waiting: deque[Asked],
-    temperature: float,
-    batch: int,
-    stopped: Callable[[], bool],
-) -> Generator[Answered]:
-    """Answers of one thread to what waits: in one batch where the caches allow it."""
-    if drafter is None and not target.kernels.exact and fits_batch(target.make_cache()):
-        return plain_answers(target, asked, waiting, temperature, min(batch, len(asked)), stopped)
-    return rounds(target, drafter, waiting, temperature, batch, stopped)
+    streams, waiting, ready = Streams(), deque(asked), deque[Answered]()
+    share = -(-min(batch, len(asked)) // streams.count)
+    desks = (
+        plain_answers(target, asked, waiting, temperature, share, ready)
+        for _ in range(streams.count)
+    )
+    for _ in streams.together(desks):
+        while ready:
+            yield ready.popleft()
 
 
 def rounds(
@@ -115,17 +76,13 @@ def rounds(
     waiting: deque[Asked],
     temperature: float,
     batch: int,
-    stopped: Callable[[], bool],
 ) -> Generator[Answered]:
-    """Rounds of an engine until nothing waits or `stopped` returns true; yields what is found."""
+    """Rounds of an engine until nothing waits; yields what is found."""
     engine = Engine(target, drafter)
     running: dict[Recorded, tuple[Asked, list[int]]] = {}
-    while not stopped():
+    while waiting or running:
         while waiting and len(running) < batch:
-            try:
-                item = waiting.popleft()
-            except IndexError:  # another thread was faster
-                break
+            item = waiting.popleft()
             sequence = Recorded(target, drafter)
             request = Request(
                 item.tokens,
@@ -136,8 +93,6 @@ def rounds(
             )
             engine.begin(sequence, request)
             running[sequence] = item, []
-        if not running:
-            return
         blocks = engine.step(list(running))
         for sequence, block in zip(list(running), blocks, strict=True):
             if isinstance(block, DFlashError):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -130,15 +130,13 @@ def answer_all(
         def verified() -> None:
             report(AnswersProgress(done, len(queue), made, time.perf_counter() - began))
 
-        found_all = generate(target, drafter, queue, settings, verified)
-        with closing(found_all) as answers:  # its threads end here
-            for found, known in answers:
-                tokens = [*known, *found.tokens]
-                if keep is not None and found.taps is not None:
-                    keep((*missing[found.key].tokens, *tokens), found.taps)
-                store.add(found.key, tokens)
-                made, done = made + len(found.tokens), done + 1
-                verified()
+        for found, known in generate(target, drafter, queue, settings, verified):
+            tokens = [*known, *found.tokens]
+            if keep is not None and found.taps is not None:
+                keep((*missing[found.key].tokens, *tokens), found.taps)
+            store.add(found.key, tokens)
+            made, done = made + len(found.tokens), done + 1
+            verified()
         return [next(store.answers[key] for key in each if key in store.answers) for each in keys]
     finally:
         store.close()
@@ -170,6 +168,5 @@ def generate(
         seed = settings.seed ^ int(key[:8], 16)  # each prompt draws for itself, in any order
         unfinished.append(Asked(key, tokens, most - len(known[key]), seed))
     drawn = settings.temperature, settings.batch
-    with closing(answer(target, drafter, unfinished, *drawn)) as completed:
-        for found in completed:
-            yield found, known[found.key]
+    for found in answer(target, drafter, unfinished, *drawn):
+        yield found, known[found.key]

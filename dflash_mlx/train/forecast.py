@@ -30,7 +30,7 @@ def forecast(
     prompts: list[int],
     settings: TrainSettings,
     answers: AnswerSettings,
-    workers: int,
+    streams: int,
 ) -> Forecast:
     """What a run needs whose prompts have these lengths; `parameters`: of the drafter."""
     arrays: list[tuple[str, mx.array]] = tree_flatten(target.model.parameters())  # type: ignore
@@ -44,7 +44,7 @@ def forecast(
     texts += 3 * at_once * target.vocab_size * ITEM
     lengths = [min(settings.max_length, count + answers.max_tokens) for count in prompts]
     disk = 2 * width * sum(lengths)
-    steps = step_bytes(config, parameters, rows, width, settings, workers)
+    steps = step_bytes(config, parameters, rows, width, settings, streams)
     cached = min(settings.cache_mb << 20, disk)
     return Forecast(target=weights, answers=round(texts), steps=steps + cached, disk=disk)
 
@@ -55,9 +55,9 @@ def step_bytes(
     rows: int,
     width: int,
     settings: TrainSettings,
-    workers: int,
+    streams: int,
 ) -> int:
-    """Bytes that steps need: weights, optimiser, gradients, taps, and one slice of each worker.
+    """Bytes that steps need: weights, optimiser, gradients, taps, and one slice of each stream.
 
     Taps that are kept in memory come on top.
 
@@ -65,8 +65,8 @@ def step_bytes(
     """
     item = 2 if settings.compute == "bfloat16" else ITEM
     whole = ITEM * parameters
-    # Weights and two moments, and an update's copies; each worker's sum, next part, and cast.
-    kept = 8 * whole + workers * (2 * whole + (item < ITEM) * 2 * item * parameters)
+    # Weights and two moments, and an update's copies; each stream's sum, next part, and cast.
+    kept = 8 * whole + streams * (2 * whole + (item < ITEM) * 2 * item * parameters)
     taps = 2 * settings.batch * rows * width * 2  # of this step, and read ahead for the next
     heads, kv, dim = config.num_heads, config.num_kv_heads, config.head_dim
     block_rows = settings.chunk * config.block_size
@@ -75,7 +75,7 @@ def step_bytes(
     layer = ROW_COPIES * config.hidden_size + MLP_COPIES * config.intermediate_size
     layers = config.num_layers * block_rows * (layer + 4 * heads * dim) * item
     logits = LOGITS * ITEM * min(MAX_LOGITS, block_rows * config.vocab_size)
-    return kept + taps + workers * (context + scores + layers + logits)
+    return kept + taps + streams * (context + scores + layers + logits)
 
 
 def check_memory(found: Forecast, limit: int) -> None:

@@ -5,7 +5,7 @@ blocks come in slices; each adds to the gradient of the weights, and to that of 
 goes back through the projections at the end. Does not know the optimiser.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from dflash_mlx.drafter.model import KeysValues
 from .batches import Rectangle
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
 from .settings import DTYPES, TrainSettings
+from .streams import Streams, Task
 from .taps import padded, stacked
-from .workers import Workers
 
 Tree = Any  # of arrays, as mlx's gradients are
 
@@ -42,7 +42,7 @@ class Sums:
 class Blocks:
     """The blocks of a rectangle, and its n sequences: taps [S_i, K * Ht] of each, and tokens.
 
-    The taps are evaluated: any thread may use them.
+    The taps are evaluated.
     """
 
     rectangle: Rectangle
@@ -51,32 +51,28 @@ class Blocks:
 
 
 class BlockGradient:
-    """Computes `Sums` for a drafter, by several threads on a CPU."""
+    """Computes `Sums` for a drafter, on several streams on a CPU."""
 
-    def __init__(self, drafter: Drafter, settings: TrainSettings, workers: Workers):
+    def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
         size = drafter.config.block_size
-        self._drafter, self._settings, self._workers = drafter, settings, workers
+        self._drafter, self._settings, self._streams = drafter, settings, streams
         self._dtype = DTYPES[settings.compute]
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
         self._of_blocks = mx.value_and_grad(self._loss, argnums=(0, 1))
 
     def sums(self, parts: Sequence[Blocks], stopped: Callable[[], bool]) -> Sums | None:
         """The sums over all these blocks; None if `stopped` returned true before the end."""
-        total, count = None, self._workers.count
-        for first in range(0, len(parts), count):  # so no more gradients are held than that
-            group = parts[first : first + count]
-            for part in self._workers.run(lambda part: self._sums_of(part, stopped), group):
+        total = None
+        for ended in self._streams.together(self._sums_of(part, stopped) for part in parts):
+            for part in ended:
                 if part is None:
                     return None
                 total = part if total is None else total + part
-            assert total is not None
-            mx.eval(total.loss, total.weight, total.gradient)
+                mx.eval(total.loss, total.weight, total.gradient)
         return total
 
-    def _sums_of(
-        self, part: Blocks, stopped: Callable[[], bool]
-    ) -> Generator[Any, None, Sums | None]:
-        """Yields what to evaluate before it goes on; returns the sums, or None if stopped."""
+    def _sums_of(self, part: Blocks, stopped: Callable[[], bool]) -> Task[Sums | None]:
+        """The sums, or None if stopped."""
         model = self._drafter.model
         parameters = model.trainable_parameters()
         taps = stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype)
@@ -139,7 +135,7 @@ class BlockGradient:
 
 
 class Kept:
-    """Puts the model's own parameters back: gradients leave a thread's tracers in it."""
+    """Puts the model's own parameters back: gradients leave tracers in it."""
 
     def __init__(self, drafter: Drafter, parameters: Tree):
         self._drafter, self._parameters = drafter, parameters

@@ -18,8 +18,8 @@ from .batches import Rectangle, Sequence, epoch_batches, rectangles, sample_anch
 from .gradient import BlockGradient, Blocks
 from .optimizer import TrainOptimizer
 from .settings import TrainSettings
+from .streams import Streams
 from .taps import Taps
-from .workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class Trainer:
         sequences: list[Sequence],
         taps: Taps,
         settings: TrainSettings,
-        workers: Workers,
+        streams: Streams,
     ):
         self.drafter, self.sequences, self.settings = drafter, sequences, settings
         self._taps = taps
         self._optimizer = TrainOptimizer(
-            settings.optimizer, drafter.config.hidden_size, settings.weight_decay
+            settings.optimizer, drafter.config.hidden_size, settings.weight_decay, streams
         )
         self.optimizer = self._optimizer.optimizer
         self.optimizer.init(drafter.model.trainable_parameters())
         self._lengths = [len(s.tokens) for s in sequences]
-        self._gradient = BlockGradient(drafter, settings, workers)
+        self._gradient = BlockGradient(drafter, settings, streams)
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.batches = -(-len(sequences) // settings.batch)
         self.steps = settings.steps or settings.epochs * len(self._batches(0))

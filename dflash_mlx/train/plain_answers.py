@@ -4,8 +4,7 @@ What all prompts begin with is read once. Does not know files, nor drafts.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -19,8 +18,10 @@ from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
 
 from .asked import Answered, Asked
+from .streams import Task
 
 CHUNK = 2048  # tokens of prompts a pass
+TOGETHER = 16  # prompts that are read together: their own caches are only needed until then
 REFILL = 8  # prompts are read when this share of a batch is free: few rows use a pass badly
 
 
@@ -34,7 +35,7 @@ class Text:
     tokens: list[int] = field(default_factory=list)
 
     def answered(self) -> Answered:
-        """The whole answer; its taps are evaluated, for any thread."""
+        """The whole answer; its taps are evaluated."""
         rows = np.concatenate(self.taps)
         taps = mx.array(rows).view(mx.bfloat16) if rows.shape[1] else None
         mx.eval([] if taps is None else taps)
@@ -48,9 +49,8 @@ class Desk:
         """`prompts`: all that will come."""
         self._target, self._temperature = target, temperature
         # The last token of each prompt is left to read: the answer's first comes from there.
-        shared = common([asked.tokens[:-1] for asked in prompts])
-        self._count, self._begun = len(shared), target.make_cache()
-        _, (self._taps,) = self._read([self._begun], [shared])
+        self._shared = common([asked.tokens[:-1] for asked in prompts])
+        self._begun, self._taps = target.make_cache(), list[np.ndarray]()
         self._batch = Batch(places, len(self._begun.layers))
         self._texts: list[Text | None] = [None] * places
 
@@ -64,33 +64,40 @@ class Desk:
         """Places without a text."""
         return sum(text is None for text in self._texts)
 
-    def begin(self, asked: Sequence[Asked]) -> Generator[Answered]:
-        """Read prompts, as many as places are free; yields what ends with the first token."""
+    def read_shared(self) -> Task[None]:
+        """Read what all prompts begin with; comes first."""
+        _, (self._taps,) = yield from self._read([self._begun], [self._shared])
+
+    def begin(self, asked: Sequence[Asked]) -> Task[list[Answered]]:
+        """Read prompts, at most as many as places are free: what ends with the first token."""
         caches = [self._begun.fork() for _ in asked]
-        rests = [each.tokens[self._count :] for each in asked]
-        logits, taps = self._read(caches, rests)
+        rests = [each.tokens[len(self._shared) :] for each in asked]
+        logits, taps = yield from self._read(caches, rests)
         texts: list[Text | None] = []
         for each, rows in zip(asked, taps, strict=True):
             params = SamplingParams(temperature=self._temperature, seed=each.seed)
             rule = Match(params, self._target.vocab_size, self._target.kernels)
             texts.append(Text(each, rule, [*self._taps, *rows]))
         places = [n for n, text in enumerate(self._texts) if text is None]
-        self._add(texts, mx.concatenate(logits))
+        yield from self._add(texts, mx.concatenate(logits))
+        ended = list[Answered]()
         for place, text, cache in zip(places, texts, caches, strict=False):
             assert text is not None
             if self._ended(text):
-                yield text.answered()
+                ended.append(text.answered())
                 continue
             self._texts[place] = text
             self._batch.put(place, cache)
+        yield self._batch.state
+        return ended
 
-    def step(self) -> Generator[Answered]:
-        """A token more for each; yields what ends with it."""
+    def step(self) -> Task[list[Answered]]:
+        """A token more for each: what ends with it."""
         newest = [0 if text is None else text.tokens[-1] for text in self._texts]
         logits, taps = self._target.read_batch(mx.array(newest), self._batch)
         bits = taps.astype(mx.bfloat16).view(mx.uint16)
-        mx.async_eval(bits)
-        self._add(self._texts, logits)
+        yield from self._add(self._texts, logits, bits)
+        ended = list[Answered]()
         for place, (text, row) in enumerate(zip(self._texts, np.array(bits), strict=True)):
             if text is None:
                 continue
@@ -98,7 +105,8 @@ class Desk:
             if self._ended(text):
                 self._texts[place] = None
                 self._batch.drop(place)
-                yield text.answered()
+                ended.append(text.answered())
+        return ended
 
     def narrow(self) -> None:
         """Give up the places without a text, if they are half."""
@@ -109,7 +117,7 @@ class Desk:
 
     def _read(
         self, caches: Sequence[TargetCache], texts: Sequence[Sequence[int]]
-    ) -> tuple[list[mx.array], list[list[np.ndarray]]]:
+    ) -> Task[tuple[list[mx.array], list[list[np.ndarray]]]]:
         """The logits [1, V] after each text, and the taps of its parts."""
         logits, taps = [mx.zeros((1, 0))] * len(texts), [list[np.ndarray]() for _ in texts]
         rests = list(texts)
@@ -119,15 +127,20 @@ class Desk:
                 SequenceRows(caches[n], mx.array([*rests[n][:most]]), tape=False, last=True)
                 for n in left
             ]
+            bits = list[mx.array]()
             for n, found in zip(left, self._target.read(parts), strict=True):
                 logits[n], rests[n] = found.logits, rests[n][most:]
-                bits = found.taps.squeeze(0).astype(mx.bfloat16).view(mx.uint16)
-                taps[n].append(np.array(bits))
-            mx.eval(logits, [caches[n].state for n in left])
+                bits.append(found.taps.squeeze(0).astype(mx.bfloat16).view(mx.uint16))
+            yield logits, bits, [caches[n].state for n in left]
+            for n, rows in zip(left, bits, strict=True):
+                taps[n].append(np.array(rows))
         return logits, taps
 
-    def _add(self, texts: Sequence[Text | None], logits: mx.array) -> None:
-        """Add the token that each row of logits [N, V] gives; DFlashError if they are NaN."""
+    def _add(self, texts: Sequence[Text | None], logits: mx.array, *more: mx.array) -> Task[None]:
+        """Add the token that each row of logits [N, V] gives; DFlashError if they are NaN.
+
+        `more` is evaluated with it.
+        """
         live = [(n, text) for n, text in enumerate(texts) if text is not None]
         if self._temperature == 0:
             chosen = mx.argmax(logits, axis=-1)
@@ -136,7 +149,7 @@ class Desk:
             chosen = mx.zeros(len(texts), mx.int32)
             chosen[mx.array([n for n, _ in live])] = mx.concatenate(each).astype(mx.int32)
         broken = mx.isnan(mx.max(logits, axis=-1))
-        mx.eval(chosen, broken)
+        yield chosen, broken, more
         found, faults = np.array(chosen), np.array(broken)
         for n, text in live:
             if faults[n]:
@@ -154,23 +167,22 @@ def plain_answers(
     waiting: deque[Asked],
     temperature: float,
     count: int,
-    stopped: Callable[[], bool],
-) -> Generator[Answered]:
-    """Answer what waits, `count` at once, until `stopped` returns true; `asked`: all prompts.
+    ready: deque[Answered],
+) -> Task[None]:
+    """Answer what waits, `count` at once, into `ready`; `asked`: all prompts.
 
-    Yields in the order of completion. DFlashError where the target's logits are not numbers.
+    DFlashError where the target's logits are not numbers.
     """
     desk = Desk(target, asked, temperature, count)
-    while not stopped():
+    yield from desk.read_shared()
+    while waiting or desk.free < desk.places:
         if waiting and desk.free >= max(1, count // REFILL):
-            if taken := take(waiting, desk.free):
-                yield from desk.begin(taken)
-        elif desk.free < desk.places:
-            if not waiting:
-                desk.narrow()
-            yield from desk.step()
-        else:
-            return
+            many = min(desk.free, len(waiting), TOGETHER)
+            ready += yield from desk.begin([waiting.popleft() for _ in range(many)])
+            continue
+        if not waiting:
+            desk.narrow()
+        ready += yield from desk.step()
 
 
 def common(texts: Sequence[Sequence[int]]) -> list[int]:
@@ -178,12 +190,3 @@ def common(texts: Sequence[Sequence[int]]) -> list[int]:
     columns = [set(column) for column in zip(*texts, strict=False)]
     length = next((n for n, column in enumerate(columns) if len(column) > 1), len(columns))
     return list(texts[0][:length])
-
-
-def take(waiting: deque[Asked], most: int) -> list[Asked]:
-    """At most so many of what waits; other threads take too."""
-    found: list[Asked] = []
-    with suppress(IndexError):
-        while len(found) < most:
-            found.append(waiting.popleft())
-    return found

@@ -38,10 +38,10 @@ from .mask_token import choose_mask_token
 from .run_log import RunLog
 from .settings import TrainSettings
 from .shape import draft_config
+from .streams import Streams, stream_count
 from .tap_store import TapStore, key_of
 from .taps import Taps
 from .tau import Acceptance
-from .workers import Workers, worker_count
 
 # Settings that may change when a run resumes: they change no step.
 MAY_CHANGE = {
@@ -97,13 +97,13 @@ class Run:
                 "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
         self.drafter = self._build(target, whole, sequences, began)
-        self._workers = Workers()
-        self._taps = Taps(target, sequences, settings.cache_mb << 20, self._workers, store)
-        self._held_out_taps = Taps(target, self._held_out, 0, self._workers, store)
+        streams = Streams()
+        self._taps = Taps(target, sequences, settings.cache_mb << 20, streams, store)
+        self._held_out_taps = Taps(target, self._held_out, 0, streams, store)
         check_disk(job.taps_folder, self._taps.missing_bytes + self._held_out_taps.missing_bytes)
         for taps in (self._held_out_taps, self._taps):
             taps.make(report)
-        self.trainer = Trainer(self.drafter, sequences, self._taps, settings, self._workers)
+        self.trainer = Trainer(self.drafter, sequences, self._taps, settings, streams)
         self._identity = self._identify(sequences)
         self._log = RunLog(job.out)
         self.step, self._saved = 0, -1
@@ -154,7 +154,7 @@ class Run:
             freeze_head(model)
         lengths = [len(q.tokens) for q in questions]
         found = forecast(
-            target, config, parameter_count(model), lengths, self.settings, answers, worker_count()
+            target, config, parameter_count(model), lengths, self.settings, answers, stream_count()
         )
         self.report(found)
         check_memory(found, working_set())
@@ -260,7 +260,6 @@ class Run:
             return self._train(stop)
         finally:
             self._taps.close()
-            self._workers.close()
 
     def _train(self, stop: Callable[[], bool]) -> bool:
         settings, last = self.settings, self.trainer.steps

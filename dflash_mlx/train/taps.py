@@ -15,8 +15,8 @@ from dflash_mlx.target.target import Target
 
 from . import batches
 from .events import TapsProgress
+from .streams import Streams, Task
 from .tap_store import TapStore, key_of
-from .workers import Workers
 
 MAX_PASS_TOKENS = 2048  # of all target passes that run at once
 
@@ -33,10 +33,10 @@ class Taps:
         target: Target,
         sequences: list[batches.Sequence],
         budget: int,
-        workers: Workers,
+        streams: Streams,
         store: TapStore | None = None,
     ):
-        self._target, self._sequences, self._workers = target, sequences, workers
+        self._target, self._sequences, self._streams = target, sequences, streams
         self._store = store
         self._keys = [key_of(s.tokens) for s in sequences]
         self._kept: dict[int, mx.array] = {}
@@ -61,15 +61,13 @@ class Taps:
         assert self._store is not None
         order = self._missing()
         total, done, began = self._tokens(order), 0, perf_counter()
-        passes = self._passes(order)
         try:
-            while passes:
-                now, passes = passes[: self._workers.count], passes[self._workers.count :]
-                for part, rows in zip(now, self._workers.map(self._read, now), strict=True):
-                    for n, taps in zip(part, rows, strict=True):
+            for ended in self._streams.together(map(self._read, self._passes(order))):
+                for found in ended:
+                    for n, taps in found.items():
                         self._store.add(self._keys[n], taps)
-                    done += self._tokens(part)
-                report(TapsProgress(done, total, perf_counter() - began))
+                    done += self._tokens([*found])
+                    report(TapsProgress(done, total, perf_counter() - began))
         finally:
             self._store.flush()
 
@@ -87,10 +85,10 @@ class Taps:
             set(numbers) - found.keys() - fresh.keys(),
             key=lambda n: len(self._sequences[n].tokens),
         )
-        passes = self._passes(missing)
-        for part, rows in zip(passes, self._workers.map(self._read, passes), strict=True):
-            fresh |= zip(part, rows, strict=True)
-        mx.eval(list(fresh.values()))  # any thread may use them
+        for ended in self._streams.together(map(self._read, self._passes(missing))):
+            for taps in ended:
+                fresh |= taps
+        mx.eval(list(fresh.values()))
         for n, taps in fresh.items():
             if taps.nbytes <= self._room:
                 self._kept[n] = taps
@@ -123,18 +121,20 @@ class Taps:
         found, numbers = [], list(numbers)
         while numbers:
             longest = len(self._sequences[numbers[-1]].tokens)
-            size = max(1, MAX_PASS_TOKENS // longest // self._workers.count)
+            size = max(1, MAX_PASS_TOKENS // longest // self._streams.count)
             found.append(numbers[-size:])
             numbers = numbers[:-size]
         return found
 
-    def _read(self, numbers: list[int]) -> list[mx.array]:
+    def _read(self, numbers: list[int]) -> Task[dict[int, mx.array]]:
         """One padded target pass; the target is causal, so padding at the end changes nothing."""
         tokens = padded([self._sequences[n].tokens for n in numbers])
         taps = self._target.taps(mx.array(tokens)).astype(mx.bfloat16)
         lengths = [len(self._sequences[n].tokens) for n in numbers]
         # Copies: a view would keep the whole padded batch in memory.
-        return [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
+        rows = [mx.contiguous(taps[line, :length] + 0) for line, length in enumerate(lengths)]
+        yield rows
+        return dict(zip(numbers, rows, strict=True))
 
 
 def as_taps(bits: np.ndarray) -> mx.array:

@@ -27,6 +27,7 @@ from text import samples
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.train.optimizer import TrainOptimizer
+from dflash_mlx.train.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def bundled_target() -> Pair:
 def train(model: nn.Module, pair: Pair, loss_of: Loss, args: argparse.Namespace) -> None:
     """Train a model in place, for so many steps or minutes; prints the loss on the way."""
     target = pair.target
-    optimizer = TrainOptimizer("muon", target.hidden_size, 0.0)
+    optimizer = TrainOptimizer("muon", target.hidden_size, 0.0, Streams(1))
     gradient_of = value_and_grad(model, loss_of)
     stream, began = rows(pair, args.seed, args.batch), time.perf_counter()
     step, done, minutes = 0, 0.0, 0.0

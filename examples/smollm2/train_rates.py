@@ -11,7 +11,6 @@ runs there.
 
 import argparse
 import json
-import os
 import random
 import time
 from dataclasses import dataclass
@@ -19,11 +18,9 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread a core is at work
+from dflash_mlx.cpu.cores import use_all_cores
 
-from dflash_mlx.cpu import blas
-
-blas.use_openblas()
+use_all_cores()
 
 from dflash_mlx.target.target import Target  # noqa: E402
 from dflash_mlx.train.answers import AnswerSettings  # noqa: E402
@@ -71,7 +68,8 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--count", type=int, default=128, help="prompts, answered at once")
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=1, help="of 8 answers, every token an anchor")
+    parser.add_argument("--steps", type=int, default=1, help="every token of an answer an anchor")
+    parser.add_argument("--batch", type=int, default=32, help="answers a step")
     asked = parser.parse_args()
     with TemporaryDirectory() as work:
         found = measure(asked, Path(work))
@@ -99,7 +97,8 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
     random.Random(0).shuffle(pairs)
     lines = [json.dumps(wording.format(subject)) for wording, subject in pairs[: asked.count]]
     settings = TrainSettings(
-        steps=asked.steps, eval_every=10**6, save_every=10**6, save_minutes=10**6,
+        steps=asked.steps, batch=asked.batch, eval_every=10**6, save_every=10**6,
+        save_minutes=10**6,
     )  # fmt: skip
     answers = AnswerSettings(max_tokens=asked.max_tokens, batch=asked.count)
     found: dict[str, Rate] = {}

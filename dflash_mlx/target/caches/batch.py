@@ -32,6 +32,11 @@ class Batch:
         self.layers = [BatchRows(self) for _ in range(layers)]
         self.begin()
 
+    @property
+    def state(self) -> list[mx.array]:
+        """All keys and values."""
+        return [array for rows in self.layers for array in rows.held]
+
     def put(self, slot: int, cache: TargetCache) -> None:
         """A sequence that goes on here, from what its own cache holds."""
         for rows, layer in zip(self.layers, cache.layers, strict=True):
@@ -74,6 +79,11 @@ class BatchRows:
     def __init__(self, batch: Batch):
         self._batch = batch
         self._held: tuple[mx.array, mx.array] | None = None
+
+    @property
+    def held(self) -> tuple[mx.array, ...]:
+        """Keys and values [N, Hkv, S, D], if there are any."""
+        return self._held or ()
 
     @property
     def offset(self) -> mx.array:

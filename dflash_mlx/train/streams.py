@@ -1,0 +1,57 @@
+"""Independent MLX graphs at work at once: a stream for each core, all evaluated by one thread.
+
+On a CPU a stream of MLX keeps one core busy. Threads that evaluate by themselves would wait for
+each other, because MLX bounds what all of them together have begun. On a GPU one stream is enough.
+`cpu.cores` says what has to be set before.
+"""
+
+import os
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
+
+import mlx.core as mx
+
+from dflash_mlx.cpu.modules import on_cpu
+
+Result = TypeVar("Result")
+Task = Generator[Any, None, Result]  # yields what it needs evaluated before it goes on
+
+
+def stream_count() -> int:
+    """The number of cores, at most 8, if MLX computes on the CPU; else 1."""
+    return min(8, os.cpu_count() or 1) if on_cpu() else 1
+
+
+class Streams:
+    """`count` streams of the default device, for the thread that made this."""
+
+    def __init__(self, count: int | None = None):
+        self.count = count or stream_count()
+        device = mx.default_device()
+        more = [mx.new_stream(device) for _ in range(self.count - 1)]
+        self.each = [mx.default_stream(device), *more]
+
+    def together(self, tasks: Iterable[Task[Result]]) -> Generator[list[Result]]:
+        """Run tasks, `count` at once; yields the results of those that have ended, round by round.
+
+        What they need is evaluated together; between two yields a task is alone. The order of the
+        results does not depend on time.
+        """
+        waiting = iter(tasks)
+        running: list[Task[Result] | None] = [None] * self.count
+        while True:
+            ended, needed = list[Result](), list[Any]()
+            for place, stream in enumerate(self.each):
+                with mx.stream(stream):
+                    while (task := running[place] or next(waiting, None)) is not None:
+                        running[place] = task
+                        try:
+                            needed.append(next(task))
+                            break
+                        except StopIteration as end:
+                            ended.append(end.value)
+                            running[place] = None
+            mx.eval(needed)
+            yield ended
+            if not needed:
+                return
