@@ -10,8 +10,9 @@ Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float
 last line of each drafter and mode says how many answers were equal, of each sampling too.
 
 MLX draws from float32 sums over the vocabulary, where the last bits of logits, which the rows of a
-pass change, can choose between neighbours of a tail of many thousands: --exact keeps the bits, and
---min-p cuts every sampling's tail.
+pass change, can choose between neighbours: often where nothing cuts a tail of many thousands, which
+--min-p does, and seldom else. So stock's answer depends on the steps in which it reads the prompt;
+answers that are stock's in other steps than its default are counted apart.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from dflash_mlx.request import MODES, Mode
 from dflash_mlx.thread import mlx_thread
 
 Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer
+STEPS = (1, 2, 3, 5, 7, 16, 32)  # tokens of the prompt that stock reads at once; its default: 2,048
 SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 1.5},
@@ -51,9 +53,14 @@ def stock_model(folder: Path) -> Any:
 
 
 def stock_answer(
-    model: Any, prompt: list[int], params: SamplingParams, stops: frozenset[int], max_tokens: int
+    model: Any,
+    prompt: list[int],
+    params: SamplingParams,
+    stops: frozenset[int],
+    max_tokens: int,
+    step: int = 2048,
 ) -> list[int]:
-    """What stock mlx-lm says with this seed."""
+    """What stock mlx-lm says with this seed when it reads the prompt in such steps."""
     import mlx.core as mx
     from mlx_lm.generate import generate_step
     from mlx_lm.sample_utils import make_logits_processors, make_sampler
@@ -71,6 +78,7 @@ def stock_answer(
         mx.array(prompt),
         model,
         max_tokens=max_tokens,
+        prefill_step_size=step,
         sampler=sampler,
         logits_processors=processors,
     )
@@ -89,9 +97,8 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     return [json.loads(line) for line in lines]
 
 
-def stock_cases(pair: Pair, options: argparse.Namespace) -> list[Case]:
+def stock_cases(pair: Pair, model: Any, options: argparse.Namespace) -> list[Case]:
     """All prompts in all samplings, with stock's answers; those in the file of --stock are read."""
-    model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
     file: Path = options.stock or Path(os.devnull)
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     cases = list[Case]()
@@ -113,20 +120,31 @@ def stock_cases(pair: Pair, options: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def compare(pair: Pair, mode: Mode, cases: list[Case], max_tokens: int, together: int) -> None:
+def compare(pair: Pair, mode: Mode, cases: list[Case], model: Any, options: Any) -> None:
     """Ask in a mode, so many requests at once, and print how many answers were stock's."""
+    most, stops = options.max_tokens, pair.target.eos_ids
 
     def ask(case: Case) -> Result:
         prompt, params, _ = case
-        return dflash_mlx.generate(pair, prompt, mode=mode, sampling=params, max_tokens=max_tokens)
+        told = {"sampling": params, "max_tokens": most, "block_size": options.block_size}
+        return dflash_mlx.generate(pair, prompt, mode=mode, **told)
 
-    verifies = accepted = 0
+    def in_other_steps(case: Case, found: list[int]) -> bool:
+        told = (*case[:2], stops, most)
+        return any(mlx_thread().call(stock_answer, model, *told, step) == found for step in STEPS)
+
+    verifies = accepted = apart = 0
     equal, asked = [0] * len(SAMPLINGS), [0] * len(SAMPLINGS)
-    with ThreadPoolExecutor(together) as pool:
-        answers = pool.map(ask, cases)
-        for number, (result, (_, _, wanted)) in enumerate(zip(answers, cases, strict=True), 1):
+    with ThreadPoolExecutor(options.together) as pool:
+        for number, (result, case) in enumerate(zip(pool.map(ask, cases), cases, strict=True), 1):
             kind = (number - 1) % len(SAMPLINGS)
-            equal[kind], asked[kind] = equal[kind] + (result.tokens == wanted), asked[kind] + 1
+            asked[kind] += 1
+            if result.tokens == case[2]:
+                equal[kind] += 1
+            elif in_other_steps(case, result.tokens):
+                apart += 1
+            else:
+                print(f"prompt {(number - 1) // len(SAMPLINGS)}, sampling {kind} differs")
             verifies += result.stats.verifies
             accepted += result.stats.accepted
             if number % 100 == 0 or number == len(cases):
@@ -134,7 +152,7 @@ def compare(pair: Pair, mode: Mode, cases: list[Case], max_tokens: int, together
                 print(
                     f"{pair.draft_name}, {mode}: {sum(equal)} of {number} equal stock's "
                     f"({', '.join(f'{e} of {a}' for e, a in zip(equal, asked, strict=True))}), "
-                    f"{length:.2f} tokens a verify",
+                    f"{apart} more stock's in other steps, {length:.2f} tokens a verify",
                     flush=True,
                 )
 
@@ -155,16 +173,18 @@ def main() -> None:
     parser.add_argument("--min-p", type=float, default=0.0, help="at least, of every sampling")
     parser.add_argument("--stock", type=Path, help="keeps stock's answers to these very prompts")
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--block-size", type=int, help="as dflash's")
     parser.add_argument("--together", type=int, default=1, help="requests at once")
     options = parser.parse_args()
     drafts = [draft or None for draft in options.draft.split(",")]
     pair = dflash_mlx.load(options.target, drafts[0], cache_ram=0, exact=options.exact)
-    cases = stock_cases(pair, options)
+    model = mlx_thread().call(stock_model, Path(options.target or bundled("target")))
+    cases = stock_cases(pair, model, options)
     for draft in drafts:
         if draft is not drafts[0]:
             pair = with_drafter(pair, draft)
         for mode in options.modes.split(","):
-            compare(pair, mode, cases, options.max_tokens, options.together)
+            compare(pair, mode, cases, model, options)
 
 
 if __name__ == "__main__":
