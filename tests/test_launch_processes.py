@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -21,7 +22,10 @@ def ranks() -> Iterator[list[Any]]:
     """Three processes that wait."""
     line = [sys.executable, "-c", "input()"]
     found = [subprocess.Popen(line, stdin=subprocess.PIPE) for _ in range(3)]
+    late = Timer(60, lambda: [one.kill() for one in found])  # what waits for ever fails then
+    late.start()
     yield found
+    late.cancel()
     for one in found:
         one.kill()
         one.wait()

@@ -235,7 +235,7 @@ def test_memory_does_not_grow_with_the_anchors():
         mx.reset_peak_memory()
         assert gradient.sums([part], lambda: False) is not None
         peaks.setdefault(count, []).append(mx.get_peak_memory() - before)
-    assert min(peaks[128]) < 1.25 * min(peaks[16]), peaks
+    assert max(peaks[128]) < 1.15 * max(peaks[16]), peaks
 
 
 def test_bfloat16_computes_the_same_direction():

@@ -18,10 +18,10 @@ def use_all_cores() -> None:
     more outputs than MLX's width is gone through depth first: one stream's part after another's.
     Memory that MLX frees stays in the process: fresh pages take a tenth of a step.
     """
-    os.environ.setdefault(WIDTH, "400")
     library = use_openblas()
-    if library is None:
+    if library is None:  # a Mac, or DFLASH_BLAS=off
         return
+    os.environ.setdefault(WIDTH, "400")
     if THREADS not in os.environ:
         os.environ[THREADS] = "1"  # for what this process starts
         ctypes.CDLL(library).openblas_set_num_threads(1)

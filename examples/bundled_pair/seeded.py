@@ -2,7 +2,7 @@
 
     .venv/bin/python examples/bundled_pair/seeded.py --prompts 200
     .venv/bin/python examples/bundled_pair/seeded.py --draft lookup
-    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --exact \
+    .venv/bin/python examples/bundled_pair/seeded.py --target runs/smollm2/float32 --min-p 0.05 \
         --file runs/smollm2/prompts.jsonl --draft lookup,FOLDER --modes dflash,ddtree --together 8
 
 Stock is `mlx_lm.generate.generate_step` on a model that mlx-lm loaded, in float32, after
@@ -144,7 +144,8 @@ def compare(pair: Pair, mode: Mode, cases: list[Case], model: Any, options: Any)
             elif in_other_steps(case, result.tokens):
                 apart += 1
             else:
-                print(f"prompt {(number - 1) // len(SAMPLINGS)}, sampling {kind} differs")
+                prompt = (number - 1) // len(SAMPLINGS)
+                print(f"prompt {prompt}, sampling {kind} differs", flush=True)
             verifies += result.stats.verifies
             accepted += result.stats.accepted
             if number % 100 == 0 or number == len(cases):
