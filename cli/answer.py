@@ -3,22 +3,272 @@
 Knows blocks and their timing; the view decides how they look.
 """
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import RankLost, ServerLost
+from dflash_mlx.remote.session import RemoteStats
 
-from .answer_view import PlainView
-from .terminal.interrupt import Interrupt
+from .terminal.keys import Interrupt
+from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Block, Session, Stats
     from dflash_mlx.remote.session import RemoteSession
     from dflash_mlx.tools.call import Call
-    from dflash_mlx.tools.call_splitter import CallSplitter
+    from dflash_mlx.tools.loop import CallSplitter
+
+
+# Views of an answer while it streams
+
+PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
+NO_LIMIT = 1 << 62  # tokens
+STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
+SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class PlainView:
+    """Writes the answer and nothing else; a context manager around one answer."""
+
+    def __init__(self, out: Output, *, thinking: bool = False):
+        self.out = out
+        self._show_thinking = thinking
+        self._thinking_open = False
+
+    def __enter__(self) -> "PlainView":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finish()
+
+    def prefill(self, done: int, total: int) -> None:
+        """Called during prefill with the number of prompt tokens processed; 0 of 0: unknown."""
+
+    def block(self, block: "Block", stats: "Stats") -> None:
+        """Show one committed block."""
+        if block.thinking and self._show_thinking:
+            self.out.info(block.thinking, "dim", end="")
+            self._thinking_open = True
+        if block.text:
+            self._end_thinking()
+            self.write_text(block.text)
+
+    def write_text(self, text: str) -> None:
+        """Write a part of the answer."""
+        self.out.write(text)
+
+    def finish(self) -> None:
+        """Called when the answer ends or is stopped."""
+        self._end_thinking()
+        self.out.end_line()
+
+    def _end_thinking(self) -> None:
+        if self._thinking_open:
+            self.out.info("\n")
+            self._thinking_open = False
+
+
+class LiveView(PlainView):
+    """For a terminal: a progress bar during a long prefill, a status line while no text is visible.
+
+    Streaming text on the same terminal replaces the status line. Hidden thinking is summed up in
+    one line.
+    """
+
+    def __init__(
+        self, out: Output, *, thinking: bool = False, hidden: bool = False, label: str = ""
+    ):
+        super().__init__(out, thinking=thinking)
+        self._hidden, self._label = hidden, label
+        self._text_visible = False  # text has reached this terminal, so no status line is drawn
+        self._spinner: Spinner | None = None
+        self._drawn_at, self._frame = 0.0, 0
+        self._thinking_began, self._thinking_tokens, self._thought = 0.0, 0, False
+
+    def prefill(self, done: int, total: int) -> None:
+        """Show the bar when prefill takes long."""
+        label, unit = PREFILL_LABELS[total > 0]
+        if self._spinner is None:
+            self._spinner = Spinner(self.out, label, unit=unit)
+            self._spinner.start()
+        if total:
+            self._spinner.relabel(label, unit)
+            self._spinner.update(done, total)
+        if done >= total > 0:
+            self._stop_spinner()
+
+    def block(self, block: "Block", stats: "Stats") -> None:
+        """Show the text, or the status line."""
+        self._stop_spinner()
+        if block.thinking and not self._show_thinking:
+            self._thinking_began = self._thinking_began or time.perf_counter()
+            self._thinking_tokens += len(block.tokens)
+            self._thought = True
+        if block.text and self._thought:
+            self._print_thinking_summary()
+        shown = block.thinking if self._show_thinking else ""
+        shown += block.text if self.out.stdout_is_tty and not self._hidden else ""
+        if shown and not self._text_visible:
+            self.out.clear_status()
+            self._text_visible = True
+        super().block(block, stats)
+        if not self._text_visible:
+            self._show_progress(stats)
+
+    def write_text(self, text: str) -> None:
+        """Write a part of the answer, unless the answer is hidden."""
+        if not self._hidden:
+            super().write_text(text)
+
+    def finish(self) -> None:
+        """Clear the moving lines."""
+        self._stop_spinner()
+        self.out.clear_status()
+        if self._thought:
+            self._print_thinking_summary()
+        super().finish()
+
+    def _print_thinking_summary(self) -> None:
+        self.out.clear_status()
+        seconds = time.perf_counter() - self._thinking_began
+        self.out.note(thought_line(seconds, self._thinking_tokens))
+        self._thinking_tokens, self._thought = 0, False
+
+    def _show_progress(self, stats: "Stats") -> None:
+        now = time.perf_counter()
+        if now - self._drawn_at >= STATUS_INTERVAL:
+            self._drawn_at, self._frame = now, self._frame + 1
+            symbol = (
+                "|/-\\"[self._frame % 4] if self.out.ascii else SPINNER_FRAMES[self._frame % 10]
+            )
+            self.out.status(f"{symbol} {self._label}{progress_line(stats)}")
+
+    def _stop_spinner(self) -> None:
+        if self._spinner is not None:
+            self._spinner.stop()
+            self._spinner = None
+
+
+class JsonView(LiveView):
+    """Shows progress but not the answer, which the caller prints as JSON."""
+
+    def __init__(self, out: Output, *, label: str = ""):
+        super().__init__(out, hidden=True, label=label)
+
+    def _print_thinking_summary(self) -> None:
+        self._thinking_tokens, self._thought = 0, False
+
+
+class JsonLinesView(JsonView):
+    """Prints each block as a JSON object on a line of its own."""
+
+    def block(self, block: "Block", stats: "Stats") -> None:
+        """Print one committed block; draw no status where stdout is the same terminal."""
+        if not self.out.stdout_is_tty:
+            super().block(block, stats)
+        self.out.write(json.dumps(block_json(block), ensure_ascii=self.out.stdout_is_tty) + "\n")
+
+
+def block_json(block: "Block") -> dict[str, Any]:
+    """A committed block; `accepted` of the `drafted` tokens are among its tokens."""
+    return {
+        "type": "block",
+        "text": block.text,
+        "reasoning": block.thinking,
+        "tokens": list(block.tokens),
+        "drafted": block.drafted,
+        "accepted": block.accepted,
+    }
+
+
+def acceptance_summary(stats: "Stats") -> str:
+    """τ and the acceptance rate, as far as they are known; empty without a verify."""
+    tau = f" · τ {stats.acceptance_length:.2f}" if stats.verifies else ""
+    return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
+
+
+def thought_line(seconds: float, tokens: int) -> str:
+    """How long a model thought; 0 tokens are not counted here."""
+    return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
+
+
+def counted(stats: "Stats", name: str) -> str:
+    """A count of tokens, or that a server has not told it."""
+    if name in stats.unknown:
+        return "tokens unknown"
+    return format_count(getattr(stats, name), "token", "tokens")
+
+
+def prompt_words(stats: "Stats") -> str:
+    """How much of the prompt was read, and how much was cached."""
+    if "prompt_tokens" in stats.unknown:
+        return "unknown"
+    if "cached_tokens" in stats.unknown:
+        return f"{stats.prompt_tokens:,}"
+    cached = f" + {stats.cached_tokens:,} cached" if stats.cached_tokens else ""
+    return f"{stats.prompt_tokens - stats.cached_tokens:,} new{cached}"
+
+
+def progress_line(stats: "Stats") -> str:
+    """The numbers of an answer that is streaming."""
+    if "generated" in stats.unknown:
+        return f"{stats.decode_seconds:.1f} s"
+    return (
+        f"{stats.generated:,} tok · {stats.tokens_per_second:.1f} tok/s{acceptance_summary(stats)}"
+    )
+
+
+def stats_line(stats: "Stats", finish_reason: str, max_tokens: int) -> str:
+    """The numbers of a finished answer."""
+    line = common_stats(stats, finish_reason)
+    if stats.generated and stats.prefill_seconds >= 1:
+        line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
+    return line + truncation_note(stats, finish_reason, max_tokens, "--max-tokens")
+
+
+def chat_stats_line(stats: "Stats", finish_reason: str, max_tokens: int | None) -> str:
+    """The numbers of a finished answer in a chat, with the cached part of the prompt."""
+    line = common_stats(stats, finish_reason)
+    if stats.generated or "generated" in stats.unknown:
+        line += f" · prompt {prompt_words(stats)} in {stats.prefill_seconds:.1f} s"
+    if finish_reason == "interrupted":
+        line += " (Ctrl-C again to leave)"
+    return line + truncation_note(stats, finish_reason, max_tokens or NO_LIMIT, "max-tokens")
+
+
+def common_stats(stats: "Stats", finish_reason: str) -> str:
+    """The numbers that both stats lines begin with."""
+    if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
+        return "  stopped while the prompt was read"
+    line = "  " + counted(stats, "generated")
+    if finish_reason == "interrupted":
+        known = "generated" not in stats.unknown
+        line = f"  stopped · {line.strip() if known else 'what came is'} kept"
+    if stats.tokens_per_second:
+        line += f" · {stats.tokens_per_second:.1f} tok/s"
+    return f"{line}{acceptance_summary(stats)} · {stats.decode_seconds:.1f} s"
+
+
+def truncation_note(stats: "Stats", finish_reason: str, max_tokens: int, name: str) -> str:
+    """Which limit cut the answer; empty when none did."""
+    if finish_reason != "length":
+        return ""
+    if isinstance(stats, RemoteStats) and max_tokens == NO_LIMIT:
+        return " · cut by the server's limit"
+    if isinstance(stats, RemoteStats):
+        return f" · cut by {name}"
+    return " · cut: the context is full" if stats.generated < max_tokens else f" · cut by {name}"
+
 
 INTERRUPTED = "interrupted"
 

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from dflash_mlx import __version__
-from dflash_mlx.distributed.places import RANK, leader_host
+from dflash_mlx.distributed.environment import RANK, leader_host
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
@@ -180,7 +180,7 @@ def follow_or_lead() -> None:
 
     use_openblas()
     prepare_libraries(offline=os.environ[RANK] != "0")  # others download nothing
-    from dflash_mlx.distributed.world import world
+    from dflash_mlx.distributed.group import world
 
     joined = world()
     if joined is not None and joined.rank:

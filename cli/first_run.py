@@ -28,8 +28,8 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     """
     if not has_metal():
         return model_options
-    from dflash_mlx.hub.memory import working_set
     from dflash_mlx.hub.registry import best_pair, entries
+    from dflash_mlx.models.memory import working_set
 
     limit = working_set()
     downloaded = best_pair(

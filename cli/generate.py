@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.remote.address import is_address
-from dflash_mlx.remote.fields import request_fields
-from dflash_mlx.remote.session import RemoteSession, Server
+from dflash_mlx.remote.client import is_address
+from dflash_mlx.remote.session import RemoteSession, Server, request_fields
 
-from .answer import INTERRUPTED, Answer, answer_prompt
-from .answer_view import JsonLinesView, JsonView, LiveView, PlainView, stats_line
+from .answer import (
+    INTERRUPTED,
+    Answer,
+    JsonLinesView,
+    JsonView,
+    LiveView,
+    PlainView,
+    answer_prompt,
+    stats_line,
+)
 from .cache_options import NO_CACHE, CacheOptions, finish_writing
-from .chat.chat_file import ChatFile
-from .chat.messages import chat_messages, with_turn
-from .chat.one_turn import keep_turn, load_latest
+from .chat.messages import ChatFile, chat_messages, keep_turn, load_latest, with_turn
 from .chat.start import with_saved_pair
-from .compare import Comparison, baseline_answer, comparison_json, show_comparison, warm_up
-from .json_report import answer_report, sampling_json
 from .kernel_notes import kernel_warnings
 from .loading import bundled_note, load_pair
 from .model_names import with_known_target
@@ -37,19 +40,28 @@ from .options import (
     option,
     option_groups,
 )
-from .prompt_input import prompt_messages, read_prompt
+from .prompt import prompt_messages, read_prompt
 from .recommended import with_recommended
 from .remote import RemoteOptions, RemoteSwitches, connect, without_local
-from .run_log import LogOptions
+from .report import (
+    Comparison,
+    LogOptions,
+    answer_report,
+    baseline_answer,
+    comparison_json,
+    sampling_json,
+    show_comparison,
+    warm_up,
+)
 from .structure import asked_schema, read_grammar
-from .terminal.interrupt import Interrupt
+from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 from .thinking import resolve_thinking
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair, Session
-    from dflash_mlx.request import Mode
+    from dflash_mlx.engine.request import Mode
 
 MAX_TOKENS = 512
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -252,7 +264,7 @@ def calls_tools(source: "Pair | Server") -> bool:
     """Whether calls of tools in a chat are sent as such; of a server nobody knows otherwise."""
     if isinstance(source, Server):
         return True
-    from dflash_mlx.chat.tool_support import without_tools
+    from dflash_mlx.chat.tool_parser import without_tools
 
     return not without_tools(source.target)
 

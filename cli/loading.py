@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.remote.address import is_address
+from dflash_mlx.remote.client import is_address
 
 from .cache_options import NO_CACHE, CacheOptions
 from .options import ModelOptions
@@ -37,7 +37,7 @@ def load_downloaded(
     """Load a pair that `fetch_pair` found."""
     with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
         import dflash_mlx
-        from dflash_mlx.distributed.world import world
+        from dflash_mlx.distributed.group import world
 
         return dflash_mlx.load(
             model_options.model,
@@ -77,7 +77,7 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
         from dflash_mlx.hub import resolve
 
         use_openblas()  # must run before MLX is imported
-        from dflash_mlx.target.target import target_config
+        from dflash_mlx.models.target import target_config
 
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
@@ -101,8 +101,8 @@ def check_memory(
     Of several machines each has to have room for its part.
     """
     from dflash_mlx.cpu.modules import on_cpu
-    from dflash_mlx.distributed.world import world
-    from dflash_mlx.hub.memory import check_fits, estimate_memory, working_set
+    from dflash_mlx.distributed.group import world
+    from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
     group, bits, item = world(), model_options.draft_bits, 4 if on_cpu() else 2
     ranks = 1 if group is None else group.size

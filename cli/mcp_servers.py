@@ -16,12 +16,12 @@ from dflash_mlx.errors import UsageError
 from .config_file import config_path, read_config, tables_of
 
 if TYPE_CHECKING:
-    from dflash_mlx.tools.server_config import ServerConfig
+    from dflash_mlx.tools.mcp import ServerConfig
 
 
 def configured_servers(files: Sequence[Path] = ()) -> list["ServerConfig"]:
     """The servers of [mcp.NAME] and of the files; DFlashError for a wrong one or a name twice."""
-    from dflash_mlx.tools.server_config import read_server_file, read_servers
+    from dflash_mlx.tools.mcp import read_server_file, read_servers
 
     path = config_path()
     found = read_servers(tables_of(read_config(path), "mcp", path), f"in '{path}'")

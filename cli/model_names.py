@@ -5,7 +5,7 @@ The engine knows the names; loading knows only ids and folders.
 
 from dataclasses import replace
 
-from dflash_mlx.remote.address import is_address
+from dflash_mlx.remote.client import is_address
 
 from .loading import prepare_libraries
 from .options import ModelOptions
@@ -30,8 +30,8 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
     if target == model_options.model:
         return model_options
     from dflash_mlx.cpu.blas import use_openblas
-    from dflash_mlx.hub import memory
     from dflash_mlx.hub.registry import find
+    from dflash_mlx.models import memory
 
     use_openblas()  # must run before MLX is imported
     if entry := find(target):
@@ -42,7 +42,7 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
 
 def known_target(name: str, out: Output) -> str:
     """The Hub id that a name means, which is told; the name itself where that is open."""
-    from dflash_mlx.hub.short_names import find_target
+    from dflash_mlx.hub.registry import find_target
 
     target = find_target(name) or name
     if target != name and not out.quiet:

@@ -93,7 +93,7 @@ def resolve_models(ctx: typer.Context, model_options: ModelOptions) -> ModelOpti
 
 def check_block(pair: "Pair", block_size: int | None) -> None:
     """UsageError for a block that is longer than those a DFlash drafter was trained for."""
-    from dflash_mlx.drafter.drafter import Drafter
+    from dflash_mlx.drafters.dflash.drafter import Drafter
 
     own = pair.drafter.block_size if isinstance(pair.drafter, Drafter) else None
     if block_size is not None and own is not None and block_size > own:
@@ -109,7 +109,7 @@ def describe_drafting(
     """Block size and mode in a few words; empty for plain decoding."""
     if not pair.drafts or mode == "baseline":
         return ""
-    from dflash_mlx.request import TREE_BUDGET
+    from dflash_mlx.engine.request import TREE_BUDGET
 
     block = f"block {block_size or pair.block_size}"
     if mode == "auto":
@@ -119,7 +119,7 @@ def describe_drafting(
 
 def in_bits(pair: "Pair") -> str:
     """The bits of a quantised drafter, to stand after its name; empty where it is as published."""
-    from dflash_mlx.drafter.quantise import bits_of
+    from dflash_mlx.models.quantise import bits_of
 
     bits = bits_of(pair.drafter.model) if pair.drafter else 0
     return f" in {bits} bits" if bits else ""

@@ -23,12 +23,7 @@ from .config_file import config_path, flag_key, flag_value, read_config, setting
 from .model_names import BUNDLED
 from .modes import resolve_models
 from .option_sources import is_fixed, option_source, set_source
-from .options import (
-    ModelOptions,
-    PromptOptions,
-    SamplingOptions,
-    option,
-)
+from .options import ModelOptions, PromptOptions, SamplingOptions, option
 
 SAMPLING = {field.name for field in fields(SamplingOptions)}
 MODE_KEYS = {"mode", "tree_budget"}  # what `resolve_models` weighs against other options

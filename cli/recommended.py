@@ -25,7 +25,7 @@ def recommended_by(pair: "Pair | Server") -> dict[str, float]:
     """The values by the names of options; empty where the model names none, as a server's."""
     if isinstance(pair, Server):
         return {}
-    from dflash_mlx.target.recommended import recommended_sampling
+    from dflash_mlx.models.target import recommended_sampling
 
     found = recommended_sampling(pair.target.path)
     if "temperature" in found:

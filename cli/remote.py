@@ -13,9 +13,8 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.remote import session
-from dflash_mlx.remote.address import parse_address
-from dflash_mlx.remote.fields import KINDS, thinking_fields
-from dflash_mlx.remote.session import Server
+from dflash_mlx.remote.client import parse_address
+from dflash_mlx.remote.session import KINDS, Server, thinking_fields
 from dflash_mlx.types import EFFORTS
 
 from .chat_settings import ChatSettings

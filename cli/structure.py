@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import UsageError
 
-from .prompt_input import read_file
+from .prompt import read_file
 
 if TYPE_CHECKING:
     from dflash_mlx import Grammar
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def read_grammar(schema: str | None, grammar: str | None) -> "Grammar | None":
     """What --schema and --grammar ask for, checked; UsageError, with the reason, if it is wrong."""
-    from dflash_mlx.structure.grammar import asked_grammar
+    from dflash_mlx.constrained.grammar import asked_grammar
 
     asked = asked_grammar(
         None if schema is None else read_value(schema, "--schema", "{"),
         None if grammar is None else read_value(grammar, "--grammar", ":"),
     )
     if asked is not None:
-        from dflash_mlx.structure.source import check_grammar
+        from dflash_mlx.constrained.grammar import check_grammar
 
         check_grammar(asked)
     return asked
@@ -28,7 +28,7 @@ def read_grammar(schema: str | None, grammar: str | None) -> "Grammar | None":
 
 def asked_schema(schema: str | None) -> "Grammar | None":
     """What --schema asks of a server, which judges it; UsageError for what is no JSON object."""
-    from dflash_mlx.structure.grammar import asked_grammar
+    from dflash_mlx.constrained.grammar import asked_grammar
 
     return asked_grammar(None if schema is None else read_value(schema, "--schema", "{"), None)
 

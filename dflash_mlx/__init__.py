@@ -26,11 +26,12 @@ if sys.platform == "linux":  # before anything imports mlx.core
     use_openblas()
 
 if TYPE_CHECKING:
+    from dflash_mlx.engine.stats import Stats
+
     from .api import Result, generate, stream
+    from .constrained.grammar import Grammar
     from .pair import Pair, load
     from .session import Session
-    from .stats import Stats
-    from .structure.grammar import Grammar
     from .types import Block, SamplingParams
 
 __version__ = "0.1.0"
@@ -49,12 +50,12 @@ __all__ = [
 ]
 _HOMES = {
     "Block": "types",
-    "Grammar": "structure.grammar",
+    "Grammar": "constrained.grammar",
     "Pair": "pair",
     "Result": "api",
     "SamplingParams": "types",
     "Session": "session",
-    "Stats": "stats",
+    "Stats": "engine.request",
     "generate": "api",
     "load": "pair",
     "stream": "api",

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Unpack
 
-from .arguments import check_names
-from .options import AnswerOptions
+from dflash_mlx.engine.stats import Stats
+
+from .engine.request import Mode
 from .pair import Pair
-from .progress import Progress, silent
-from .request import Mode
-from .session import Prompt, Session
-from .stats import Stats
-from .types import Block
+from .session import AnswerOptions, Prompt, Session, check_names
+from .types import Block, Progress, silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,28 +9,23 @@ from pathlib import Path
 import mlx.core as mx
 from mlx import nn
 
-from .distributed.leader import LeaderTarget, load_leader
-from .distributed.prefixes import LeaderPrefixes
-from .distributed.world import World
-from .drafter.bits import check_bits, chosen_bits
-from .drafter.quantise import is_quantised
-from .drafters import check_drafter, load_source
-from .engine import Engine
+from .distributed.group import World
+from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
+from .drafters.base import DraftSource
+from .drafters.load import check_drafter, load_source
+from .drafters.ngram import BLOCK
+from .engine.engine import Engine
+from .engine.prefix_cache.disk import Disk, Labels, cache_root, pair_key
+from .engine.prefix_cache.prefix_cache import default_limit
+from .engine.worker_thread import mlx_thread
 from .errors import UsageError
 from .hub import resolve
-from .lookup.lookup import BLOCK
-from .prefix_cache.disk import Disk
-from .prefix_cache.folder import Labels, cache_root
-from .prefix_cache.limits import default_limit
-from .prefix_cache.pair_key import pair_key
-from .progress import Progress, silent
-from .proof.build import build
-from .proof.exact import check_exact
-from .proof.results import proven
-from .proof.shapes import Shapes
-from .speculation.source import DraftSource
-from .target.target import Target, target_config
-from .thread import mlx_thread
+from .hub.bits import check_bits, chosen_bits
+from .models.quantise import is_quantised
+from .models.target import Target, target_config
+from .selfcheck.check import build, check_exact, proven
+from .selfcheck.shapes import Shapes
+from .types import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,29 +4,202 @@ A chat template and a `Sequence`. Knows templates and text; does not know the te
 messages.
 """
 
-from collections.abc import Generator, Sequence
+import difflib
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from itertools import takewhile
-from typing import Any, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
-from .arguments import check_names
-from .chat.messages import Messages, checked_messages
+from dflash_mlx.chat.messages import Messages, checked_messages
+from dflash_mlx.engine.stats import Stats
+
+from .chat.reasoning_parser import Reader
 from .chat.template import TemplateOptions
-from .chat.text import Reader
+from .constrained.grammar import Grammar, asked_grammar
+from .engine.engine import Engine
+from .engine.prefix_cache.prefix_cache import read_ahead
+from .engine.request import Mode, Request, check_mode
+from .engine.sequence import Sequence as TokenSequence
+from .engine.worker_thread import mlx_thread
 from .errors import DFlashError, UsageError
-from .options import AnswerOptions
 from .pair import Pair
 from .policy.policy import PolicyState
-from .prefix_cache.prefix_cache import read_ahead
-from .progress import Progress, silent
-from .reply import Reply
-from .request import Mode, Request, check_mode
-from .sequence import Sequence as TokenSequence
-from .stats import Stats
-from .structure.grammar import Grammar, asked_grammar
-from .thread import mlx_thread
-from .types import Block, SamplingParams
+from .types import Block, Progress, SamplingParams, silent
+
+# Names of arguments that a function does not have, refused with the name that was meant.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# What others call the fields of SamplingParams.
+OTHER_NAMES = {"temp": "temperature"}
+
+
+def check_names(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, which raises UsageError instead of TypeError for an unknown argument name."""
+    shape = expanded(function)
+    known = shape.parameters
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        for name in options:
+            if name not in known:
+                raise UsageError(
+                    f"{function.__name__} has no argument '{name}'.",
+                    hint=meant(name, [n for n in known if n != "self"]),
+                )
+        return function(*args, **options)
+
+    call.__signature__ = shape  # type: ignore[attr-defined]
+    return call
+
+
+def expanded(function: Callable[..., object]) -> Signature:
+    """A function's signature; `**options` of a TypedDict as keywords of their own.
+
+    So help, notebooks and editors show them. One without a value given is left to whom it is
+    passed on to.
+    """
+    found: list[Parameter] = []
+    for one in (shape := signature(function)).parameters.values():
+        if one.kind is not Parameter.VAR_KEYWORD:
+            found.append(one)
+            continue
+        (options,) = get_args(one.annotation)
+        found += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=kind)
+            for name, kind in get_type_hints(options).items()
+        ]
+    return shape.replace(parameters=found)
+
+
+def meant(name: str, known: list[str]) -> str:
+    """What to write instead of an unknown name."""
+    field = OTHER_NAMES.get(name, name)
+    if field in {f.name for f in fields(SamplingParams)}:
+        return f"give sampling=SamplingParams({field}=...)"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
+
+
+# What may be asked of an answer, by name
+
+
+class AnswerOptions(TypedDict, total=False):
+    """The keywords of `Session.prepare`."""
+
+    sampling: SamplingParams | None
+    max_tokens: int
+    block_size: int | None
+    accept: str
+    tree_budget: int | None
+    chain_seed: bool
+    stop: Sequence[str]
+    logprobs: int | None
+    think: bool | None
+    reasoning_effort: str | None
+    tools: Sequence[dict[str, Any]] | None
+    schema: dict[str, Any] | str | None
+    grammar: Grammar | str | None
+    raw: bool
+
+
+# The answer of one sequence as it comes
+
+
+class Reply:
+    """One answer of a sequence that has been given a request.
+
+    `stats` grow with it; `stop` is the stop string that ended it. Follow its end, or whatever
+    breaks it off, with `close`.
+    """
+
+    def __init__(self, engine: Engine, sequence: TokenSequence, request: Request, reader: Reader):
+        self.stats = Stats(
+            prompt_tokens=len(request.prompt),
+            seed=None if request.sampling.greedy else sequence.now.rule.keys.seed,
+        )
+        self.stop: str | None = None
+        self._engine, self._sequence, self._request = engine, sequence, request
+        self._reader = reader
+        self._answer = sequence.answer
+        # A round runs while the caller has the last one's block, where that can be taken back.
+        drafting = sequence.now.block_size > 1
+        self._ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
+        self._asked: deque[Future[Block]] = deque()
+
+    @property
+    def prompt_read(self) -> int:
+        """Tokens of the prompt that are read, those that were kept from earlier included."""
+        return self.stats.prompt_tokens - self._sequence.unread
+
+    def ask(self) -> Future[Block]:
+        """The next round's block, and the asking for the one after it; a block may be empty.
+
+        UsageError where the sequence was given another request.
+        """
+        if self._sequence.answer is not self._answer:
+            raise UsageError(
+                "this session has begun another answer.",
+                hint="use one session for each conversation",
+            )
+        more = (self._ahead if self.stats.generated else 1) - len(self._asked)
+        self._asked.extend(mlx_thread().ask(self._engine, self._sequence) for _ in range(more))
+        return self._asked.popleft()
+
+    def take(self, block: Block) -> Block | None:
+        """A block that came, counted and with its text, which may end the answer.
+
+        None while the prompt is being read.
+        """
+        if not block.tokens:
+            return None
+        self.stats.record(block)
+        eos = self._request.stop_ids
+        piece = self._reader.read([token for token in block.tokens if token not in eos])
+        text, thinking, reason = piece.text, piece.thinking, block.finish_reason
+        self.stop = piece.stop or None
+        if self.stop:
+            reason = "stop"
+        elif reason:
+            last = self._reader.finish()
+            text, thinking = text + last.text, thinking + last.thinking
+            self.stop = last.stop or None
+            reason = "stop" if self.stop else reason
+        return replace(block, text=text, thinking=thinking, finish_reason=reason)
+
+    def blocks(self, on_prefill: Progress) -> Generator[Block]:
+        """All blocks, waited for in the caller's thread; `on_prefill` as in `Session.stream`."""
+        kept = self.stats.cached_tokens
+        total = self.stats.prompt_tokens - kept
+        try:
+            on_prefill(0, total)
+            while True:
+                reading = not self.stats.generated
+                block = self.take(self.ask().result())
+                if reading:
+                    on_prefill(self.prompt_read - kept, total)
+                if block is not None:
+                    yield block
+                    if block.finish_reason:
+                        return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Take back what was asked for ahead; the sequence keeps the prompt and what was taken."""
+        for one in self._asked:
+            one.cancel()
+        self._asked.clear()
+        if self._sequence.answer is self._answer:
+            made = self.stats.generated
+            shown = self.stats.prompt_tokens + made - 1 if made else None
+            mlx_thread().call(self._engine.stop, self._sequence, shown)
+
 
 Prompt = str | list[dict[str, Any]] | list[int]
 SYSTEM = ("system", "developer")  # roles

@@ -1,5 +1,6 @@
 """The values that cross modules. Knows no model and no terminal."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -113,3 +114,12 @@ class Block:
     finish_reason: str | None = None
     depth: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
+
+
+# What long work tells those who watch it.
+
+Progress = Callable[[int, int], None]  # what is done, and all
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody looks at."""

@@ -162,7 +162,7 @@ def main() -> None:
     from text import held_out
 
     from dflash_mlx.hub.resolve import bundled
-    from dflash_mlx.target.target import Target
+    from dflash_mlx.models.target import Target
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("others", nargs="+", help="zlab, dspark or vlm, = and its python")

@@ -27,7 +27,7 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.target import Target
 
 CONTEXT = 100  # rows that the caches hold before the verify; more than a verify has
 OPS = (small_m_qmm.OP, verify_attention.OP)

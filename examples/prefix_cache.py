@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 
 import dflash_mlx
-from dflash_mlx.prefix_cache.disk import Disk
-from dflash_mlx.prefix_cache.folder import Labels
-from dflash_mlx.prefix_cache.tree import Tree
+from dflash_mlx.engine.prefix_cache.disk import Disk, Labels
+from dflash_mlx.engine.prefix_cache.tree import RadixTree
 
 QUESTIONS = ("What is 12 plus 7?", "Reverse this list: red, blue, green", "Is ice cold?")
 SYSTEM = "You are a friendly helper who answers in short sentences and shows each step. "
@@ -37,7 +36,7 @@ def look_up() -> float:
     """Milliseconds for one long prompt in a tree of many."""
     import numpy as np
 
-    tree, dice = Tree(), np.random.default_rng(0)
+    tree, dice = RadixTree(), np.random.default_rng(0)
     prompt = dice.integers(50_000, size=TOKENS).astype(np.int32)
     for number in range(TEXTS):
         start = number * TOKENS // TEXTS

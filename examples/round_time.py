@@ -28,13 +28,13 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
 from dflash_mlx.cpu.modules import use_cpu_modules
-from dflash_mlx.drafter.config import parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.thread import mlx_thread
 
 PROMPT = tuple(range(2, 102))
 TOKENS = 3000

@@ -10,18 +10,18 @@ less what was there before it: weights and optimiser stay out. Needs no model.
 import argparse
 import dataclasses
 
-from dflash_mlx.cpu.cores import use_all_cores
+from dflash_mlx.cpu.blas import use_all_cores
 
 use_all_cores()
 
 import mlx.core as mx  # noqa: E402
 
-from dflash_mlx.drafter.config import parse  # noqa: E402
-from dflash_mlx.drafter.drafter import Drafter  # noqa: E402
-from dflash_mlx.drafter.model import DraftModel  # noqa: E402
-from dflash_mlx.train.batches import Sequence  # noqa: E402
-from dflash_mlx.train.loop import Trainer  # noqa: E402
+from dflash_mlx.drafters.dflash.config import parse  # noqa: E402
+from dflash_mlx.drafters.dflash.drafter import Drafter  # noqa: E402
+from dflash_mlx.drafters.dflash.model import DraftModel  # noqa: E402
+from dflash_mlx.train.data import TrainingSequence  # noqa: E402
 from dflash_mlx.train.settings import TrainSettings  # noqa: E402
+from dflash_mlx.train.step import Trainer  # noqa: E402
 from dflash_mlx.train.streams import Streams  # noqa: E402
 
 WIDTH, VOCABULARY, TAPS = 576, 49_152, 5
@@ -46,7 +46,7 @@ CONFIG = {
 class Features:
     """Random hidden states of every sequence."""
 
-    def __init__(self, sequences: list[Sequence]):
+    def __init__(self, sequences: list[TrainingSequence]):
         self._sequences = sequences
 
     def rows(self, numbers: list[int]) -> list[mx.array]:
@@ -64,7 +64,7 @@ def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
     table = mx.random.normal((VOCABULARY, WIDTH)) * 0.05
     drafter = Drafter(DraftModel(config, WIDTH), lambda ids: table[ids], lambda x: x @ table.T)
     # The anchors lie at the sequence's end, so every block has at least `rows` rows before it.
-    sequence = Sequence(tuple(range(rows + anchors + 1)), rows)
+    sequence = TrainingSequence(tuple(range(rows + anchors + 1)), rows)
     settings = dataclasses.replace(settings, anchors=anchors, steps=1, batch=1)
     trainer = Trainer(drafter, [sequence], Features([sequence]), settings, Streams(1))  # pyright: ignore[reportArgumentType]
     mx.eval(drafter.model.parameters(), trainer.optimizer.state)

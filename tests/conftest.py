@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.target.caches import sliding
+from dflash_mlx.models.cache import sliding
 
 use_openblas()
 # "cpu": tests that are not marked `metal` compute there also where there is a GPU. Programs that

@@ -7,10 +7,10 @@ import mlx.core as mx
 import tiny
 from metal.ours import same_bits
 
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.sequence import Sequence as TokenSequence
+from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target.target import Target
 
 TREE = Tree(
     tokens=tuple(tiny.prompt_of(9, 8)),

@@ -223,7 +223,7 @@ def point_client(patch, endpoint, cache):
     patch.setattr(constants, "HF_HUB_CACHE", str(cache))
     patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     patch.setattr(constants, "HF_HUB_OFFLINE", False)
-    patch.setattr("dflash_mlx.hub.transfer.RETRY_DELAYS", (0.01, 0.01))
+    patch.setattr("dflash_mlx.hub.download.RETRY_DELAYS", (0.01, 0.01))
 
 
 def environment(endpoint, cache, **more):

@@ -11,8 +11,9 @@ from functools import cached_property
 
 from simulated import Process
 
-from dflash_mlx.policy.costs import Costs, Plan
-from dflash_mlx.timing.measure import Job, survey
+from dflash_mlx.engine.profiler import Job, survey
+from dflash_mlx.policy.costs import Costs
+from dflash_mlx.types import Plan
 
 GB = 1e9
 LIBRARIES = (1, 2, 4, 8, 12, 16)  # rows that a kernel is built for; fewer ones use the next

@@ -15,10 +15,10 @@ from test_session import speaking
 
 import dflash_mlx
 from dflash_mlx.chat.template import TemplateOptions
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.settings import Settings
-from dflash_mlx.target.target import Target
+from dflash_mlx.serve.protocol import Settings
 
 URL = "http://localhost"
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")

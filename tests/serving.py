@@ -12,12 +12,10 @@ import pytest
 import uvicorn
 
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.http import Connection, listen
-from dflash_mlx.serve.items import Items
-from dflash_mlx.serve.log import RequestLog
+from dflash_mlx.serve.app import Connection, RequestLog, Server, listen
+from dflash_mlx.serve.job import Items
+from dflash_mlx.serve.protocol import Settings
 from dflash_mlx.serve.runner import Runner
-from dflash_mlx.serve.settings import Settings
 
 
 @dataclass

@@ -24,19 +24,17 @@ from mlx.utils import tree_flatten, tree_map
 import dflash_mlx
 from dflash_mlx import DFlashError, SamplingParams
 from dflash_mlx.distributed.follower import follow
-from dflash_mlx.distributed.leader import LeaderTarget
-from dflash_mlx.distributed.prefixes import HeldRows
-from dflash_mlx.distributed.world import World, world
-from dflash_mlx.engine import Engine
+from dflash_mlx.distributed.group import World, world
+from dflash_mlx.distributed.leader import HeldRows, LeaderTarget
+from dflash_mlx.engine.cost_table import fingerprint
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.profiler import Job, Scratch
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
-from dflash_mlx.timing.cost_file import fingerprint
-from dflash_mlx.timing.measure import Job
-from dflash_mlx.timing.scratch import Scratch
 
 SLOW = 0.05  # seconds
 PROMPTS = tuple(

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dflash_mlx.engine.profiler import Job, survey
 from dflash_mlx.policy.belief import Belief
-from dflash_mlx.policy.costs import PLAIN, Costs, Plan
+from dflash_mlx.policy.costs import PLAIN, Costs
 from dflash_mlx.policy.policy import Outcome, Policy, Text
-from dflash_mlx.timing.measure import Job, survey
+from dflash_mlx.types import Plan
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
 # Rows from which on a product is a qmm, for matrices of up to 2048, up to 4096, and more.

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import dflash_mlx.session as session
-from dflash_mlx.chat.text import Piece, Reader
-from dflash_mlx.engine import CHUNK
+from dflash_mlx.chat.reasoning_parser import Piece, Reader
+from dflash_mlx.engine.engine import CHUNK
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.models.packed import SequenceRows
+from dflash_mlx.models.target import Target
 from dflash_mlx.session import Session
-from dflash_mlx.stats import Stats
-from dflash_mlx.target.packed import SequenceRows
-from dflash_mlx.target.target import Target
 
 wanted: dict[str, Any] = {}
 record, read, stream = Stats.record, Target.read, Session.stream

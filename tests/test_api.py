@@ -8,9 +8,8 @@ import tiny
 
 from dflash_mlx import api
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import AnswerOptions
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Session
+from dflash_mlx.session import AnswerOptions, Session
 
 
 @pytest.fixture(scope="module")

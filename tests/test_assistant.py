@@ -11,10 +11,10 @@ import pytest
 import tiny
 from test_pair import assert_lossless
 
-from dflash_mlx.drafter.config import DraftConfig, parse
+from dflash_mlx.drafters.dflash.config import DraftConfig, parse
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import load
-from dflash_mlx.sequence import Sequence
 
 GOLDEN = tiny.GOLDEN / "assistant"
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"

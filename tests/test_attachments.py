@@ -11,8 +11,8 @@ from terminal import ChatTerminal
 
 from dflash_mlx.errors import UsageError
 
-attachments = import_module("dflash_mlx.cli.attachments")
-files = import_module("dflash_mlx.cli.chat.files")
+attachments = import_module("dflash_mlx.cli.prompt")
+files = import_module("dflash_mlx.cli.chat.actions")
 read, complete = attachments.read_attachments, attachments.complete_path
 
 

@@ -6,12 +6,11 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.target.caches.batch import Batch, fits_batch
-from dflash_mlx.target.target import Target
-from dflash_mlx.train import plain_answers as module
-from dflash_mlx.train.answering import rounds
-from dflash_mlx.train.asked import Answered, Asked
-from dflash_mlx.train.plain_answers import common, plain_answers
+from dflash_mlx.models.cache.batch import Batch, fits_batch
+from dflash_mlx.models.target import Target
+from dflash_mlx.train import answers as module
+from dflash_mlx.train.answers import common, plain_answers, rounds
+from dflash_mlx.train.data import Answered, Asked
 from dflash_mlx.train.streams import Streams
 
 FAMILIES = ("qwen3", "llama", "deepseek_v3")

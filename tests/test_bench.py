@@ -11,10 +11,10 @@ from golden_pair import GOLDEN
 
 import dflash_mlx
 from dflash_mlx import bench
-from dflash_mlx.bench import differences, facts, modes, questions, runner, summary
-from dflash_mlx.bench.curve import curve_of
-from dflash_mlx.bench.record import Key, Record, Rounds, Turn, record_of
-from dflash_mlx.bench.schedule import Schedule
+from dflash_mlx.bench import questions, results, runner
+from dflash_mlx.bench import schedule as modes
+from dflash_mlx.bench.runner import curve_of
+from dflash_mlx.bench.schedule import Key, Record, Rounds, Schedule, Turn, record_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.policy.costs import Costs
@@ -61,10 +61,10 @@ def record(key=KEY, *turns, task="s", **changes) -> Record:
 
 def test_quartiles_of_known_numbers():
     """Guards the method: inclusive, so that quartiles lie within what was measured."""
-    assert summary.spread([1, 2, 3, 4, 5]) == summary.Spread(2, 3, 4)
-    assert summary.spread([None, 7.0]) == summary.Spread(7, 7, 7)
-    assert summary.spread([1.0, 3.0]) == summary.Spread(1.5, 2, 2.5)
-    assert summary.spread([None]) is None
+    assert results.spread([1, 2, 3, 4, 5]) == results.Spread(2, 3, 4)
+    assert results.spread([None, 7.0]) == results.Spread(7, 7, 7)
+    assert results.spread([1.0, 3.0]) == results.Spread(1.5, 2, 2.5)
+    assert results.spread([None]) is None
 
 
 def test_speedup_is_the_ratio_in_the_same_repeat():
@@ -75,13 +75,13 @@ def test_speedup_is_the_ratio_in_the_same_repeat():
             record(KEY, turn(seconds=4.0 * slow), mode="baseline", repeat=repeat),
             record(KEY, turn(seconds=1.0 * slow), repeat=repeat),
         ]
-    plain, fast = summary.summarise(records)
+    plain, fast = results.summarise(records)
     assert plain.speedup is None
     assert plain.mean_speedup is None
-    assert fast.speedup == summary.Spread(4, 4, 4)
+    assert fast.speedup == results.Spread(4, 4, 4)
     assert fast.mean_speedup == pytest.approx(4)
-    assert fast.decode == summary.Spread(6.25, 7.5, 8.75)
-    assert fast.prefill == summary.Spread(40, 40, 40)
+    assert fast.decode == results.Spread(6.25, 7.5, 8.75)
+    assert fast.prefill == results.Spread(40, 40, 40)
     assert (fast.questions, fast.answers, fast.identical, fast.compared) == (1, 2, 2, 2)
 
 
@@ -93,8 +93,8 @@ def test_speedups_are_those_of_questions():
             record(KEY, turn(seconds=36.0), mode="baseline", number=number),
             record(KEY, turn(seconds=36.0 / ratio), number=number),
         ]
-    row = summary.summarise(records)[1]
-    assert row.speedup == summary.Spread(3, 4, 6.5)
+    row = results.summarise(records)[1]
+    assert row.speedup == results.Spread(3, 4, 6.5)
     assert row.mean_speedup == pytest.approx(108 / (18 + 9 + 4))
 
 
@@ -104,9 +104,9 @@ def test_acceptance_is_pooled():
         verifies=2, committed=4, drafted=6, accepted=2, accepted_by_position=(1, 1, 0),
         rounds=(Rounds(4, 2, 4, 1.0),),
     )  # fmt: skip
-    row = summary.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]
+    row = results.summarise([record(KEY, one), record(KEY, one, repeat=2)])[0]
     assert row.acceptance_rate == pytest.approx(1 / 3)
-    assert row.tau == summary.Spread(2, 2, 2)
+    assert row.tau == results.Spread(2, 2, 2)
     assert row.by_position == (0.5, 0.5, 0)
     assert row.rounds == (Rounds(4, 4, 8, 2.0),)
     assert row.speedup is None  # there is no baseline
@@ -118,16 +118,16 @@ def test_rows_of_tasks_and_of_all():
         for number, task in enumerate("ab", 1)
         for mode in ("dflash", "baseline")
     ]
-    found = [(row.task, row.mode) for row in summary.summarise(records)]
+    found = [(row.task, row.mode) for row in results.summarise(records)]
     assert found == [(task, mode) for task in ("a", "b", "all") for mode in ("baseline", "dflash")]
-    assert len(summary.summarise(records[:2])) == 2
+    assert len(results.summarise(records[:2])) == 2
 
 
 def test_short_answers_have_no_rate():
     """One pass more or less, begun with the first token, would be a large part of their time."""
     for count, seconds in ((1, 0.0), (2, 1e-4), (7, 0.5)):
-        assert summary.summarise([record(KEY, turn(count, seconds))])[0].decode is None
-    assert summary.summarise([record(KEY, turn(8, 0.5))])[0].decode == summary.Spread(14, 14, 14)
+        assert results.summarise([record(KEY, turn(count, seconds))])[0].decode is None
+    assert results.summarise([record(KEY, turn(8, 0.5))])[0].decode == results.Spread(14, 14, 14)
 
 
 # --- the order, and the runner ------------------------------------------------------------------
@@ -219,7 +219,7 @@ def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
         return honest(*args)
 
     honest = runner.ask
-    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
     monkeypatch.setattr(runner, "ask", ask)
     chat = asked("x" * 40, "and again")
     records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))
@@ -262,7 +262,7 @@ def test_facts_know_what_computed(pair, monkeypatch):
         Kernels(lambda *_, **__: [], on=frozenset({"b", "a"})),
     ):
         monkeypatch.setattr(pair.target, "kernels", kernels)
-        found.append(facts.facts_of(pair, schedule_of())["pair"])
+        found.append(results.facts_of(pair, schedule_of())["pair"])
     assert [(one["exact"], one["kernels"]) for one in found] == [
         (False, None),
         (True, None),
@@ -317,10 +317,10 @@ def test_bad_plans(values):
 
 
 def test_first_difference():
-    assert differences.first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert differences.first_difference([1, 2, 3], [1, 9, 3]) == 1
-    assert differences.first_difference([1, 2, 3], [1, 2]) == 2
-    assert differences.first_difference([], [4]) == 0
+    assert results.first_different_token([1, 2, 3], [1, 2, 3]) is None
+    assert results.first_different_token([1, 2, 3], [1, 9, 3]) == 1
+    assert results.first_different_token([1, 2, 3], [1, 2]) == 2
+    assert results.first_different_token([], [4]) == 0
 
 
 def test_differences_are_those_of_the_same_repeat_at_zero():
@@ -333,12 +333,12 @@ def test_differences_are_those_of_the_same_repeat_at_zero():
         record(KEY, turn(count=3), mode="baseline", temperature=1.0),
         record(KEY, wrong, repeat=2),
     ]
-    (found,) = differences.find_differences(records)
+    (found,) = results.find_differences(records)
     assert (found.key, found.turn, found.token) == (KEY, 1, 3)
     assert (found.wanted, found.said, found.gap) == (2, 9, None)
-    row = next(r for r in summary.summarise(records) if r.mode == "dflash" and not r.temperature)
+    row = next(r for r in results.summarise(records) if r.mode == "dflash" and not r.temperature)
     assert (row.identical, row.compared) == (0, 1)
-    ended = differences.differs(records[0], record(KEY, turn(count=2)))
+    ended = results.differs(records[0], record(KEY, turn(count=2)))
     assert ended is not None
     assert (ended.token, ended.wanted, ended.said) == (3, 2, None)
 
@@ -351,9 +351,9 @@ def test_gap_is_that_of_the_shared_prefix(pair):
     first, second = made[key].turns
     changed = (*second.tokens[:4], second.tokens[4] + 1)
     made[key] = replace(made[key], turns=(first, replace(second, tokens=changed)))
-    (found,) = differences.find_differences(made.values())
+    (found,) = results.find_differences(made.values())
     assert (found.turn, found.token) == (2, 5)
-    found = differences.with_gap(found, pair, [chat], made, schedule_of())
+    found = results.with_gap(found, pair, [chat], made, schedule_of())
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": first.text},

@@ -12,9 +12,9 @@ from golden_pair import GOLDEN
 from test_bench import KEY, record, schedule_of, turn
 from typer.testing import CliRunner
 
-from dflash_mlx.bench import differences, summary
-from dflash_mlx.bench.sources import Source, parse_sources
-from dflash_mlx.eagle.drafter import EagleDrafter
+from dflash_mlx.bench import results
+from dflash_mlx.bench.schedule import Source, parse_sources
+from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 
@@ -158,10 +158,10 @@ def test_samples_are_compared_where_that_is_asked_for():
     base = [record(replace(KEY, temperature=t), turn(9), mode="baseline") for t in (0.0, 1.0)]
     wrong = record(KEY, turn(tokens=(0, 9)), temperature=1.0)
     records = Source("lookup").named([*base, record(KEY, turn(9)), wrong])
-    assert differences.find_differences(records) == []
-    (found,) = differences.find_differences(records, samples=True)
+    assert results.find_differences(records) == []
+    (found,) = results.find_differences(records, samples=True)
     assert (found.key.mode, found.key.temperature, found.token) == ("lookup", 1.0, 2)
     for samples, compared in ((False, [1, 0]), (True, [1, 1])):
-        rows = [r for r in summary.summarise(records, samples=samples) if r.mode == "lookup"]
+        rows = [r for r in results.summarise(records, samples=samples) if r.mode == "lookup"]
         assert [row.compared for row in rows] == compared
         assert [row.identical for row in rows] == [1, 0]

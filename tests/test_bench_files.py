@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from test_bench import FACTS, KEY, record, turn
 
-from dflash_mlx.bench import plot, results, summary
-from dflash_mlx.bench.curve import Curve
-from dflash_mlx.bench.record import Rounds
+from dflash_mlx.bench import plot, results
+from dflash_mlx.bench import results as summary
+from dflash_mlx.bench.runner import Curve
+from dflash_mlx.bench.schedule import Rounds
 from dflash_mlx.errors import DFlashError
 
 

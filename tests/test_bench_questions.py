@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import dflash_mlx
-from dflash_mlx.bench import questions, suites
+from dflash_mlx.bench import questions
 from dflash_mlx.errors import DFlashError, UsageError
 
 
@@ -18,9 +18,9 @@ def test_bundled_prompts_are_the_held_out_ones():
     held_out = import_module("held_out")
     file = Path(str(dflash_mlx.__file__)).parent / "bundled" / "prompts.jsonl"
     assert file.read_text("utf-8").splitlines() == held_out.lines()
-    found = suites.questions_of("bundled", 4)
+    found = questions.questions_of("bundled", 4)
     assert [q.task for q in found] == ["arithmetic", "lists", "functions", "everyday"]
-    assert len(suites.questions_of("bundled")) == 80
+    assert len(questions.questions_of("bundled")) == 80
 
 
 def test_kinds_of_lines(tmp_path):
@@ -108,21 +108,21 @@ def fake_datasets(monkeypatch, rows, calls=None):
 def test_every_suite_asks_its_columns(monkeypatch):
     calls = []
     fake_datasets(monkeypatch, [{**ROW, "number": n} for n in range(200)], calls)
-    for name, suite in suites.SUITES.items():
+    for name, suite in questions.SUITES.items():
         if name == "mt-bench":
             fake_datasets(monkeypatch, [{"prompt": ["a", "b"]}] * 200, calls)
-        found = suites.questions_of(name)
+        found = questions.questions_of(name)
         assert len(found) == suite.count
         assert len(found[0].turns) == (2 if name == "mt-bench" else 1)
         assert {q.task for q in found} == {name}
         fake_datasets(monkeypatch, [ROW] * 200, calls)
         if name != "mt-bench":
-            assert len(suites.questions_of(name, 3)) == 3
+            assert len(questions.questions_of(name, 3)) == 3
     assert (("openai/gsm8k", "main"), {"split": "test"}) in calls
     fake_datasets(monkeypatch, [ROW] * 200)
-    assert len(suites.questions_of("gsm8k", 150)) == 150  # more than the papers ask
+    assert len(questions.questions_of("gsm8k", 150)) == 150  # more than the papers ask
     fake_datasets(monkeypatch, [{"problem": f"p{n}"} for n in range(50)])
-    texts = [q.turns[0][0]["content"].split("\n")[0] for q in suites.questions_of("aime25", 3)]
+    texts = [q.turns[0][0]["content"].split("\n")[0] for q in questions.questions_of("aime25", 3)]
     assert texts == ["p49", "p48", "p47"]  # in the order of the shuffle
     files = [options for names, options in calls if names == ("json",)]
     assert files[0]["data_files"] == "hf://datasets/livecodebench/code_generation_lite/test6.jsonl"
@@ -130,25 +130,25 @@ def test_every_suite_asks_its_columns(monkeypatch):
 
 def test_wording_of_optional_columns():
     """An instruction's input and a problem's starting code are asked when they are there."""
-    assert suites.instruction({"instruction": "i", "input": "n"}) == ["i\n\nn"]
-    assert suites.instruction(ROW) == ["i"]
-    assert "x = 1" in suites.programming({"question_content": "c", "starter_code": "x = 1"})[0]
-    assert "standard input" in suites.programming(ROW)[0]
+    assert questions.instruction({"instruction": "i", "input": "n"}) == ["i\n\nn"]
+    assert questions.instruction(ROW) == ["i"]
+    assert "x = 1" in questions.programming({"question_content": "c", "starter_code": "x = 1"})[0]
+    assert "standard input" in questions.programming(ROW)[0]
 
 
 def test_suites_that_cannot_be_read(monkeypatch):
     """Each with a sentence and what to do: no such suite, no package, no network, other columns."""
     with pytest.raises(UsageError, match="there is no suite 'mmlu'"):
-        suites.questions_of("mmlu")
+        questions.questions_of("mmlu")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DFlashError, match="needs the package 'datasets'") as fault:
-        suites.questions_of("gsm8k")
+        questions.questions_of("gsm8k")
     assert "uv pip install -e '.[bench]'" in fault.value.hint
     fake_datasets(monkeypatch, ConnectionError("Couldn't reach the Hub.\nmore"))
     with pytest.raises(DFlashError, match=r"cannot be read \(Couldn't reach the Hub\)\.") as fault:
-        suites.questions_of("gsm8k")
+        questions.questions_of("gsm8k")
     assert "--prompts" in fault.value.hint
     for rows in ([{"other": 1}], [{"question": None}], []):
         fake_datasets(monkeypatch, rows)
         with pytest.raises(DFlashError, match="has not the expected columns"):
-            suites.questions_of("gsm8k")
+            questions.questions_of("gsm8k")

@@ -18,12 +18,15 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
 from dflash_mlx.ledger.passes import TracedPair, sample_tree
 from dflash_mlx.ledger.published import PAIRS, Published
-from dflash_mlx.proof.build import launches
-from dflash_mlx.proof.prove import KernelResult
-from dflash_mlx.proof.results import result_key, results_file, write_results
-from dflash_mlx.proof.shapes import Shapes
-from dflash_mlx.proof.times import outputs
-from dflash_mlx.proof.trials import TRIALS
+from dflash_mlx.selfcheck.cases import TRIALS, outputs
+from dflash_mlx.selfcheck.check import (
+    KernelResult,
+    launches,
+    result_key,
+    results_file,
+    write_results,
+)
+from dflash_mlx.selfcheck.shapes import Shapes
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
 from dflash_mlx.types import SamplingParams

@@ -15,9 +15,9 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 import dflash_mlx
-from dflash_mlx.drafter.config import load_config
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.files.checkpoint import load_config
 from dflash_mlx.hub.resolve import bundled
 
 PROMPTS, MAX_TOKENS, EARLY = 200, 250, 10

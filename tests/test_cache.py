@@ -20,12 +20,12 @@ from mlx_lm.models.cache import (
 
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.hub import registry
-from dflash_mlx.target import recurrent
-from dflash_mlx.target.caches import target_cache as cache_module
-from dflash_mlx.target.caches.recurrent import RecurrentCache, Tape
-from dflash_mlx.target.caches.sliding import SlidingCache, Window
-from dflash_mlx.target.caches.target_cache import TargetCache, members
-from dflash_mlx.target.target import Target
+from dflash_mlx.models import recurrent
+from dflash_mlx.models.cache import target_cache as cache_module
+from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape
+from dflash_mlx.models.cache.sliding import SlidingCache, Window
+from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.target import Target
 
 STEPS, SOME_STEPS = 1000, 60
 COMPARE_EVERY = 20

@@ -12,11 +12,11 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from scripted_server import bundled
 
 from dflash_mlx import api
-from dflash_mlx.chat.tool_calls import reader_of
+from dflash_mlx.chat.tool_parser import reader_of
+from dflash_mlx.constrained.compiler import Compiler
+from dflash_mlx.constrained.grammar import Grammar
+from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import UsageError
-from dflash_mlx.structure.calls import forced_calls
-from dflash_mlx.structure.compiler import Compiler
-from dflash_mlx.structure.grammar import Grammar
 from dflash_mlx.types import SamplingParams
 
 Tools = list[dict[str, Any]]

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from terminal import ChatTerminal, environment
 
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.types import Block
 
 pytestmark = pytest.mark.slow
@@ -269,9 +269,9 @@ def test_second_interrupt_leaves_and_keeps_the_answer(chat: ChatTerminal) -> Non
 @pytest.mark.parametrize("held", [True, False])
 def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -> None:
     """It came while what had been said was put away, and all of it was lost."""
-    interrupt = import_module("dflash_mlx.cli.terminal.interrupt").Interrupt(2.0)
+    interrupt = import_module("dflash_mlx.cli.terminal.keys").Interrupt(2.0)
     module = import_module("dflash_mlx.cli.answer")
-    view = import_module("dflash_mlx.cli.answer_view").PlainView(
+    view = import_module("dflash_mlx.cli.answer").PlainView(
         import_module("dflash_mlx.cli.terminal.output").Output()
     )
     stop = partial(os.kill, os.getpid(), signal.SIGINT)
@@ -488,7 +488,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
 
 def test_long_lines_hang() -> None:
     """What does not fit goes on below its column, or below the line where that is too narrow."""
-    wrap_hanging = import_module("dflash_mlx.cli.terminal.wrapping").wrap_hanging
+    wrap_hanging = import_module("dflash_mlx.cli.terminal.render").wrap_hanging
     line = "  /set [name]  show or change all that can be set"
     assert wrap_hanging(line, 0) == wrap_hanging(line, 80) == line
     assert wrap_hanging(line, 43) == (

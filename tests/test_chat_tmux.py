@@ -16,7 +16,7 @@ SCRIPT = """
 import subprocess, sys, time
 from importlib import import_module
 from pathlib import Path
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.types import Block
 chat_view = import_module("dflash_mlx.cli.chat.view")
 output = import_module("dflash_mlx.cli.terminal.output")

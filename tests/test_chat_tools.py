@@ -31,9 +31,9 @@ mcp_servers = import_module("dflash_mlx.cli.mcp_servers")
 messages = import_module("dflash_mlx.cli.chat.messages")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
-permissions = import_module("dflash_mlx.cli.chat.permissions")
+permissions = import_module("dflash_mlx.cli.chat.tools")
 states = import_module("dflash_mlx.cli.chat.state")
-tool_box = import_module("dflash_mlx.cli.chat.tool_box")
+tool_box = import_module("dflash_mlx.cli.chat.tools")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -447,7 +447,7 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr("dflash_mlx.cli.chat.command.load_pair", lambda *args: 1 / 0)
     with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.tools.servers.find_spec", lambda name: None)
+        patch.setattr("dflash_mlx.tools.mcp.find_spec", lambda name: None)
         code, told = run()
         assert code == 1
         assert "`uv pip install -e '.[mcp]'`" in told

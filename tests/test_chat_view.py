@@ -10,11 +10,11 @@ import pytest
 from long_answer import DOCUMENT, blocks_of, faults
 from screen import Screen
 
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 
 chat_view, output, markdown, render = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("chat.view", "terminal.output", "terminal.markdown_stream", "terminal.render")
+    for name in ("chat.view", "terminal.output", "terminal.markdown", "terminal.render")
 )
 
 SIZES = [(80, 24), (100, 40), (40, 12), (20, 5)]

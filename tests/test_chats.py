@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import dflash_mlx
 
-chat_file = import_module("dflash_mlx.cli.chat.chat_file")
+chat_file = import_module("dflash_mlx.cli.chat.messages")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 Chat, Turn = transcript.Chat, transcript.Turn

@@ -20,7 +20,7 @@ TWO = ["--modes", "baseline,dflash"]
 @pytest.fixture(autouse=True)
 def quick_costs(monkeypatch):
     """One pass of each width is enough where nobody looks at its time."""
-    monkeypatch.setattr("dflash_mlx.bench.curve.PASSES", 1)
+    monkeypatch.setattr("dflash_mlx.bench.runner.PASSES", 1)
 
 
 @pytest.fixture

@@ -46,7 +46,10 @@ def test_samples_are_not_compared(dflash):
 
 
 def test_difference_is_counted_from_one():
-    compare, stats = import_module("dflash_mlx.cli.compare"), import_module("dflash_mlx.stats")
+    compare, stats = (
+        import_module("dflash_mlx.cli.report"),
+        import_module("dflash_mlx.engine.stats"),
+    )
     answer = import_module("dflash_mlx.cli.answer").Answer
 
     def both(a, b):

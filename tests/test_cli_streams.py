@@ -15,7 +15,7 @@ from golden_pair import EXPECTED, PAIR, RAW, said
 
 def kill_at(monkeypatch, number, times=1):
     """Ctrl-C while the given block is counted."""
-    stats, seen = import_module("dflash_mlx.stats").Stats, []
+    stats, seen = import_module("dflash_mlx.engine.stats").Stats, []
     record = stats.record
 
     def counting(self, block):
@@ -55,8 +55,8 @@ def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
 
 
 def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
-    monkeypatch.setattr("dflash_mlx.engine.CHUNK", 16)
-    target = import_module("dflash_mlx.target.target").Target
+    monkeypatch.setattr("dflash_mlx.engine.engine.CHUNK", 16)
+    target = import_module("dflash_mlx.models.target").Target
     read, passes = target.read, []
 
     def reading(self, parts, **options):

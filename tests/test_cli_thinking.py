@@ -141,7 +141,7 @@ def test_code_of_a_tokenizer_in_training(
         seen.append(trust_remote_code)
         raise DFlashError("seen.")
 
-    monkeypatch.setattr("dflash_mlx.target.target.Target.load", load)
+    monkeypatch.setattr("dflash_mlx.models.target.Target.load", load)
     (prompts := tmp_path / "prompts.jsonl").write_text('"why"\n')
     for flags in ([], ["--trust-remote-code"]):
         arguments = ["train", str(prompts), "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]

@@ -7,12 +7,12 @@ from importlib import import_module
 
 import pytest
 
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.types import Block
 
 output, view, spinner = (
     import_module(f"dflash_mlx.cli.{name}")
-    for name in ("terminal.output", "answer_view", "terminal.spinner")
+    for name in ("terminal.output", "answer", "terminal.spinner")
 )
 
 

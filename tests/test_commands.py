@@ -20,11 +20,11 @@ from dflash_mlx.pair import Pair
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
-interrupt = import_module("dflash_mlx.cli.terminal.interrupt")
+interrupt = import_module("dflash_mlx.cli.terminal.keys")
 options = import_module("dflash_mlx.cli.options")
-shell = import_module("dflash_mlx.cli.chat.shell")
+shell = import_module("dflash_mlx.cli.chat.loop")
 output = import_module("dflash_mlx.cli.terminal.output")
-external_editor = import_module("dflash_mlx.cli.terminal.external_editor")
+external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.thinking")
@@ -340,7 +340,7 @@ def test_a_drafter_too_big_for_the_memory(
 ) -> None:
     """Refused before it is loaded, the old one goes on; --force loads it."""
     path = tiny.GOLDEN / "qwen3_full" / "draft"
-    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1_000_000)
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1_000_000)
     with pytest.raises(DFlashError, match="needs"):
         use(f"/draft {path}")
     assert state.dialogue.ask("hello").stats.verifies
@@ -420,7 +420,7 @@ def test_stats_of_a_hybrid() -> None:
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
-    page = import_module("dflash_mlx.cli.chat.stats_page").stats_page
+    page = import_module("dflash_mlx.cli.chat.pages").stats_page
 
     def said() -> str:
         return next(line for line in page(talk, talk.out) if "snapshots" in line)
@@ -473,7 +473,7 @@ def test_copy(state: Any, use: Callable[[str], str], tmp_path: Path, monkeypatch
 
 def test_copy_code(state: Any, use: Callable[[str], str], monkeypatch: Any) -> None:
     """The last block, or one by its number; nothing else is copied."""
-    copying = import_module("dflash_mlx.cli.chat.copying")
+    copying = import_module("dflash_mlx.cli.chat.actions")
     kept: list[str] = []
     monkeypatch.setattr(copying, "copy_to_clipboard", lambda text: kept.append(text) or "there")
     answer = "See:\n\n```py\na = 1\n```\n\n- and\n\n  ~~~~sh\n  ls\n  ```\n  ~~~~\n\n`no` code"
@@ -507,8 +507,8 @@ def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
 
 def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     """What a command prints is shown, and goes with the next prompt, once."""
-    shell = import_module("dflash_mlx.cli.chat.shell")
-    files = import_module("dflash_mlx.cli.chat.files")
+    shell = import_module("dflash_mlx.cli.chat.loop")
+    files = import_module("dflash_mlx.cli.chat.actions")
     assert shell.is_shell_command("!ls")
     assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
     shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")

@@ -14,8 +14,8 @@ import pytest
 import tiny
 
 import dflash_mlx
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.thread import mlx_thread
 
 PROMPTS = ["ab", "Hello!", "What?", "x = 1", "The end"]
 

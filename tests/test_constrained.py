@@ -19,18 +19,18 @@ import tiny
 from constrained import Plain, asked
 
 from dflash_mlx import api
-from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.constrained.constraint import Constraint
+from dflash_mlx.constrained.grammar import Grammar
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.engine.request import MODES, Mode
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import load
 from dflash_mlx.policy.costs import Costs
-from dflash_mlx.request import MODES, Mode
-from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
-from dflash_mlx.structure.constraint import Constraint
-from dflash_mlx.structure.grammar import Grammar
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
 from dflash_mlx.types import Block, SamplingParams
 
 WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
@@ -56,7 +56,7 @@ def target_of(family: str) -> Target:
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto has costs at which drafts pay, whatever this machine does."""
     table = SimpleNamespace(at=lambda depth: COSTS)
-    monkeypatch.setattr("dflash_mlx.policies.cost_table", lambda *arguments: table)
+    monkeypatch.setattr("dflash_mlx.engine.scheduler.cost_table", lambda *arguments: table)
 
 
 def drafter_of(number: int, target: Target, wanted: list[int]) -> Drafter:

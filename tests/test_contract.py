@@ -33,11 +33,11 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
-from dflash_mlx.engine import CHUNK
+from dflash_mlx.engine.engine import CHUNK
+from dflash_mlx.models import attention
+from dflash_mlx.models.cache.sliding import SlidingCache
+from dflash_mlx.models.target import FAMILIES
 from dflash_mlx.speculation.sampling import HISTORY
-from dflash_mlx.target import attention
-from dflash_mlx.target.caches.sliding import SlidingCache
-from dflash_mlx.target.target import FAMILIES
 
 
 def rows(count: int, first: int = 0) -> mx.array:

@@ -18,10 +18,19 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.cpu.exponential import softmax
-from dflash_mlx.cpu.modules import MaskedCache, SharedRope, on_cpu, restore_modules, use_cpu_modules
-from dflash_mlx.cpu.norm import CpuNorm
-from dflash_mlx.cpu.swiglu import SWIGLU_LAYERS, CpuSwiGLU, is_swiglu, swiglu
+from dflash_mlx.cpu.modules import (
+    SWIGLU_LAYERS,
+    CpuNorm,
+    CpuSwiGLU,
+    MaskedCache,
+    SharedRope,
+    is_swiglu,
+    on_cpu,
+    restore_modules,
+    softmax,
+    swiglu,
+    use_cpu_modules,
+)
 
 POSITIONS = [(0, 5), (50, 16), (50, 3), (51, 16), (1999, 1), (0, 300)]
 
@@ -97,7 +106,7 @@ def test_a_trainer_has_one_thread_of_openblas(said):
     """OpenBLAS is loaded with the package: a variable that was set after that changed nothing."""
     program = (
         "import ctypes, os\n"
-        "from dflash_mlx.cpu.cores import use_all_cores\n"
+        "from dflash_mlx.cpu.blas import use_all_cores\n"
         "from dflash_mlx.cpu.blas import use_openblas\n"
         "use_all_cores()\n"
         "print(ctypes.CDLL(use_openblas()).openblas_get_num_threads())\n"

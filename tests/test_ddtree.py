@@ -15,16 +15,17 @@ import test_sampling as laws
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.drafted import Drafted
-from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.engine.round import Drafted
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy.policy import Confidence, Fixed, Text
-from dflash_mlx.sequence import Sequence as TokenSequence
+from dflash_mlx.policy.belief import Confidence
+from dflash_mlx.policy.policy import Fixed, Text
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match, make_rule
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import Plan, SamplingParams
 
 BUDGETS = (1, 4, 15, 16, 64)

@@ -14,11 +14,10 @@ from mlx.utils import tree_flatten
 from test_pair import assert_lossless, edit_config, edit_weights, refused
 
 from dflash_mlx import api
-from dflash_mlx.drafter.config import DFlash2, parse
-from dflash_mlx.drafter.convolution import DynamicConv, convolve
-from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters.dflash.config import DFlash2, parse
+from dflash_mlx.drafters.dflash.model import DraftModel, DynamicConv, convolve
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.pair import load
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.drafts import Lattice
 from dflash_mlx.types import SamplingParams
 

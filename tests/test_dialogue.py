@@ -76,8 +76,8 @@ def start(pair: Pair, **changes: Any) -> Any:
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Ctrl-C while the given block of the next answer is counted; 0: before the prompt is read."""
-    stats, left = import_module("dflash_mlx.stats").Stats, [number]
-    engine = import_module("dflash_mlx.engine").Engine
+    stats, left = import_module("dflash_mlx.engine.stats").Stats, [number]
+    engine = import_module("dflash_mlx.engine.engine").Engine
     record, step = stats.record, engine.step
 
     def counting(self: Any, block: Any) -> None:

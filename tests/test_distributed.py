@@ -32,24 +32,21 @@ from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, exhaustive, make_target
 
 import dflash_mlx
-from dflash_mlx.distributed import world
-from dflash_mlx.distributed.folders import own_folder
+from dflash_mlx.distributed import group as world
+from dflash_mlx.distributed.environment import wiring
 from dflash_mlx.distributed.follower import Follower
-from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others
-from dflash_mlx.distributed.orders import tree_of
-from dflash_mlx.distributed.peer import END, Peer
-from dflash_mlx.distributed.places import wiring
-from dflash_mlx.distributed.sameness import check_same, facts_of
+from dflash_mlx.distributed.group import END, Peer, World
+from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others, tree_of
+from dflash_mlx.distributed.model_files import check_same, facts_of, own_folder
 from dflash_mlx.distributed.shards import shard
-from dflash_mlx.distributed.world import World
+from dflash_mlx.engine.cost_table import fingerprint
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import fetch
-from dflash_mlx.timing.cost_file import fingerprint
 
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
 ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
-read_hosts = import_module("dflash_mlx.cli.launch.hosts").read_hosts
+read_hosts = import_module("dflash_mlx.cli.launch.command").read_hosts
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 OWN_SHARDS = ("qwen3_next", "gemma4_text")
 FEW_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 4}
@@ -245,7 +242,7 @@ def test_each_rank_has_to_have_room_for_its_part(
         name=leader.name, send=lambda packet: follower.do(packet[0]), receive=lambda: said.pop()
     )
     group = as_world(0, cast(Any, ask))
-    monkeypatch.setattr("dflash_mlx.distributed.world.world", lambda: group)
+    monkeypatch.setattr("dflash_mlx.distributed.group.world", lambda: group)
     monkeypatch.setattr("dflash_mlx.distributed.follower.working_set", lambda: 10_000)
     options, out = ModelOptions(model=target), SimpleNamespace(warn=said.append)
     sentence = f"'{target}' needs .* may take on rank 1 on 10.0.0.2"
@@ -382,7 +379,7 @@ def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest: str) -> None:
     """First where its sshd says that it was called from, unless it is told; then the host file."""
     command = import_module("dflash_mlx.cli.launch.command")
-    program = "from dflash_mlx.distributed.places import leader_hosts; print(*leader_hosts())"
+    program = "from dflash_mlx.distributed.environment import leader_hosts; print(*leader_hosts())"
     content = "MLX_HOSTFILE", [["10.0.0.7:5"], ["10.0.0.8:6"]]
     line = command.remote_line(own, content, 1, ["-c", program])
     env = {**os.environ, "SSH_CONNECTION": come}

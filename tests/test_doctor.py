@@ -48,7 +48,7 @@ def own_place(tmp_path, monkeypatch):
 def quick(monkeypatch):
     """No models: the self-test is known to be well."""
     monkeypatch.setattr(
-        part("doctor.command"), "self_test", lambda _: part("doctor.check").ok("well")
+        part("doctor.command"), "self_test", lambda _: part("doctor.report").ok("well")
     )
 
 
@@ -115,7 +115,7 @@ def test_one_check_that_breaks_off_stops_no_other(monkeypatch, quick, look):
     def raise_it():
         raise ZeroDivisionError("nobody\nthought \x1b[31mof this")
 
-    monkeypatch.setattr(part("doctor.machine"), "chip", raise_it)
+    monkeypatch.setattr(part("doctor.checks"), "chip", raise_it)
     checks = look()
     assert checks["chip"]["status"] == "fail"
     assert checks["chip"]["found"] == (
@@ -127,7 +127,7 @@ def test_one_check_that_breaks_off_stops_no_other(monkeypatch, quick, look):
 
 def test_traceback_for_those_who_ask(monkeypatch, quick, cli_app):
     monkeypatch.setenv("DFLASH_DEBUG", "1")
-    monkeypatch.setattr(part("doctor.machine"), "chip", lambda: 1 / 0)
+    monkeypatch.setattr(part("doctor.checks"), "chip", lambda: 1 / 0)
     result = CliRunner().invoke(cli_app, ["doctor", "--json"])
     assert "Traceback" in result.stderr
     assert json.loads(result.stdout)["ok"] is False
@@ -159,7 +159,7 @@ def test_mlx_out_of_range(tmp_path, monkeypatch, quick, look, version):
 
 
 def test_a_package_that_is_missing(monkeypatch, quick, look):
-    installation = part("doctor.installation")
+    installation = part("doctor.checks")
     installed = installation.installed
     monkeypatch.setattr(
         installation, "installed", lambda name: None if name == "rich" else installed(name)
@@ -174,12 +174,12 @@ def test_ranges_are_those_of_the_project():
     """The table cannot fall behind pyproject.toml."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     lines = {line.partition(";")[0].strip() for line in wanted}
-    for name, bounds in part("doctor.installation").REQUIRED.items():
+    for name, bounds in part("doctor.checks").REQUIRED.items():
         assert name + bounds in lines
 
 
 def test_versions_are_compared_as_numbers():
-    satisfies = part("doctor.installation").satisfies
+    satisfies = part("doctor.checks").satisfies
     assert satisfies("0.32.10", ">=0.32.9,<0.33")
     assert satisfies("1", ">=1.0")
     assert not satisfies("3.0.5", ">=3.0.50")
@@ -201,7 +201,7 @@ def on_path(monkeypatch, *folders):
 
 def test_commands_on_path(tmp_path, monkeypatch):
     """Links to this one are this one, as those of `uv tool` are."""
-    command = part("doctor.installation").command
+    command = part("doctor.checks").command
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path / "own"))
     ours, link = executable(tmp_path / "own/dflash"), tmp_path / "links/dflash"
     other = executable(tmp_path / "other/dflash")
@@ -288,7 +288,7 @@ def test_variables(monkeypatch, quick, look):
 
 def test_secrets_are_shown_to_nobody(monkeypatch, quick, look, cli_app):
     """No key's value, also where it is wrong; every option that takes one counts as a secret."""
-    environment = part("doctor.environment")
+    environment = part("doctor.checks")
     monkeypatch.delenv("DFLASH_MODE", raising=False)
     monkeypatch.setenv("DFLASH_API_KEY", "sekret")
     monkeypatch.setenv("DFLASH_REMOTE_KEY", "sekret")
@@ -396,7 +396,7 @@ def test_blas_that_is_really_in_force(cause):
         "import sys\n"
         "from importlib import import_module\n"
         f"if {cause == 'late'}: import mlx.core\n"
-        "found = import_module('dflash_mlx.cli.doctor.machine').blas()\n"
+        "found = import_module('dflash_mlx.cli.doctor.checks').blas()\n"
         "print(found.status, found.found)\n"
     )
     env = {**os.environ, **({"DFLASH_BLAS": "off"} if cause == "off" else {})}
@@ -414,7 +414,7 @@ def test_blas_that_is_really_in_force(cause):
 @LINUX
 def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
     library = Path("/x/mlx_cpu.libs/libblas-1.so.3")
-    monkeypatch.setattr(part("doctor.machine"), "product_library", lambda: library)
+    monkeypatch.setattr(part("doctor.checks"), "product_library", lambda: library)
     check = look()["blas"]
     assert check["status"] == "warn"
     assert check["found"].endswith(str(library))
@@ -424,7 +424,7 @@ def test_blas_missing_says_what_to_install(monkeypatch, quick, look):
 @pytest.fixture
 def mac(monkeypatch):
     """A Mac as far as the checks can see; the dictionary is what sysctl says."""
-    module, known = part("doctor.machine"), {"hw.model": "Mac16,5", "sysctl.proc_translated": ""}
+    module, known = part("doctor.checks"), {"hw.model": "Mac16,5", "sysctl.proc_translated": ""}
     known["machdep.cpu.brand_string"] = "Apple M4 Max"
     monkeypatch.setattr(module, "on_mac", lambda: True)
     monkeypatch.setattr(module, "sysctl", known.__getitem__)
@@ -498,7 +498,7 @@ def test_a_model_that_no_kernel_is_proven_for(cli_app):
 
 def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
-    from dflash_mlx.proof.prove import KernelResult
+    from dflash_mlx.selfcheck.check import KernelResult
 
     verdict_json = import_module("dflash_mlx.cli.doctor.kernels").verdict_json
     wrong = verdict_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
@@ -519,8 +519,8 @@ def test_verdicts_by_size_are_told():
     """At how many sizes a kernel is used, and that experts have none."""
     import tiny
 
-    from dflash_mlx.proof.prove import KernelResult
-    from dflash_mlx.proof.times import Timed
+    from dflash_mlx.selfcheck.cases import Timed
+    from dflash_mlx.selfcheck.check import KernelResult
 
     report = import_module("dflash_mlx.cli.doctor.kernels")
     sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))
@@ -533,8 +533,8 @@ def test_verdicts_by_size_are_told():
 
 def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
     """The cached verdicts of this machine; a wrong kernel is a warning, a slow one is not."""
-    from dflash_mlx.proof import results
-    from dflash_mlx.proof.prove import UNUSED, KernelResult
+    from dflash_mlx.selfcheck import check as results
+    from dflash_mlx.selfcheck.check import UNUSED, KernelResult
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     assert look()["kernels"]["found"].startswith("1")
@@ -647,11 +647,11 @@ def screen(monkeypatch):
 def test_terminals(screen, monkeypatch, columns, encoding, kind, status, found):
     monkeypatch.setenv("TERM", kind)
     screen(columns, encoding=encoding)
-    finding = part("doctor.environment").terminal()
+    finding = part("doctor.checks").terminal()
     assert (finding.status, finding.found) == (status, found)
     assert bool(finding.hint) == (status == "warn")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert part("doctor.environment").terminal().found == f"{found} · no colours, as NO_COLOR asks"
+    assert part("doctor.checks").terminal().found == f"{found} · no colours, as NO_COLOR asks"
 
 
 LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so and more"
@@ -693,7 +693,7 @@ def show_on_terminal(**env):
     plain = {name: value for name, value in os.environ.items() if name != "DFLASH_MODE"}
     program = (
         "from importlib import import_module as get\n"
-        "well = get('dflash_mlx.cli.doctor.check').ok(chr(964))\n"
+        "well = get('dflash_mlx.cli.doctor.report').ok(chr(964))\n"
         "get('dflash_mlx.cli.doctor.command').self_test = lambda _: well\n"
         "get('dflash_mlx.cli.app').app(['doctor'])\n"
     )
@@ -849,9 +849,9 @@ def test_a_rank_ends_with_who_asked(tmp_path):
     ports, hosts = import_module("ranks").free_ports(2), tmp_path / "hosts.json"
     hosts.write_text(json.dumps([[f"127.0.0.1:{port}"] for port in ports]))
     program = (
-        "from dflash_mlx.distributed import launcher\n"
+        "from dflash_mlx.distributed import environment\n"
         "from dflash_mlx.cli.doctor import rank\n"
-        "launcher.GRACE = 0.0\n"
+        "environment.GRACE = 0.0\n"
         "rank.main(None)"
     )
     env = {"MLX_RANK": "0", "MLX_HOSTFILE": str(hosts), "DFLASH_LAUNCHER": "0"}

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from dflash_mlx import api, bench
 from dflash_mlx import pair as pair_module
-from dflash_mlx.drafter.quantise import bits_of
 from dflash_mlx.errors import UsageError
-from dflash_mlx.hub.memory import estimate_memory
 from dflash_mlx.hub.registry import find
+from dflash_mlx.models.memory import estimate_memory
+from dflash_mlx.models.quantise import bits_of
 from dflash_mlx.pair import Pair, load, with_drafter
 
 CASE = tiny.GOLDEN / "qwen3_full"
@@ -114,7 +114,7 @@ def test_the_command_line_says_the_bits(
 )
 def test_the_header_says_the_bits(quantised: Path, asked: int | None, words: str) -> None:
     """A chat's header names them after the drafter, and nothing where it is as published."""
-    header: Callable[..., list[str]] = import_module("dflash_mlx.cli.chat.header").header_lines
+    header: Callable[..., list[str]] = import_module("dflash_mlx.cli.chat.pages").header_lines
     pair = load(quantised, DRAFT, draft_bits=asked)
     dialogue = SimpleNamespace(pair=pair, drafting_summary="block 8", context_length=512)
     assert words in header(dialogue, 1.0)[0]

@@ -7,9 +7,9 @@ import pytest
 import tiny
 from tiny import prompt_of
 
-from dflash_mlx.drafter.drafter import WAITING, DraftCache
-from dflash_mlx.drafter.model import CachedRows
-from dflash_mlx.sequence import Sequence
+from dflash_mlx.drafters.dflash.drafter import WAITING, DraftCache
+from dflash_mlx.drafters.dflash.model import CachedRows
+from dflash_mlx.engine.sequence import Sequence
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ import pytest
 import tiny
 from test_engine import alone, request_of, together
 
-from dflash_mlx.bench.curve import measure
-from dflash_mlx.draft_model.draft_model import BLOCK, ModelBlock, ModelCache, ModelDrafter
-from dflash_mlx.engine import Engine
+from dflash_mlx.bench.runner import measure
+from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, ModelDrafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.pair import Pair, load, with_drafter
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.types import SamplingParams
@@ -191,7 +191,7 @@ def test_a_model_that_is_always_right(doubled: Pair) -> None:
 def test_it_is_looked_at_like_a_drafter(doubled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its config is no drafter's: any block size suits it, and `dflash bench` times its drafts."""
     import_module("dflash_mlx.cli.modes").check_block(doubled, 64)
-    monkeypatch.setattr("dflash_mlx.bench.curve.PASSES", 1)
+    monkeypatch.setattr("dflash_mlx.bench.runner.PASSES", 1)
     found = measure(doubled, 20).draft
     assert found is not None
     assert found[0] == BLOCK

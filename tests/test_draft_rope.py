@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_train_blocks import FULL
 
-from dflash_mlx.drafter.model import DraftModel
+from dflash_mlx.drafters.dflash.model import DraftModel
 
 DIMS, BASE = 64, 150_000.0
 GPT_OSS = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}

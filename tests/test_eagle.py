@@ -11,18 +11,15 @@ import pytest
 import tiny
 from test_engine import alone, request_of, together
 
-from dflash_mlx.eagle.block import EagleBlock
-from dflash_mlx.eagle.cache import EagleCache
-from dflash_mlx.eagle.config import EagleConfig, parse
-from dflash_mlx.eagle.drafter import EagleDrafter
-from dflash_mlx.eagle.head import BoundHead
-from dflash_mlx.eagle.model import EagleModel
-from dflash_mlx.engine import Engine
+from dflash_mlx.drafters.eagle3.config import EagleConfig, parse
+from dflash_mlx.drafters.eagle3.drafter import EagleBlock, EagleCache, EagleDrafter
+from dflash_mlx.drafters.eagle3.model import BoundHead, EagleModel
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Tree, best_first
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
 
 GOLDEN = tiny.GOLDEN / "eagle3"

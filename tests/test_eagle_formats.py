@@ -10,16 +10,16 @@ import pytest
 import tiny
 from test_bench import schedule_of
 
-from dflash_mlx.bench.sources import Source, parse_sources
-from dflash_mlx.drafter.quantise import bits_of
-from dflash_mlx.eagle.config import parse
-from dflash_mlx.eagle.drafter import EagleDrafter
-from dflash_mlx.eagle.weights import read_tensors
+from dflash_mlx.bench.schedule import Source, parse_sources
+from dflash_mlx.drafters.eagle3.config import parse
+from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.eagle3.load import read_tensors
+from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import TORCH_FILE
+from dflash_mlx.models.quantise import bits_of
 from dflash_mlx.pair import Pair, load, with_drafter
-from dflash_mlx.request import Mode, Request
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.types import Block, SamplingParams
 
 GOLDEN = tiny.GOLDEN / "eagle3"

@@ -10,14 +10,14 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.engine import Engine
+from dflash_mlx.drafters import ngram
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.lookup import lookup
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.target.packed import PackedCache, PackedPass
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.packed import PackedCache, PackedPass
+from dflash_mlx.models.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 SAMPLINGS = (
@@ -108,7 +108,7 @@ def test_answers_do_not_depend_on_company(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a drafter, in chains and trees, alone and in company: what plain steps say."""
-    monkeypatch.setattr(lookup, "LEAST", 1)  # random models seldom repeat two tokens
+    monkeypatch.setattr(ngram, "LEAST", 1)  # random models seldom repeat two tokens
     engine = Engine(target_of(family), None, lookup=True)
     engine.chunk, copied = CHUNK, 0
     every = tuple(range(engine.target.vocab_size))

@@ -18,17 +18,18 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 from dflash_mlx import Pair, Session, load
-from dflash_mlx.cpu.swiglu import CpuSwiGLU
-from dflash_mlx.drafter.config import load_config, parse
-from dflash_mlx.drafters import load_drafter
+from dflash_mlx.cpu.modules import CpuSwiGLU
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import load_config
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.proof.exact import check_exact
-from dflash_mlx.target.linear import StandIn
-from dflash_mlx.target.packed import SequenceRows
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.linear import StandIn
+from dflash_mlx.models.packed import SequenceRows
+from dflash_mlx.models.target import Target
+from dflash_mlx.selfcheck.check import check_exact
 
 WAYS: list[tuple[Any, dict[str, Any]]] = [
     ("dflash", {}),

@@ -9,10 +9,11 @@ import tiny
 from test_session import speaking
 
 from dflash_mlx import api
+from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import UsageError
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Mode, Session
-from dflash_mlx.target.target import Target
+from dflash_mlx.session import Session
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

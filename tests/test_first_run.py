@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.hub import download, memory, registry
+from dflash_mlx.hub import download, registry
+from dflash_mlx.models import memory
 
 chat = import_module("dflash_mlx.cli.chat.start")
 first_run = import_module("dflash_mlx.cli.first_run")

@@ -8,12 +8,11 @@ import pytest
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.drafter import model
-from dflash_mlx.drafter.config import DraftConfig
-from dflash_mlx.drafter.convolution import DynamicConv
-from dflash_mlx.drafter.selector import CandidateSelector
+from dflash_mlx.drafters.dflash import model
+from dflash_mlx.drafters.dflash.config import DraftConfig
+from dflash_mlx.drafters.dflash.model import CandidateSelector, DynamicConv
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.pair import Pair
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Lattice
 

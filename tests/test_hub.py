@@ -29,7 +29,7 @@ from hub_server import (
 import dflash_mlx
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.hub import download, transfer
+from dflash_mlx.hub import download
 from dflash_mlx.hub.resolve import fetch
 
 REPO = "owner/model"
@@ -164,7 +164,7 @@ def test_a_cut_connection_goes_on_by_itself(server):
 def test_a_second_download_goes_on(server, cache):
     """Also when the first gave up, and progress begins at what is there."""
     server.piece = 1000
-    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.RETRY_DELAYS)
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(download.RETRY_DELAYS)
     error = refused("connection was cut")
     assert "goes on" in error.hint
     assert sizes(cache)[-1] == 7000
@@ -215,7 +215,7 @@ def test_one_download_of_a_file_at_a_time(server, monkeypatch):
     """Two that append to one file would damage it."""
     import fcntl
 
-    monkeypatch.setattr(transfer, "LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr(download, "LOCK_TIMEOUT", 0.0)
     data = wanted(server)[WEIGHTS]
     part = hub_cache.repo_folder(REPO) / "blobs" / (blob_of(WEIGHTS, data) + hub_cache.INCOMPLETE)
     part.parent.mkdir(parents=True)
@@ -300,7 +300,7 @@ def test_not_whole_on_the_hub(server):
 
 
 def test_a_hub_that_does_not_answer(server, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.1)
+    monkeypatch.setattr(download, "READ_TIMEOUT", 0.1)
     server.piece, server.delay = 10_000, 0.4
     refused("does not answer while")
 
@@ -324,7 +324,7 @@ def test_the_disk_is_too_small(server, cache, monkeypatch):
 
 def test_the_disk_gets_full(server, cache, monkeypatch):
     """While writing; what is there by then stays, and the next try goes on."""
-    write = transfer.write_all
+    write = download.write_all
     server.piece = 1000
 
     def full(out, data):
@@ -333,10 +333,10 @@ def test_the_disk_gets_full(server, cache, monkeypatch):
         if len(data) > room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(transfer, "write_all", full)
+    monkeypatch.setattr(download, "write_all", full)
     assert "goes on" in refused("the disk is full").hint
     assert hub_cache.cached_folder(REPO) is None
-    monkeypatch.setattr(transfer, "write_all", write)
+    monkeypatch.setattr(download, "write_all", write)
     server.asked.clear()
     assert content(fetch(REPO)) == wanted(server)
     assert server.starts(WEIGHTS)[0] >= 9000
@@ -459,7 +459,7 @@ def test_remove(server, cache):
     assert hub_cache.remove(REPO) == sum(map(len, wanted(server).values()))
     assert hub_cache.cached_state(REPO) == "no"
     assert hub_cache.cached_repos() == kept
-    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(transfer.RETRY_DELAYS)
+    server.cuts = [(WEIGHTS, 7000)] + [(WEIGHTS, 0)] * len(download.RETRY_DELAYS)
     refused("connection was cut")
     assert hub_cache.cached_repos() == [*kept, REPO]
     assert hub_cache.remove(REPO) > 7000

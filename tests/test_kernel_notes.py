@@ -61,7 +61,7 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_chat_begins_with_it(dialogue: Any) -> None:
     """The header says that kernels run, and a line which does not."""
-    part("chat.header").show_header(dialogue, 1.0)
+    part("chat.pages").show_header(dialogue, 1.0)
     lines = dialogue.out.noted
     assert "Metal kernels on" in " ".join(lines[0][0].split())
     warned = [" ".join(text.split()) for text, style in lines if style == "warning"]
@@ -70,7 +70,7 @@ def test_a_chat_begins_with_it(dialogue: Any) -> None:
 
 def test_stats_have_it(dialogue: Any) -> None:
     """One line of `/stats`."""
-    page = part("chat.stats_page").stats_page(dialogue, dialogue.out)
+    page = part("chat.pages").stats_page(dialogue, dialogue.out)
     (line,) = (line for line in page if line.strip().startswith("kernels"))
     assert "selector_walk · verify_attention off" in line
 

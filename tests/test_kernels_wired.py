@@ -20,14 +20,14 @@ from mlx_lm.models.cache import QuantizedKVCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels, Op
 from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.models import attention, recurrent
+from dflash_mlx.models import gated_delta as deltas
+from dflash_mlx.models.cache import recurrent as recurrent_cache
+from dflash_mlx.models.cache.sliding import SlidingCache
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.cache.tree_pass import TreePass
+from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target import attention, recurrent
-from dflash_mlx.target import gated_delta_kernels as deltas
-from dflash_mlx.target.caches import recurrent as recurrent_cache
-from dflash_mlx.target.caches.sliding import SlidingCache
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.target import Target
-from dflash_mlx.target.tree_pass import TreePass
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
 LENGTH = 16

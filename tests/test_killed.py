@@ -12,7 +12,7 @@ from pathlib import Path
 from prompt_toolkit.history import FileHistory
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_file = import_module("dflash_mlx.cli.chat.chat_file")
+chat_file = import_module("dflash_mlx.cli.chat.messages")
 config_file = import_module("dflash_mlx.cli.config_file")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 

@@ -14,7 +14,7 @@ import pytest
 
 from dflash_mlx.errors import DFlashError
 
-processes = import_module("dflash_mlx.cli.launch.processes")
+processes = import_module("dflash_mlx.cli.launch.command")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import RotatingKVCache
 
-from dflash_mlx.drafter.model import CachedRows
+from dflash_mlx.drafters.dflash.model import CachedRows
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.ledger.contexts import ROWS, SLIDING, STATE
@@ -30,11 +30,11 @@ from dflash_mlx.ledger.published import PAIRS
 from dflash_mlx.ledger.report import HEAD, Line
 from dflash_mlx.ledger.trace import Graph, trace
 from dflash_mlx.ledger.traffic import Cost, copies, costs
-from dflash_mlx.target import gated_delta_kernels as deltas
-from dflash_mlx.target import recurrent as layers
-from dflash_mlx.target.attention import Attention, MaskedRows
-from dflash_mlx.target.caches import recurrent, sliding
-from dflash_mlx.target.caches.sliding import SlidingCache
+from dflash_mlx.models import gated_delta as deltas
+from dflash_mlx.models import recurrent as layers
+from dflash_mlx.models.attention import Attention, MaskedRows
+from dflash_mlx.models.cache import recurrent, sliding
+from dflash_mlx.models.cache.sliding import SlidingCache
 from dflash_mlx.types import SamplingParams
 
 ROOT = Path(__file__).parents[1]

@@ -13,9 +13,10 @@ from mlx_lm.models.switch_layers import SwitchGLU
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher
-from dflash_mlx.target.linear import (
+from dflash_mlx.models.linear import (
     BLOCKS,
     GATED,
+    Products,
     RowByRow,
     RowsBlock,
     RowsEmbedding,
@@ -23,8 +24,7 @@ from dflash_mlx.target.linear import (
     StandIn,
     install,
 )
-from dflash_mlx.target.linear import stand_in as stand_in_of
-from dflash_mlx.target.products import Products
+from dflash_mlx.models.linear import stand_in as stand_in_of
 
 OWN, EXACT = Kernels(own=True), Kernels(exact=True)
 EXPERTS = {"qwen3_moe", "qwen3_5_moe", "qwen3_next", "gemma4", "gpt_oss", "minimax", "glm4_moe"}

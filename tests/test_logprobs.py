@@ -7,10 +7,11 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx import api, rounds
+from dflash_mlx import api
+from dflash_mlx.engine import round
+from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
-from dflash_mlx.request import Mode
 from dflash_mlx.types import SamplingParams, TokenLogprob
 
 PROMPT = tiny.prompt_of(12)
@@ -56,12 +57,12 @@ def test_they_are_those_of_plain_decoding(pair: Pair, mode: Mode, sampling: Samp
 
 @pytest.mark.parametrize("mode", ["dflash", "ddtree"])
 def test_a_row_too_late_is_caught(pair: Pair, mode: Mode, monkeypatch: Any) -> None:
-    right = rounds.read_logprobs
+    right = round.read_logprobs
 
     def late(logits: mx.array, rows: Any, tokens: Any, count: int) -> Any:
         return right(logits, [min(r + 1, len(logits) - 1) for r in rows], tokens, count)
 
-    monkeypatch.setattr(rounds, "read_logprobs", late)
+    monkeypatch.setattr(round, "read_logprobs", late)
     with pytest.raises(AssertionError):
         check(pair, mode, SAMPLINGS[0])
 

@@ -8,10 +8,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from dflash_mlx.drafters.ngram import LEAST, Continuations, CopiedBlock, Lookup, SuffixAutomaton
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.resolve import pair_names
-from dflash_mlx.lookup.lookup import LEAST, Continuations, CopiedBlock, Lookup
-from dflash_mlx.lookup.suffix_automaton import SuffixAutomaton
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import BlockVerification, TokenRejection

@@ -13,11 +13,11 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
-from dflash_mlx.sequence import Sequence as TokenSequence
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.target import Target
 from dflash_mlx.types import SamplingParams
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)

@@ -9,11 +9,11 @@ import pytest
 markdown, rules, render, highlight, fragments = (
     import_module(f"dflash_mlx.cli.{name}")
     for name in (
-        "terminal.markdown_stream",
-        "terminal.markdown_rules",
+        "terminal.markdown",
+        "terminal.markdown",
         "terminal.render",
-        "terminal.highlight",
-        "terminal.fragments",
+        "terminal.render",
+        "terminal.markdown",
     )
 )
 Fragment = fragments.Fragment

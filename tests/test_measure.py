@@ -21,20 +21,33 @@ from macs import CHIPS, PAIRS, Chip, Mac, MacProcess
 from simulated import BLOCK, MACHINES, Machine, Process
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
-from dflash_mlx.drafter.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.engine.cost_table import (
+    CostTable,
+    cost_file,
+    depth_for,
+    fingerprint,
+    read_costs,
+    write_costs,
+)
+from dflash_mlx.engine.profiler import (
+    BUDGET,
+    BUILDING,
+    Job,
+    Scratch,
+    depth_that_fits,
+    measure,
+    survey,
+)
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.models.cache.target_cache import members
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.costs import Costs
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.target.caches.target_cache import members
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
-from dflash_mlx.timing.cost_file import cost_file, fingerprint, read_costs, write_costs
-from dflash_mlx.timing.cost_table import CostTable, depth_for
-from dflash_mlx.timing.measure import BUDGET, BUILDING, Job, survey
-from dflash_mlx.timing.scratch import Scratch, depth_that_fits, measure
 from dflash_mlx.types import SamplingParams
 
 JOBS = [
@@ -144,10 +157,10 @@ def test_fault_in_what_is_measured(faults: Any, monkeypatch: pytest.MonkeyPatch)
     With a warm-up single runs would do.
     """
     if "WARM" in faults:
-        monkeypatch.setattr("dflash_mlx.timing.measure.RUNS", 1)
+        monkeypatch.setattr("dflash_mlx.engine.profiler.RUNS", 1)
         test_costs_of_macs_that_have_just_begun(CHIPS[4], 0.05)
     for name, value in faults.items():
-        monkeypatch.setattr(f"dflash_mlx.timing.measure.{name}", value)
+        monkeypatch.setattr(f"dflash_mlx.engine.profiler.{name}", value)
     with pytest.raises(AssertionError):
         test_costs_of_macs_that_have_just_begun(CHIPS[4], 0.05)
 
@@ -317,7 +330,7 @@ class Timeline:
         patch.setattr(Match, "outcome", timed_outcome)
         patch.setattr(Match, "accept", timed_accept)
         clock = SimpleNamespace(perf_counter=lambda: self.now)
-        patch.setattr("dflash_mlx.timing.scratch.time", clock)
+        patch.setattr("dflash_mlx.engine.profiler.time", clock)
 
     def _compute(self, seconds: float) -> None:
         self.now += self.HOST
@@ -451,7 +464,7 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
         depths.append(depth)
         return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
 
-    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
     session = Session(pair, mode="auto")
     answer = session.stream(prompt_of(200), max_tokens=9)
     assert depths == [256]
@@ -471,7 +484,7 @@ def test_all_depths_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         depths.append(depth)
         return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
 
-    monkeypatch.setattr("dflash_mlx.timing.cost_table.measure", costs)
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
     list(Session(pair, mode="auto").stream(prompt_of(20), max_tokens=9))
     mlx_thread().call(pair.engine.policies.measure, 1200)
     assert depths == [64, 256, 1024]
@@ -496,7 +509,7 @@ def test_other_versions_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new MLX may have faster kernels."""
     pair, count = pair_of("qwen3"), Counted()
     table_of(pair, count).at(1)
-    monkeypatch.setattr("dflash_mlx.timing.cost_file.version", lambda name: "9.9")
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.version", lambda name: "9.9")
     table_of(pair, count).at(1)
     assert len(count.depths) == 2
 
@@ -574,7 +587,7 @@ def test_writing_is_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(28, "no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.files.user_cache.os.replace", fails)
+        patch.setattr("dflash_mlx.files.checkpoint.os.replace", fails)
         write_costs(file, "b", COSTS)
     assert read_costs(file) == {"a": COSTS}
     for number in range(70):

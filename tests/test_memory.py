@@ -13,9 +13,13 @@ import tiny
 
 from dflash_mlx import api
 from dflash_mlx.bundled import __file__ as bundled
+from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import memory, registry
-from dflash_mlx.hub.memory import (
+from dflash_mlx.hub import registry
+from dflash_mlx.hub.registry import find
+from dflash_mlx.models import memory
+from dflash_mlx.models.cache import sliding
+from dflash_mlx.models.memory import (
     MemoryEstimate,
     cache_bytes,
     check_fits,
@@ -24,9 +28,6 @@ from dflash_mlx.hub.memory import (
     memory_fit,
     snapshot_bytes,
 )
-from dflash_mlx.hub.registry import find
-from dflash_mlx.target.caches import sliding
-from dflash_mlx.thread import MLXThread, mlx_thread
 
 GB = 10**9
 stock_generate = import_module("mlx_lm.generate")  # the package has a function of that name

@@ -9,8 +9,9 @@ import mlx.core as mx
 import pytest
 
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.proof.prove import prove
-from dflash_mlx.proof.shapes import (
+from dflash_mlx.selfcheck.cases import TRIALS, Trial
+from dflash_mlx.selfcheck.check import prove
+from dflash_mlx.selfcheck.shapes import (
     GENERIC,
     AttentionShape,
     GatedDeltaShape,
@@ -18,7 +19,6 @@ from dflash_mlx.proof.shapes import (
     SelectorShape,
     Shapes,
 )
-from dflash_mlx.proof.trials import TRIALS, Trial
 
 pytestmark = [
     pytest.mark.metal,

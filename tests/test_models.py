@@ -110,7 +110,7 @@ def test_list_says_what_fits(run, server, monkeypatch):
     assert entry.memory_bytes
     for share, word in ((0.7, "yes"), (0.9, "tight"), (1.1, "no")):
         limit = int(entry.memory_bytes / share)
-        monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda limit=limit: limit)
+        monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda limit=limit: limit)
         assert rows(run)[KNOWN]["fits"] == word
 
 
@@ -134,7 +134,7 @@ def test_list_says_what_is_cached(run, server, pull):
 
 def test_the_short_list(run, server, pull, monkeypatch):
     """What is here, then one form of each model that fits and runs; --json has all as ever."""
-    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 7_000_000_000)
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 7_000_000_000)
     every = rows(run)
 
     def short():
@@ -155,14 +155,14 @@ def test_the_short_list(run, server, pull, monkeypatch):
     assert KNOWN not in found
     assert found[EIGHT_BIT][5] == "target only"
     assert set(rows(run)) == {*every, REPO}
-    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1)
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1)
     assert list(short()) == [EIGHT_BIT, REPO]
 
 
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
 def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
-    table = import_module("dflash_mlx.cli.models.table")
+    table = import_module("dflash_mlx.cli.models.command")
     cells = [table.TITLES, *(row.cells() for row in table.known_rows())]
     lines = table.fit_rows(cells, width)
     longest = max(len(row[0]) for row in cells)
@@ -220,7 +220,7 @@ def test_pull_asks(run, server, terminal):
 
 def test_pull_goes_on(run, server, pull, monkeypatch):
     """What is there already is not counted as to be fetched."""
-    monkeypatch.setattr("dflash_mlx.hub.transfer.RETRY_DELAYS", ())
+    monkeypatch.setattr("dflash_mlx.hub.download.RETRY_DELAYS", ())
     server.piece, server.cuts = 1000, [("model.safetensors", 9000)]
     result = run("pull", "--yes", REPO, "--no-draft")
     assert result.exit_code == 1

@@ -2,10 +2,10 @@
 
 import tiny
 
-from dflash_mlx.engine import Engine
-from dflash_mlx.pace import LEAST, MOST, STALL, Pace
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.scheduler import LEAST, MOST, STALL, Pace
+from dflash_mlx.engine.sequence import Sequence
 
 
 def test_pieces_are_as_long_as_the_stall_allows() -> None:

@@ -16,16 +16,16 @@ from mlx_lm import stream_generate
 from mlx_lm.utils import load as stock_load
 
 from dflash_mlx import api
-from dflash_mlx.drafter.config import default_layer_ids, parse
-from dflash_mlx.drafter.kinds import is_drafter
-from dflash_mlx.drafters import load_drafter
+from dflash_mlx.drafters.dflash.config import default_layer_ids, parse
+from dflash_mlx.drafters.load import load_drafter
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
+from dflash_mlx.hub.formats import is_drafter
 from dflash_mlx.pair import Pair, load, with_drafter
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
-from dflash_mlx.thread import mlx_thread
 from dflash_mlx.types import SamplingParams
 
 Edit = Callable[[Path], None]

@@ -14,11 +14,11 @@ from mlx.utils import tree_flatten
 from test_pair import edit_weights
 from trace_ops import Operation, operations
 
-from dflash_mlx import drafters
-from dflash_mlx.drafter.config import parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.drafter.quantise import quantise
+from dflash_mlx.drafters import load as drafters
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.models.quantise import quantise
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.drafts import Independent, Lattice
 

@@ -14,18 +14,18 @@ import pytest
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.engine import Engine
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.prefix_cache import tree
+from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
+from dflash_mlx.engine.prefix_cache.tree import RadixTree
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.models.cache.target_cache import Snapshot
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.prefix_cache import segment
-from dflash_mlx.prefix_cache.prefix_cache import PrefixCache
-from dflash_mlx.prefix_cache.tree import Tree
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
-from dflash_mlx.target.caches.target_cache import Snapshot
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 GB = 1 << 30
@@ -219,7 +219,7 @@ def count_again(held: PrefixCache) -> int:
     while left:
         one = left.pop()
         snapshots = [states.snapshot for states in one.states.values() if states.snapshot]
-        total += segment.count_bytes((one.target, one.draft, [s.parts for s in snapshots]))
+        total += tree.count_bytes((one.target, one.draft, [s.parts for s in snapshots]))
         left += one.children.values()
     return total
 
@@ -247,15 +247,15 @@ def test_what_is_counted_is_what_is_held(family: str) -> None:
 def test_a_long_prompt_is_looked_up_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100,000 tokens in 2 segments two comparisons are made, however many texts are held."""
     counts: list[int] = []
-    honest = segment.count_common
-    monkeypatch.setattr(segment, "count_common", lambda a, b: counts.append(len(a)) or honest(a, b))
-    root = segment.Segment(0, np.zeros(0, np.int32))
+    honest = tree.count_common
+    monkeypatch.setattr(tree, "count_common", lambda a, b: counts.append(len(a)) or honest(a, b))
+    root = tree.Segment(0, np.zeros(0, np.int32))
     text = np.random.default_rng(0).integers(1000, size=100_000).astype(np.int32)
-    one = segment.Segment(0, text[:60_000], root)
-    root.children = {(0, int(n)): segment.Segment(0, np.array([n]), root) for n in range(1000)}
+    one = tree.Segment(0, text[:60_000], root)
+    root.children = {(0, int(n)): tree.Segment(0, np.array([n]), root) for n in range(1000)}
     root.children[0, int(text[0])] = one
-    one.children[60_000, int(text[60_000])] = segment.Segment(60_000, text[60_000:], one)
-    assert [stretch.end for stretch in segment.walk(root, text)] == [60_000, 100_000]
+    one.children[60_000, int(text[60_000])] = tree.Segment(60_000, text[60_000:], one)
+    assert [stretch.end for stretch in tree.walk(root, text)] == [60_000, 100_000]
     assert counts == [60_000, 40_000]
 
 
@@ -328,13 +328,13 @@ def check_trees(family: str) -> None:
 
 def another_prompt(patch: pytest.MonkeyPatch) -> None:
     """A fault: a segment serves a prompt with other tokens."""
-    honest = segment.count_common
-    patch.setattr(segment, "count_common", lambda a, b: min(len(a), len(b), honest(a, b) + 7))
+    honest = tree.count_common
+    patch.setattr(tree, "count_common", lambda a, b: min(len(a), len(b), honest(a, b) + 7))
 
 
 def a_row_short(patch: pytest.MonkeyPatch) -> None:
     """A fault: the drafter's rows of a segment lack the last."""
-    honest = segment.Segment.cut
+    honest = tree.Segment.cut
 
     def cut(self: Any, layers: Any, start: int, end: int) -> Any:
         short = layers is self.draft and end > start + 1
@@ -345,19 +345,19 @@ def a_row_short(patch: pytest.MonkeyPatch) -> None:
         assert whole or found is not layers
         return tuple((keys[..., 1:, :], values[..., 1:, :]) for keys, values in found)
 
-    patch.setattr(segment.Segment, "cut", cut)
+    patch.setattr(tree.Segment, "cut", cut)
 
 
 def a_later_state(patch: pytest.MonkeyPatch) -> None:
     """A fault: layers without rows go on from the state of another length."""
-    honest = Tree.set_states
+    honest = RadixTree.set_states
 
-    def set_states(self: Tree, one: Any, length: int, snapshot: Snapshot) -> None:
+    def set_states(self: RadixTree, one: Any, length: int, snapshot: Snapshot) -> None:
         others = [s.snapshot for other in self.segments.values() for s in other.states.values()]
         parts = (others[0] or snapshot).parts if others else snapshot.parts
         honest(self, one, length, Snapshot(length, parts))
 
-    patch.setattr(Tree, "set_states", set_states)
+    patch.setattr(RadixTree, "set_states", set_states)
 
 
 @pytest.mark.parametrize(

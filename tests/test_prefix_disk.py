@@ -18,16 +18,22 @@ import pytest
 import tiny
 
 import dflash_mlx
-from dflash_mlx.engine import Engine
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.prefix_cache import disk as tensor_file
+from dflash_mlx.engine.prefix_cache.disk import (
+    ROOT,
+    Damaged,
+    Disk,
+    Entry,
+    Labels,
+    Tensor,
+    files_of,
+    name_of,
+)
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import UsageError
-from dflash_mlx.prefix_cache import tensor_file
-from dflash_mlx.prefix_cache.disk import Disk
-from dflash_mlx.prefix_cache.entry import ROOT, Entry, name_of
-from dflash_mlx.prefix_cache.folder import Labels, files_of
-from dflash_mlx.prefix_cache.tensor_file import Damaged, Tensor
-from dflash_mlx.request import Request
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.target import Target
 
 GB = 1 << 30
 MODES: tuple[dict[str, Any], ...] = (

@@ -12,7 +12,7 @@ import typer
 from golden_pair import PAIR
 from typer.testing import CliRunner
 
-from dflash_mlx.hub import short_names
+from dflash_mlx.hub import registry
 
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
@@ -21,7 +21,7 @@ option_tables = import_module("dflash_mlx.cli.option_tables")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-values = import_module("dflash_mlx.cli.chat.values")
+values = import_module("dflash_mlx.cli.chat.state")
 
 TARGET = PAIR[1]
 RAW = ["--raw", "winter f!", "--no-stats"]
@@ -155,7 +155,7 @@ def test_a_system_prompt_of_a_preset_is_sent(run, config, monkeypatch):
 
 def test_doctor_checks_every_table(cli_app, config):
     """A table that nobody has used yet, too."""
-    environment = import_module("dflash_mlx.cli.doctor.environment")
+    environment = import_module("dflash_mlx.cli.doctor.checks")
     config("[preset.a]\ntemp = 0.5\n[models.'a/b']\ntmep = 1\n")
     root = typer.main.get_command(cli_app)
     with pytest.raises(import_module("dflash_mlx.errors").DFlashError) as caught:
@@ -170,7 +170,7 @@ def test_the_example_of_the_readme(cli_app, config):
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
     tables = option_tables.OptionTables(typer.Context(command))
     tables.check()
-    assert short_names.find_target(tables.preset("small")["model"], lambda repo: "no")
+    assert registry.find_target(tables.preset("small")["model"], lambda repo: "no")
 
 
 @pytest.fixture

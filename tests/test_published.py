@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dflash_mlx.drafter.config import DraftConfig
-from dflash_mlx.drafters import checked
+from dflash_mlx.drafters.dflash.config import DraftConfig
+from dflash_mlx.drafters.load import checked
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub.resolve import Names
 

@@ -76,7 +76,7 @@ def run(
         monkeypatch.setenv(f"XDG_{name}_HOME", str(folder / name.lower()))
     for name, value in SHORT.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("dflash_mlx.serve.http.run", lambda *_: None)  # it would not return
+    monkeypatch.setattr("dflash_mlx.serve.app.run", lambda *_: None)  # it would not return
     monkeypatch.setattr("dflash_mlx.cli.serve.command.warm_up", lambda *_: None)
     monkeypatch.setattr("dflash_mlx.ledger.published.PAIRS", PAIRS[:1])
     monkeypatch.setenv("DFLASH_PORT", "0")

@@ -20,10 +20,10 @@ from serving import serving
 
 import dflash_mlx
 from dflash_mlx import Grammar, Pair, SamplingParams, Session
+from dflash_mlx.engine.request import MODES
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import with_drafter
-from dflash_mlx.request import MODES
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
 
 pytestmark = pytest.mark.real
 

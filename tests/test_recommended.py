@@ -15,7 +15,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.target.recommended import recommended_sampling
+from dflash_mlx.models.target import recommended_sampling
 from dflash_mlx.types import SamplingParams
 
 commands = import_module("dflash_mlx.cli.chat.commands")
@@ -23,9 +23,9 @@ dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
 option_tables = import_module("dflash_mlx.cli.option_tables")
 output = import_module("dflash_mlx.cli.terminal.output")
-recommendation = import_module("dflash_mlx.cli.chat.recommendation")
+recommendation = import_module("dflash_mlx.cli.chat.state")
 states = import_module("dflash_mlx.cli.chat.state")
-values = import_module("dflash_mlx.cli.chat.values")
+values = import_module("dflash_mlx.cli.chat.state")
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1]}
 SAID = "temp 0.6, top-p 0.95, top-k 20 (generation_config.json)"

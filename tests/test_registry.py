@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dflash_mlx.drafter.config import ARCHITECTURES, parse
-from dflash_mlx.drafter.kinds import is_eagle
-from dflash_mlx.eagle import config as eagle
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.eagle3 import config as eagle
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import registry
+from dflash_mlx.hub.formats import ARCHITECTURES, is_eagle
 from dflash_mlx.hub.registry import Entry, entries, find
 from dflash_mlx.hub.resolve import pair_names
-from dflash_mlx.target.target import FAMILIES
+from dflash_mlx.models.target import FAMILIES
 
 ROOT = Path(__file__).parents[1]
 GB = 10**9

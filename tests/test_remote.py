@@ -24,8 +24,7 @@ from typer.testing import CliRunner, Result
 
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
-from dflash_mlx.remote.address import is_address, parse_address
-from dflash_mlx.remote.connection import EventReader, send
+from dflash_mlx.remote.client import EventReader, is_address, parse_address, send
 from dflash_mlx.remote.session import RemoteSession, Server, connect
 from dflash_mlx.types import SamplingParams
 
@@ -242,7 +241,7 @@ def test_a_stream_that_breaks(fake: Behaviour, run: Run, fault: str, why: str) -
 def dialogue_with(fake: Behaviour) -> Any:
     """A chat with a server that nobody sees."""
     chat = import_module("dflash_mlx.cli.chat.dialogue")
-    model = import_module("dflash_mlx.cli.chat.remote_model").RemoteModel
+    model = import_module("dflash_mlx.cli.chat.models").RemoteModel
     return chat.Dialogue(
         model(connect(parse_address(fake.url))),
         import_module("dflash_mlx.cli.terminal.output").Output(quiet=True),
@@ -254,7 +253,7 @@ def dialogue_with(fake: Behaviour) -> Any:
 
 def test_tools_are_called(fake: Behaviour) -> None:
     """The same loop as here: the call, its result by its id, the answer."""
-    tool_box = import_module("dflash_mlx.cli.chat.tool_box")
+    tool_box = import_module("dflash_mlx.cli.chat.tools")
     talk = dialogue_with(fake)
 
     class Box(tool_box.ToolBox):
@@ -417,7 +416,7 @@ def test_machines_that_are_not_there(fake: Behaviour, tmp_path: Path) -> None:
         connect(parse_address(gone.url))
     with pytest.raises(DFlashError, match="does not speak TLS"):
         connect(parse_address(fake.url.replace("http:", "https:")))
-    fault = import_module("dflash_mlx.remote.faults").connection_fault
+    fault = import_module("dflash_mlx.remote.client").connection_fault
     assert "not trusted" in fault(ssl.SSLCertVerificationError("x"), "u").message
     fake.fault = "hang up"
     with pytest.raises(DFlashError, match="closed the connection without an answer") as caught:

@@ -13,7 +13,7 @@ import typer
 from golden_pair import PAIR
 from typer.testing import CliRunner, Result
 
-run_log = import_module("dflash_mlx.cli.run_log")
+run_log = import_module("dflash_mlx.cli.report")
 chat = tools.chat
 
 SECRET = "winter finds Zanzibar"

@@ -20,18 +20,20 @@ from mlx_lm.generate import generate_step
 from test_eagle import random_head, settings
 
 from dflash_mlx import api
-from dflash_mlx.draft_model.draft_model import ModelBlock, ModelDrafter
-from dflash_mlx.drafted import Drafted
-from dflash_mlx.eagle.block import EagleBlock
-from dflash_mlx.eagle.config import parse
-from dflash_mlx.eagle.model import EagleModel
-from dflash_mlx.engine import Engine
+from dflash_mlx.drafters.eagle3.config import parse
+from dflash_mlx.drafters.eagle3.drafter import EagleBlock
+from dflash_mlx.drafters.eagle3.model import EagleModel
+from dflash_mlx.drafters.small_model import ModelBlock, ModelDrafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.round import Drafted
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
+from dflash_mlx.models.cache.recurrent import RecurrentCache
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy.policy import Policy
-from dflash_mlx.request import Mode, Request
-from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.speculation import acceptance, sampling
 from dflash_mlx.speculation.acceptance import (
     RULES,
@@ -42,8 +44,6 @@ from dflash_mlx.speculation.acceptance import (
 )
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.speculation.sampling import KEYS, Keys, Shaper
-from dflash_mlx.target.caches.recurrent import RecurrentCache
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, Plan, SamplingParams
 
 PLAIN = SamplingParams(temperature=0.8)

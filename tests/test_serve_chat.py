@@ -11,9 +11,9 @@ from openai.types.chat import ChatCompletion
 from serving import Served, serving
 
 from dflash_mlx import api
+from dflash_mlx.engine.request import Mode
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.request import Mode
-from dflash_mlx.serve import numbers
+from dflash_mlx.serve import job
 from dflash_mlx.types import SamplingParams
 
 QUESTION = "What is 12 plus 7?"
@@ -277,7 +277,7 @@ def test_numbers_of_a_wrong_answer_would_be_seen(
     client: openai.OpenAI, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: usage that counts the prompt's tokens once a choice."""
-    right = numbers.usage
+    right = job.usage
 
     def wrong(stats: Any) -> Any:
         return {**right(stats), "prompt_tokens": sum(one.prompt_tokens for one in stats)}

@@ -14,11 +14,11 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx import api
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.serve import job
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.settings import Limits, Settings
-from dflash_mlx.thread import mlx_thread
+from dflash_mlx.serve.protocol import Limits, Settings
 from dflash_mlx.types import SamplingParams
 
 PATH = "/v1/chat/completions"

@@ -13,9 +13,9 @@ import test_serve_responses as responses_api
 from call_families import tokenizer_of
 from scripted_server import TEMPLATE, pair_saying, server_of
 
-from dflash_mlx.chat.numbered_calls import numbered_calls
+from dflash_mlx.chat.tool_parser import numbered_calls
+from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.serve.app import Server
-from dflash_mlx.structure.constraint import Constraint
 
 HI: Any = [{"role": "user", "content": "hi"}]
 NUMBERS = {

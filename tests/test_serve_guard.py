@@ -11,12 +11,12 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.serve import guard, http
-from dflash_mlx.serve.settings import Limits
+from dflash_mlx.serve import app
+from dflash_mlx.serve.protocol import Limits
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
 PATH = "/v1/chat/completions"
-LOCAL = (*guard.LOCAL_HOSTS, "mac.local")
+LOCAL = (*app.LOCAL_HOSTS, "mac.local")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_slow_bodies(served: Served) -> None:
 
 
 def test_slow_heads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", served.port)) as wire:
         wire.sendall(b"POST / HTTP/1.1\r\nHost: ")
         wire.settimeout(10)
@@ -205,9 +205,9 @@ def test_no_prompt_in_the_log_unless_asked(pair: Pair) -> None:
 
 
 def test_hosts_and_addresses() -> None:
-    assert guard.host_name("LOCALHOST.:80") == "localhost"
-    assert guard.host_name("[::1]:80") == "[::1]"
+    assert app.host_name("LOCALHOST.:80") == "localhost"
+    assert app.host_name("[::1]:80") == "[::1]"
     for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.8.8.8"):
-        assert guard.is_loopback(host)
+        assert app.is_loopback(host)
     for host in ("0.0.0.0", "::", "192.168.1.2", "mac.local", ""):
-        assert not guard.is_loopback(host)
+        assert not app.is_loopback(host)

@@ -7,10 +7,9 @@ import pytest
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from scripted_server import ADD, tool_tokenizer
 
-from dflash_mlx.chat.tool_calls import reader_of
-from dflash_mlx.serve.items import Items
-from dflash_mlx.serve.job import Delta
-from dflash_mlx.stats import Stats
+from dflash_mlx.chat.tool_parser import reader_of
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.serve.job import Delta, Items
 
 TOLD = [{"type": "function", "function": ADD}]
 JSON = '<tool_call>\n{"name": "add", "arguments": {"a":1, "b": "</x>"}}\n</tool_call>'

@@ -14,7 +14,7 @@ from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from serving import serving
 from test_session import speaking
 
-from dflash_mlx.chat.tool_calls import reader_of
+from dflash_mlx.chat.tool_parser import reader_of
 
 TEMPLATE = (
     "{% if tools %}[tools]{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}"

@@ -10,11 +10,12 @@ import tiny
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from dflash_mlx import api
+from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.models.packed import SequencePass, SequenceRows
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Mode, Session
-from dflash_mlx.target.packed import SequencePass, SequenceRows
-from dflash_mlx.target.target import Target
+from dflash_mlx.session import Session
 from dflash_mlx.types import Block, SamplingParams
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")
@@ -259,7 +260,7 @@ def test_a_fault_in_a_verify(family: str, monkeypatch: pytest.MonkeyPatch) -> No
     stream = session.stream(prompt, max_tokens=20)
     said = [*next(stream).tokens, *next(stream).tokens]
     with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.rounds.cut", fail)
+        patch.setattr("dflash_mlx.engine.round.cut", fail)
         with pytest.raises(MemoryError):
             next(stream)
     assert session.sequence.tokens == [*prompt, *said[:-1]]

@@ -7,7 +7,7 @@ from hub_server import point_client, serve, tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import registry, resolve, short_names
+from dflash_mlx.hub import registry, resolve
 
 FOUR, EIGHT = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-4B-8bit"
 
@@ -48,14 +48,14 @@ def none_here(repo: str) -> str:
 )
 def test_what_a_name_means(name, target):
     """All words of one target's name, in any writing; never one of several."""
-    assert short_names.find_target(name, none_here) == target
+    assert registry.find_target(name, none_here) == target
 
 
 def test_every_known_target_has_a_name():
     """What stands behind the owner means the target itself, or its published form's default."""
     for entry in registry.entries():
         name = entry.target.rpartition("/")[2]
-        found = short_names.find_target(name, none_here)
+        found = registry.find_target(name, none_here)
         assert found is not None, name
         assert found == entry.target or not entry.quant, name
 
@@ -63,17 +63,17 @@ def test_every_known_target_has_a_name():
 def test_what_is_downloaded_counts():
     """One form that is here is meant; of two none is guessed, and both are suggested."""
     here = {EIGHT}
-    assert short_names.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") == EIGHT
+    assert registry.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") == EIGHT
     here.add(FOUR)
-    assert short_names.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") is None
-    assert {FOUR, EIGHT} <= set(short_names.similar_targets("qwen3:4b"))
+    assert registry.find_target("qwen3:4b", lambda r: "yes" if r in here else "no") is None
+    assert {FOUR, EIGHT} <= set(registry.similar_targets("qwen3:4b"))
 
 
 def test_a_folder_is_no_short_name(tmp_path, monkeypatch):
     """What lies here is meant by its name, as before."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qwen3-4b").mkdir()
-    assert short_names.find_target("qwen3-4b", none_here) is None
+    assert registry.find_target("qwen3-4b", none_here) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_taken_id_is_told_once(run, monkeypatch):
     result = run("models", "pull", "qwen3:4b", "--no-draft", "--yes")
     assert result.exit_code == 0, result.output
     assert result.stderr.count(f"'qwen3:4b' is {FOUR}") == 1
-    monkeypatch.setattr("dflash_mlx.hub.memory.working_set", lambda: 1 << 50)
+    monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1 << 50)
     options = import_module("dflash_mlx.cli.options").ModelOptions(model="qwen3:4b")
     names = import_module("dflash_mlx.cli.model_names")
     output = import_module("dflash_mlx.cli.terminal.output")

@@ -15,15 +15,14 @@ import tiny
 from test_pair import assert_lossless, edit_weights, refused
 from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
-from dflash_mlx.drafter.config import parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.kinds import is_drafter
-from dflash_mlx.drafter.mask_embedding import FILE, read_mask_embedding
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import FILE, Drafter, read_mask_embedding
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.formats import is_drafter
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.acceptance import RULES
 from dflash_mlx.speculation.drafts import Independent
-from dflash_mlx.target.target import Target
 
 FEW = 40  # tokens of the reduced vocabulary
 KEPT = sorted(set(range(0, 2 * FEW, 2)) - {0} | {98})  # what they are in the target's

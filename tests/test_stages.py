@@ -10,7 +10,7 @@ from test_distributed import BUNDLED, FEW, Job, check_equal, sharded
 from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, make_target
 
-from dflash_mlx.distributed.stages import stage
+from dflash_mlx.distributed.shards import stage
 from dflash_mlx.errors import DFlashError
 
 TAPS = 6  # tapped layers at most

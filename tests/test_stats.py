@@ -2,7 +2,7 @@
 
 import pytest
 
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.types import Block
 
 
@@ -38,7 +38,7 @@ def test_nothing_yet() -> None:
 def test_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The decode rate leaves out the first token and the prefill."""
     clock = iter([12.0, 12.5, 13.0])
-    monkeypatch.setattr("dflash_mlx.stats.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("dflash_mlx.engine.stats.time.perf_counter", lambda: next(clock))
     stats = Stats(_began=10.0)
     stats.record(Block((1,)))
     stats.record(Block((2, 3, 4), drafted=3, accepted=2))

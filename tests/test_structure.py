@@ -19,21 +19,21 @@ from test_session import speaking
 from typer.testing import Result
 
 from dflash_mlx import Grammar, api
-from dflash_mlx.engine import Engine
+from dflash_mlx.constrained import compiler
+from dflash_mlx.constrained.constraint import lead_after
+from dflash_mlx.constrained.grammar import check_grammar
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy.auto import Auto
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.policy.policy import Outcome
-from dflash_mlx.request import Mode, Request
-from dflash_mlx.sequence import Sequence
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.structure import compiler
-from dflash_mlx.structure.lead import lead_after
-from dflash_mlx.structure.source import check_grammar
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
 from dflash_mlx.types import Block, Plan, SamplingParams
 
 COSTS = Costs(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))

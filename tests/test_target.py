@@ -10,10 +10,10 @@ import tiny
 from mlx import nn
 from mlx_lm.utils import quantize_model
 
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.sequence import Sequence as TokenSequence
-from dflash_mlx.target import families
-from dflash_mlx.target.target import FAMILIES, Tap, Target, target_config
+from dflash_mlx.models import target as families
+from dflash_mlx.models.target import FAMILIES, Tap, Target, target_config
 from dflash_mlx.types import SamplingParams
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.text import Reader, partial_match
+from dflash_mlx.chat.reasoning_parser import Reader, partial_match
 
 
 def read(

@@ -7,8 +7,7 @@ import pytest
 import templates
 import tiny
 
-from dflash_mlx.chat.text import Reader
-from dflash_mlx.chat.thinking import LONGEST_HEADER, end_of_turn_ids
+from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, Reader, end_of_turn_ids
 
 THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
 HARMONY = THOUGHT + "<|channel|>final<|message|>"

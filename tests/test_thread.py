@@ -9,7 +9,7 @@ from threading import Event, Timer
 
 import pytest
 
-from dflash_mlx.thread import MLXThread
+from dflash_mlx.engine.worker_thread import MLXThread
 
 
 def interrupt() -> None:
@@ -75,7 +75,7 @@ def test_a_process_ends_while_it_computes() -> None:
     """Guards against MLX's abort where the thread is cut off, and an end that waits for all."""
     script = (
         "import os, signal, threading, time\n"
-        "from dflash_mlx.thread import mlx_thread\n"
+        "from dflash_mlx.engine.worker_thread import mlx_thread\n"
         "import mlx.core as mx\n"
         "def long():\n"
         "    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"

@@ -81,7 +81,7 @@ def test_who_stops_to_listen_stops_the_answer(cancelled: bool) -> None:
 
 NOTEBOOK = """
 import os, signal, sys, threading
-from dflash_mlx.stats import Stats
+from dflash_mlx.engine.stats import Stats
 record, blocks = Stats.record, []
 def pressed(self, block):
     record(self, block)

@@ -12,10 +12,10 @@ import tiny
 
 import dflash_mlx
 from dflash_mlx import api
-from dflash_mlx.chat.tokenizer import eos_token_ids_of, load_tokenizer
+from dflash_mlx.chat.template import eos_token_ids_of, load_tokenizer
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.target import Target
 
 # A tokenizer as Kimi's: the vocabulary in tiktoken.model, the rest in Python.
 CODE = '''

@@ -16,8 +16,8 @@ from tool_talk import calls, talking_pair
 
 from dflash_mlx import tools
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.tools import servers as servers_module
-from dflash_mlx.tools.call_messages import step_messages
+from dflash_mlx.tools import mcp as servers_module
+from dflash_mlx.tools.call import step_messages
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 RAIN = "\n".join(f"Brno {hour}:00 rain" for hour in range(24))
@@ -283,4 +283,4 @@ def test_mcp_is_imported_only_for_servers() -> None:
     own = re.compile(r"^(from|import) (mcp|mcp_types|httpx2)\b", re.MULTILINE)
     assert [file.name for file in files if own.search(file.read_text("utf-8"))] == []
     inside = re.compile(r"^ +from mcp import", re.MULTILINE)
-    assert [file.name for file in files if inside.search(file.read_text("utf-8"))] == ["servers.py"]
+    assert [file.name for file in files if inside.search(file.read_text("utf-8"))] == ["mcp.py"]

@@ -9,8 +9,7 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from trace_ops import operations
 
 from dflash_mlx.speculation import sampling
-from dflash_mlx.speculation.sampling import Shaper
-from dflash_mlx.speculation.top_ids import GROUP
+from dflash_mlx.speculation.sampling import GROUP, Shaper
 from dflash_mlx.types import SamplingParams
 
 SORTS = {"Sort", "ArgSort", "Partition", "ArgPartition"}

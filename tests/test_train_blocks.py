@@ -9,14 +9,13 @@ import pytest
 from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
 
-from dflash_mlx.drafter import shared_rows
-from dflash_mlx.drafter.config import DraftConfig
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.train import head_loss
+from dflash_mlx.drafters.dflash import model as shared_rows
+from dflash_mlx.drafters.dflash.config import DraftConfig
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.train import loss as head_loss
 from dflash_mlx.train import loss as loss_module
-from dflash_mlx.train.batches import Rectangle
-from dflash_mlx.train.gradient import BlockGradient, Blocks
+from dflash_mlx.train.data import Rectangle
 from dflash_mlx.train.loss import (
     block_hidden,
     block_losses,
@@ -25,8 +24,8 @@ from dflash_mlx.train.loss import (
     default_gamma,
     dpace_weights,
 )
-from dflash_mlx.train.optimizer import StreamedMuon
 from dflash_mlx.train.settings import TrainSettings
+from dflash_mlx.train.step import BlockGradient, Blocks, StreamedMuon
 from dflash_mlx.train.streams import Streams
 
 FULL = DraftConfig(

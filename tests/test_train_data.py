@@ -8,15 +8,24 @@ import numpy as np
 import pytest
 from tiny import GOLDEN, plain
 
-from dflash_mlx.drafters import load_source
+from dflash_mlx.drafters.load import load_source
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.target.target import Target
-from dflash_mlx.train import given
+from dflash_mlx.models.target import Target
+from dflash_mlx.train import answers
 from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all, keys_of
-from dflash_mlx.train.batches import Sequence, epoch_batches, rectangles, sample_anchors
-from dflash_mlx.train.data import parse_line, read_prompts, split, tokenize, without_overlap
-from dflash_mlx.train.mask_token import choose_mask_token
-from dflash_mlx.train.shape import Shape, layer_ids
+from dflash_mlx.train.data import (
+    TrainingSequence,
+    epoch_batches,
+    parse_line,
+    read_prompts,
+    rectangles,
+    sample_anchors,
+    split,
+    tokenize,
+    without_overlap,
+)
+from dflash_mlx.train.initialise import choose_mask_token
+from dflash_mlx.train.settings import Shape, layer_ids
 
 SETTINGS = AnswerSettings(max_tokens=12, batch=2)
 
@@ -121,7 +130,7 @@ def test_answers_are_the_targets_own(tmp_path, target, monkeypatch, rows):
     ]  # fmt: skip
     asked = questions(target, tmp_path / "q.jsonl", lines)
     seen = []
-    monkeypatch.setattr(given, "ROWS", rows)
+    monkeypatch.setattr(answers, "ROWS", rows)
     got = answer_all(target, asked, SETTINGS, tmp_path / "a.jsonl", seen.append)
     assert got == wanted
     assert [event.done for event in seen] == [0, 0, 1, 2, 3], "Ctrl-C is seen between given ones"
@@ -232,7 +241,7 @@ def test_layer_ids():
 
 def test_anchors_are_answer_tokens_with_a_successor():
     """Guards 'an anchor is a token that the target generated', and drawing without replacement."""
-    sequences = [Sequence(tuple(range(20)), 15), Sequence((1, 2, 3), 2)]
+    sequences = [TrainingSequence(tuple(range(20)), 15), TrainingSequence((1, 2, 3), 2)]
     drawn = sample_anchors(sequences, np.array([0, 1]), 99, seed=0, step=0)
     assert [d.tolist() for d in drawn] == [[15, 16, 17, 18], []]
     few = [tuple(sample_anchors(sequences, np.array([0]), 2, 0, step)[0]) for step in range(20)]

@@ -22,29 +22,29 @@ from mlx.utils import tree_flatten
 from typer.testing import CliRunner
 
 import dflash_mlx
-from dflash_mlx.drafter.config import load_config, parse
-from dflash_mlx.drafter.vocabulary import target_ids
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.model import target_ids
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.target.target import Target
-from dflash_mlx.train import beginning
+from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.models.target import Target
+from dflash_mlx.train import initialise
 from dflash_mlx.train import run as run_module
 from dflash_mlx.train.answers import AnswerSettings
-from dflash_mlx.train.batches import Sequence
-from dflash_mlx.train.events import (
+from dflash_mlx.train.data import TrainingSequence
+from dflash_mlx.train.evaluate import replay_answers
+from dflash_mlx.train.run import Job, Run
+from dflash_mlx.train.settings import (
     AnswersProgress,
     Measured,
     Prepared,
     Saved,
+    Shape,
     StepDone,
     TapsProgress,
+    TrainSettings,
 )
-from dflash_mlx.train.job import Job
-from dflash_mlx.train.run import Run
-from dflash_mlx.train.settings import TrainSettings
-from dflash_mlx.train.shape import Shape
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
-from dflash_mlx.train.tau import replay_answers
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
 SHAPE = Shape(layers=1, block_size=6, taps=3, intermediate_size=32)
@@ -167,7 +167,7 @@ def test_a_run_of_before_goes_on(target, prompts, tmp_path):
 def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypatch, fault):
     """Guards the first weights: sharp guesses of the mask token cost several times as much."""
     if fault:
-        monkeypatch.setattr(beginning, "calm", lambda *_: None)
+        monkeypatch.setattr(initialise, "calm", lambda *_: None)
     run, events = start(target, prompts, tmp_path, steps=1)
     run.train()
     assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
@@ -380,7 +380,7 @@ def check_replay(run: Run, target: Target) -> None:
 def test_batched_walk_counts_as_one_by_one(target, prompts, tmp_path):
     """Guards the batch of unequal answers: an answer that has ended takes no more rounds."""
     run, _ = start(target, prompts, tmp_path)
-    some = [Sequence(s.tokens[: s.answer + n], s.answer) for n, s in
+    some = [TrainingSequence(s.tokens[: s.answer + n], s.answer) for n, s in
             zip((2, 9, 17), run.trainer.sequences, strict=False)]  # fmt: skip
     cache = Taps(target, some, 0, Streams(2))
     longest = max(len(s.tokens) for s in some)
@@ -421,7 +421,7 @@ def test_an_end_among_the_answers_is_no_abort(prompts, tmp_path):
         "import sys\n"
         "from pathlib import Path\n"
         "from dflash_mlx.cpu.modules import restore_modules\n"
-        "from dflash_mlx.target.target import Target\n"
+        "from dflash_mlx.models.target import Target\n"
         "from dflash_mlx.train.answers import AnswerSettings, answer_all\n"
         "from dflash_mlx.train.data import read_prompts, tokenize\n"
         "def press(event):\n"
@@ -601,7 +601,7 @@ class Press:
     """A view that sends this process signals at chosen events."""
 
     def __init__(self, monkeypatch, number, when):
-        self.view = import_module("dflash_mlx.cli.train.view").View
+        self.view = import_module("dflash_mlx.cli.train.command").View
         show, self.seen = self.view.show, []
 
         def pressing(view, event):

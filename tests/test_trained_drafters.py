@@ -11,12 +11,12 @@ import pytest
 import tiny
 from test_train_run import start
 
-from dflash_mlx.drafter import model
+from dflash_mlx.drafters.dflash import model
+from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.files.checkpoint import header
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import load
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.target.target import Target
-from dflash_mlx.train.shape import Shape
+from dflash_mlx.train.settings import Shape
 from dflash_mlx.types import SamplingParams
 
 TARGET, GOLDEN = tiny.GOLDEN / "qwen3_full" / "target", tiny.GOLDEN / "trained"

@@ -9,7 +9,7 @@ import pytest
 
 from dflash_mlx.speculation import tree as tree_module
 from dflash_mlx.speculation.drafts import Independent, Lattice
-from dflash_mlx.speculation.top_ids import top_ids
+from dflash_mlx.speculation.sampling import top_ids
 from dflash_mlx.speculation.tree import Candidates, Tree, best_first
 
 Prefix = tuple[int, ...]

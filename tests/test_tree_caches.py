@@ -17,14 +17,13 @@ from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.models import recurrent
+from dflash_mlx.models.cache.rows import AllRows
+from dflash_mlx.models.cache.sliding import Window, sliding_caches
+from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.cache.tree_pass import TreePass
+from dflash_mlx.models.packed import PassRope, wrap_ropes
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target import recurrent
-from dflash_mlx.target.caches.kinds import members
-from dflash_mlx.target.caches.rows import AllRows
-from dflash_mlx.target.caches.sliding import Window, sliding_caches
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.ropes import PassRope, wrap_ropes
-from dflash_mlx.target.tree_pass import TreePass
 
 TREES, SOME_TREES = 1000, 15
 FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))

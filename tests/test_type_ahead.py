@@ -12,10 +12,10 @@ import pytest
 from terminal import ChatTerminal
 
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
-multiline = import_module("dflash_mlx.cli.terminal.multiline")
+multiline = import_module("dflash_mlx.cli.terminal.keys")
 output = import_module("dflash_mlx.cli.terminal.output")
 spinner = import_module("dflash_mlx.cli.terminal.spinner")
-type_ahead = import_module("dflash_mlx.cli.terminal.type_ahead")
+type_ahead = import_module("dflash_mlx.cli.terminal.keys")
 
 SLOW = {"says": "Fine.\n\nAnd well.\n\n" + "so " * 30 + "\n", "piece": 4, "sleep": 0.1}
 CODES = re.compile(r"\x1b\[([0-9;]*)m")

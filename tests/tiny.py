@@ -20,17 +20,17 @@ from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dflash_mlx.drafter.config import parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.engine import Engine
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.policy import Policy
-from dflash_mlx.request import Mode, Request
-from dflash_mlx.sequence import Sequence as TokenSequence
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import Block, SamplingParams
 
 ALL = os.environ.get("LOSSLESS") == "all"

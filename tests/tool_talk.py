@@ -8,9 +8,9 @@ import mlx.core as mx
 import tiny
 from scripted_server import tool_tokenizer
 
+from dflash_mlx.models.packed import SequencePass
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
-from dflash_mlx.target.packed import SequencePass
-from dflash_mlx.target.target import Target
 
 
 def calls(name: str, arguments: str = "{}") -> str:

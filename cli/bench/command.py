@@ -6,7 +6,8 @@ Knows flags, files and exit codes; `dflash_mlx.bench` measures.
 """
 
 import json as jsonlib
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.types import Effort
 
 from ..kernel_notes import kernel_warnings
-from ..loading import bundled_note, load_pair, prepare_libraries
+from ..loading import bundled_note, find_pair, load_pair, prepare_libraries
 from ..model_names import with_known_target
 from ..modes import resolve_draft
 from ..option_sources import option_source
@@ -24,14 +25,89 @@ from ..options import DisplayOptions, ModelOptions, PromptOptions, option, optio
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from ..thinking import resolve_thinking
-from .drafts import drafts_json, measure_sources, options_of_target, show_drafts
-from .forecast import show_forecast
-from .pictures import draw_pictures
-from .report import bench_json, show_report
-from .run import run_schedule
+from .report import (
+    ReportPrinter,
+    bench_json,
+    drafts_json,
+    draw_pictures,
+    measure_sources,
+    options_of_target,
+    run_schedule,
+    show_drafts,
+    show_report,
+)
 
 if TYPE_CHECKING:
     from dflash_mlx.bench import Question
+    from dflash_mlx.ledger.forecast import Forecast
+    from dflash_mlx.ledger.published import Published
+
+
+# `dflash bench --forecast CHIP`
+
+CONTEXTS = (1024, 8192)
+COLUMNS = (
+    ("pair", "left"),
+    ("context", "right"),
+    ("plain tok/s", "right"),
+    ("dflash tok/s", "right"),
+    ("speedup", "right"),
+    ("rows", "right"),
+)
+CAVEAT = (
+    "A forecast from counted bytes, products and dispatches with MLX's own kernels. Nobody "
+    "measured it, and parts of what it knows of chips are estimates (dflash_mlx/ledger/chips.toml)."
+)
+
+
+def show_forecast(
+    chip_name: str, tokens: float, model_options: ModelOptions, out: Output, *, json: bool
+) -> None:
+    """Print the table, or one JSON object; UsageError for an unknown chip or no drafter."""
+    from dflash_mlx.hub.bits import chosen_bits
+    from dflash_mlx.kernels.dispatch import Kernels
+    from dflash_mlx.ledger.forecast import chip_named, forecast
+    from dflash_mlx.ledger.passes import TracedPair
+
+    chip = chip_named(chip_name)
+    found: list[tuple[str, Forecast]] = []
+    for published in pairs(model_options, out):
+        bits = chosen_bits(model_options.draft_bits, target_quantised=published.mode != "none")
+        with Spinner(out, f"counting {published.name}"):
+            pair = TracedPair(published, Kernels(), bits)
+            found += [(published.name, one) for one in forecast(pair, chip, CONTEXTS, tokens)]
+    if json:
+        rows = [{"pair": name, **asdict(one)} for name, one in found]
+        document = {"forecast": chip.name, "measured": False, "tau": tokens, "rows": rows}
+        out.write(jsonlib.dumps({**document, "caveat": CAVEAT}) + "\n")
+        return
+    printer = ReportPrinter(out)
+    printer.line(f"forecast for {chip.name} · {tokens:g} tokens a whole block", "bold")
+    printer.line("")
+    printer.table(COLUMNS, [cells(name, one) for name, one in found])
+    printer.line("")
+    printer.line(CAVEAT, "dim")
+
+
+def cells(name: str, one: "Forecast") -> tuple[str, ...]:
+    """A row of the table."""
+    rates = f"{one.plain:.0f}", f"{one.drafted:.0f}", f"{one.drafted / one.plain:.2f}×"
+    return (name, f"{one.depth:,}", *rates, str(one.rows))
+
+
+def pairs(model_options: ModelOptions, out: Output) -> Iterator["Published"]:
+    """The pair that was named, or the published ones."""
+    from dflash_mlx.ledger.published import PAIRS, of_folders
+
+    if model_options.no_draft:
+        raise UsageError("a forecast is of a target and a drafter.", hint="leave --no-draft out")
+    if model_options.model is None and model_options.draft is None:
+        yield from PAIRS
+        return
+    label, target, draft = find_pair(model_options, out)
+    assert draft is not None
+    yield of_folders(label, target, draft)
+
 
 DEFAULT_LIMIT, DEFAULT_REPEATS, DEFAULT_MAX_TOKENS = 8, 2, 256
 EXIT_DIFFERENT = 3

@@ -17,7 +17,7 @@ from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from dflash_mlx.prefix_cache.listing import Text
+    from dflash_mlx.engine.prefix_cache.disk import Text
 
 NAME_LENGTH = 8  # characters of a name that are shown
 UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"))
@@ -40,8 +40,7 @@ def show(
 
     The size is what would be freed: what other texts begin with too stays.
     """
-    from dflash_mlx.prefix_cache.folder import cache_root, files_of
-    from dflash_mlx.prefix_cache.listing import texts
+    from dflash_mlx.engine.prefix_cache.disk import cache_root, files_of, texts
 
     out = Output(quiet=display.quiet, plain=display.plain)
     found = texts(cache_root())
@@ -73,8 +72,7 @@ def rm(
     display: DisplayOptions,
 ) -> None:
     """Remove texts from disk; what another text begins with too stays."""
-    from dflash_mlx.prefix_cache.folder import cache_root, files_of
-    from dflash_mlx.prefix_cache.listing import clear, texts
+    from dflash_mlx.engine.prefix_cache.disk import cache_root, clear, files_of, texts
 
     out = Output(quiet=display.quiet, plain=display.plain)
     if bool(names) == everything:

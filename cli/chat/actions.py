@@ -4,31 +4,44 @@ Each takes the chat state and its argument. Knows the conversation, not how a co
 `file_actions` has the commands about files.
 """
 
+import os
+import re
+import shlex
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from glob import glob, has_magic
+from pathlib import Path
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.remote.client import is_address
 from dflash_mlx.types import EFFORTS
 
-from ..answer import answer_prompt
-from ..answer_view import JsonView
+from ..answer import JsonView, answer_prompt
 from ..chat_settings import SETTINGS, find_setting, format_value, with_value
-from ..compare import Comparison, baseline_answer, show_comparison, warm_up
+from ..config_file import config_path
 from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloaded
-from ..model_names import with_known_target
+from ..model_names import known_target, with_known_target
 from ..modes import check_block, in_bits
-from ..recommended import RECOMMENDED
+from ..prompt import Attachments, read_attachments
+from ..recommended import RECOMMENDED, no_recommendation, recommended_by
 from ..remote import LOCAL_SETTINGS
-from ..terminal.interrupt import Interrupt, LeaveChat
+from ..report import Comparison, baseline_answer, show_comparison, warm_up
+from ..terminal.keys import Interrupt, LeaveChat
+from ..terminal.line_editor import copy_to_clipboard
+from ..terminal.markdown import make_parser
+from ..terminal.output import format_count, stdout_size
 from ..thinking import describe_thinking, drop_unsupported, with_thinking
-from . import recommendation
+from . import state as recommendation
+from . import transcript
 from .dialogue import LEAVE_WINDOW
-from .remote_model import described
-from .state import ChatState, shorten
-from .stats_page import stats_page
-from .values import change_defaults, defaults_of
+from .models import describe_server
+from .pages import stats_page
+from .state import ChatState, apply_values, change_defaults, defaults_of, shorten, with_values
+from .transcript import Chat
+from .turns_view import show_turns
 
 # Pair ---------------------------------------------------------------------------------------------
 
@@ -48,7 +61,7 @@ def drafter_arguments(state: ChatState) -> list[str]:
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
     if state.dialogue.server is not None:
-        return described(state.dialogue.server)
+        return describe_server(state.dialogue.server)
     pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
     drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}" if drafting else "draft off"
     return f"{pair.target_name} · {drafter}"
@@ -277,3 +290,268 @@ def edit_last(state: ChatState, _: str) -> None:
         return
     state.print_line(f"  › {text}", "dim")
     state.dialogue.answer_again(text)
+
+
+# `/copy`
+
+
+def copy_answer(state: ChatState, argument: str) -> None:
+    """`/copy` and `/copy code [n]`."""
+    if not state.dialogue.chat.turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    answer = state.dialogue.chat.turns[-1].answer
+    word, _, number = argument.partition(" ")
+    if not argument:
+        state.print_line(f"  copied {copy_to_clipboard(answer)}", "dim")
+        return
+    if word != "code" or (number and not number.strip().isdecimal()):
+        raise UsageError(
+            f"/copy cannot be '{argument}'.", hint="/copy, /copy code, or /copy code 2"
+        )
+    blocks = code_blocks(answer)
+    if not blocks:
+        raise UsageError("the last answer has no code.", hint="/copy takes all of it")
+    chosen = int(number) if number else len(blocks)
+    if not 1 <= chosen <= len(blocks):
+        raise UsageError(
+            f"the last answer has no block {chosen} of code.", hint=f"give 1 to {len(blocks)}"
+        )
+    copied = copy_to_clipboard(blocks[chosen - 1])
+    state.print_line(f"  block {chosen} of {len(blocks)} copied {copied}", "dim")
+
+
+def code_blocks(text: str) -> list[str]:
+    """The blocks of code in Markdown, without their fences."""
+    tokens = make_parser(blocks_only=True).parse(text)
+    return [token.content for token in tokens if token.type in ("fence", "code_block")]
+
+
+# The slash commands about saved chats, exports, the clipboard, and leaving.
+
+MIN_ROWS = 12  # of a screen whose half the end of a loaded chat may take
+
+
+def saved_chats(state: ChatState) -> list[str]:
+    """Completions of `/load`."""
+    return transcript.chat_names()
+
+
+def save_chat(state: ChatState, name: str) -> None:
+    """`/save`."""
+    state.print_line(f"  saved in {state.dialogue.save(name or None)}", "dim")
+
+
+def load_chat(state: ChatState, name: str) -> None:
+    """`/load`: the present conversation is saved already."""
+    if not name:
+        state.print_line(
+            f"  saved chats: {transcript.summarise_names(transcript.chat_names(), 20)}"
+        )
+        return
+    chat = state.dialogue.load(name)
+    show_loaded(state, name, chat)
+
+
+def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
+    """Show the end of a loaded chat, and say when it was saved with another target."""
+    turns = format_count(len(chat.turns), "turn", "turns")
+    state.print_line(f"  {name}: {turns}", "dim")
+    target = state.dialogue.model.source.target_name
+    if chat.model not in (None, target):
+        server = state.dialogue.server is not None or is_address(chat.model)
+        hint = "" if server else f". /model {chat.model} changes that"
+        state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
+    if chat.turns:
+        state.print_line("")
+        show_turns(state, chat.turns[-2:], max(stdout_size()[1] or 24, MIN_ROWS) // 2)
+
+
+def fork_chat(state: ChatState, name: str) -> None:
+    """`/fork`: the chat goes on in a copy; what was said so far also stays where it is."""
+    dialogue = state.dialogue
+    if not dialogue.chat.turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    previous = dialogue.file.name
+    if previous is not None and not dialogue.file.holds(dialogue.chat):
+        dialogue.save()
+        previous = dialogue.file.name
+    dialogue.save(name or dialogue.file.unused_name(dialogue.chat))
+    left = f"; {previous} stays as it is" if previous else ""
+    state.print_line(f"  goes on as {dialogue.file.name}{left}", "dim")
+
+
+def show_history(state: ChatState, count: str) -> None:
+    """`/history`: all turns, or the last ones."""
+    turns = state.dialogue.chat.turns
+    if not turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    if count and not (count.isdecimal() and int(count)):
+        raise UsageError(f"/history cannot be '{count}'.", hint="give how many turns, or nothing")
+    show_turns(state, turns[-int(count) :] if count else turns)
+
+
+def export_chat(state: ChatState, name: str) -> None:
+    """`/export`."""
+    if not state.dialogue.chat.turns:
+        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    path = Path(name).expanduser()
+    dialogue = state.dialogue
+    transcript.export(path, replace(dialogue.chat, model=dialogue.model.source.target_name))
+    state.print_line(f"  written to {path}", "dim")
+
+
+def clear_chat(state: ChatState, _: str) -> None:
+    """`/clear`: the old conversation stays saved."""
+    dialogue = state.dialogue
+    previous_name = dialogue.file.name
+    dialogue.clear()
+    state.attached, state.outputs = [], []
+    saved = f"; the old one is saved as {previous_name}" if previous_name else ""
+    state.print_line(f"  new conversation{saved}", "dim")
+
+
+def leave_chat(state: ChatState, _: str) -> None:
+    """`/exit`."""
+    raise LeaveChat
+
+
+# Files in a chat's prompts
+
+# At the start of a word; quotes allow spaces in it.
+MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+MAX_SHOWN = 8  # files that are named one by one
+AFTER_NAME = ".,:;!?)]}'\""
+
+
+def read_files(state: ChatState, argument: str) -> None:
+    """`/read`: the files go with the next prompt."""
+    if argument == "off":
+        state.attached, state.outputs = [], []
+        state.print_line("  no files go with the next prompt", "dim")
+        return
+    if argument:
+        try:
+            names = shlex.split(argument)
+        except ValueError:
+            raise UsageError("a quotation mark is not closed.", hint="close it") from None
+        read_attachments(names)  # what cannot be read is told before it is remembered
+        state.attached = list(dict.fromkeys([*state.attached, *names]))
+    found = all_attached(state)
+    if not found.files:
+        state.print_line("  no files go with the next prompt; /read FILE... adds some")
+        return
+    for file in found.files if 1 < len(found.files) <= MAX_SHOWN else ():
+        state.print_line(f"  {file.name}")
+    state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
+
+
+def with_files(state: ChatState, prompt: str) -> str:
+    """The prompt with the files that it mentions, and what waits for it, which it uses up.
+
+    Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
+    """
+    found = all_attached(state, mentioned(prompt))
+    for name in missing(prompt):
+        state.print_line(f"  there is no file {name}: @{name} is sent as text", "dim")
+    if not found.files:
+        return prompt
+    state.print_line(f"  {described(state, found)}", "dim")
+    state.attached, state.outputs = [], []
+    return f"{prompt}\n\n{found.text}"
+
+
+def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
+    """The outputs of commands, the files of `/read`, and those of these names."""
+    found = read_attachments([*state.attached, *names])
+    return replace(found, files=(*state.outputs, *found.files))
+
+
+def described(state: ChatState, found: Attachments) -> str:
+    """Which files, their size and tokens; UsageError when the context cannot hold them."""
+    dialogue = state.dialogue
+    count = dialogue.model.tokens([{"role": "user", "content": found.text}])
+    if count is None:
+        return found.summary
+    if count >= dialogue.context_length:
+        raise UsageError(
+            f"{found.summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
+            hint="take fewer or shorter files",
+        )
+    return f"{found.summary} · {format_count(count, 'token', 'tokens')}"
+
+
+def mentioned(prompt: str) -> list[str]:
+    """The names after an @ that are files, folders or patterns with matches; others are text."""
+    names = []
+    for quoted, word in MENTION.findall(prompt):
+        candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
+        names += [name for name in candidates if name and is_there(name)][:1]
+    return names
+
+
+def missing(prompt: str) -> list[str]:
+    """The names after an @ that look like paths, and are nothing that is there."""
+    words = [quoted or word.rstrip(AFTER_NAME) for quoted, word in MENTION.findall(prompt)]
+    paths = [name for name in words if "/" in name or os.path.splitext(name)[1]]
+    return [name for name in dict.fromkeys(paths) if not is_there(name)]
+
+
+def is_there(name: str) -> bool:
+    """Whether a name stands for at least one file or folder."""
+    path = os.path.expanduser(name)
+    return os.path.exists(path) or bool(has_magic(path) and glob(path, recursive=True))
+
+
+# `/preset`
+
+OPTION_NAMES = {"sampling_by": "sampling"}  # of fields that are named otherwise
+
+
+def preset_names(state: ChatState) -> list[str]:
+    """Completions of `/preset`."""
+    with suppress(DFlashError):
+        return list(state.tables.presets())
+    return []
+
+
+def use_preset(state: ChatState, name: str) -> None:
+    """`/preset`: without a name the list."""
+    if not name:
+        show_presets(state)
+        return
+    values = state.tables.preset(name)
+    keys = ", ".join(OPTION_NAMES.get(key, key).replace("_", "-") for key in values)
+    model = values.pop("model", None)
+    if model is not None:
+        target = known_target(model, state.out)
+        if target != state.dialogue.model.source.target_name:
+            state.print_line(
+                f"  the preset '{name}' is of another model: {target} is loaded", "dim"
+            )
+            change_model(state, target)
+    dialogue = state.dialogue
+    if values.pop("sampling_by", "") == RECOMMENDED:
+        found = recommended_by(dialogue.model.source)
+        if not found:
+            state.print_line(f"  {no_recommendation(dialogue.model.source).message}", "warning")
+        values = found | values
+    dialogue.model.check(with_values(dialogue.settings, values))
+    if values.get("mode", "baseline") != "baseline" and not dialogue.model.source.drafts:
+        change_drafter(state, "on")
+    apply_values(state, values)
+    for field in values:  # the defaults of another target do not change them
+        state.general.pop(field, None)
+        state.defaults.pop(field, None)
+    state.print_line(f"  preset {name}: {keys or 'it sets nothing'}", "dim")
+
+
+def show_presets(state: ChatState) -> None:
+    """The presets and what they set."""
+    presets = state.tables.presets()
+    width = max(map(len, presets), default=0) + 2
+    for name, table in presets.items():
+        values = table.items() if isinstance(table, dict) else ()
+        text = " · ".join(f"{key} {value}" for key, value in values)
+        state.print_line(f"  {name:{width}}{shorten(text, 70)}")
+    if not presets:
+        state.print_line(f"  no presets; [preset.NAME] in {config_path()} makes one")

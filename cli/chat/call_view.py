@@ -5,8 +5,7 @@ Knows calls and text, not who runs them or where they are shown.
 
 import json
 
-from dflash_mlx.tools.call import Call
-from dflash_mlx.tools.call_messages import arguments_of
+from dflash_mlx.tools.call import Call, arguments_of
 
 RESULT_LINES = 4  # of a result that are shown
 MAX_CALL = 600  # characters of a call that are shown at once

@@ -14,11 +14,10 @@ from typing import IO, Annotated
 
 import typer
 
-from dflash_mlx.remote.address import is_address
+from dflash_mlx.remote.client import is_address
 from dflash_mlx.remote.session import Server
 
 from ..cache_options import CacheOptions, finish_writing
-from ..json_report import sampling_json
 from ..kernel_notes import kernel_warnings
 from ..loading import load_pair
 from ..mcp_servers import configured_servers
@@ -34,27 +33,28 @@ from ..options import (
 )
 from ..recommended import with_recommended
 from ..remote import RemoteOptions, connect, without_local
-from ..run_log import LogOptions
-from ..terminal.interrupt import LeaveChat
-from ..terminal.key_reader import KeyReader
+from ..report import LogOptions, sampling_json
+from ..terminal.keys import (
+    KeyReader,
+    LeaveChat,
+    TypeAhead,
+    suspendable,
+    terminal_as_stdin,
+    unseen_keys,
+)
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
-from ..terminal.suspend import suspendable
-from ..terminal.tty_modes import terminal_as_stdin, unseen_keys
-from ..terminal.type_ahead import TypeAhead
 from ..thinking import check_thinking, resolve_thinking
 from . import transcript
+from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
-from .file_actions import show_loaded
-from .header import show_header
 from .loop import chat_loop
-from .recommendation import offer
-from .remote_model import RemoteModel
+from .models import RemoteModel
+from .pages import show_header
 from .start import can_keep_history, read_beginning, resolve_pair
-from .state import ChatState
-from .tool_box import ToolBox
-from .turn import Chat
-from .values import defaults_of, recommended_defaults, settings_of, values_of
+from .state import ChatState, defaults_of, offer, recommended_defaults, settings_of, values_of
+from .tools import ToolBox
+from .transcript import Chat
 
 
 @option_groups

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
-from ..attachments import complete_path
 from ..chat_settings import SETTINGS, find_setting
+from ..prompt import complete_path
 from ..recommended import RECOMMENDED
-from . import actions, copying, file_actions, files, mcp_page, presets
+from . import actions, mcp_page
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -127,8 +127,8 @@ COMMANDS = (
         "preset",
         "[name]",
         "list the presets of the config file, or apply one",
-        presets.use_preset,
-        arguments=presets.preset_names,
+        actions.use_preset,
+        arguments=actions.preset_names,
         detail="What the preset does not say stays as it is; another model is loaded as by /model.",
     ),
     Command(
@@ -152,7 +152,7 @@ COMMANDS = (
         "read",
         "[file...|off]",
         "send files with the next prompt; @file in a prompt does, too",
-        files.read_files,
+        actions.read_files,
         paths=True,
         detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
     ),
@@ -171,33 +171,33 @@ COMMANDS = (
         "save",
         "[name]",
         "keep the chat under a name",
-        file_actions.save_chat,
+        actions.save_chat,
         detail="Chats are also saved after every answer; the name is where that goes on.",
     ),
     Command(
         "load",
         "[name]",
         "go on with a saved chat",
-        file_actions.load_chat,
-        arguments=file_actions.saved_chats,
+        actions.load_chat,
+        arguments=actions.saved_chats,
     ),
     Command(
         "fork",
         "[name]",
         "go on in a copy of the chat; this one stays",
-        file_actions.fork_chat,
+        actions.fork_chat,
     ),
     Command(
         "history",
         "[turns]",
         "show what was said, or the last turns of it",
-        file_actions.show_history,
+        actions.show_history,
     ),
     Command(
         "export",
         "file.md",
         "write the chat as Markdown",
-        file_actions.export_chat,
+        actions.export_chat,
         needs_argument=True,
         paths=True,
     ),
@@ -205,14 +205,14 @@ COMMANDS = (
         "copy",
         "[code [n]]",
         "the last answer to the clipboard, or a block of its code",
-        copying.copy_answer,
+        actions.copy_answer,
         arguments=lambda state: ["code"],
         detail="/copy code is the last block, /copy code 1 the first.",
     ),
     Command(
-        "clear", "", "begin a new conversation with the same system prompt", file_actions.clear_chat
+        "clear", "", "begin a new conversation with the same system prompt", actions.clear_chat
     ),
-    Command("exit", "", "leave", file_actions.leave_chat, aliases=("quit", "bye")),
+    Command("exit", "", "leave", actions.leave_chat, aliases=("quit", "bye")),
 )
 
 

@@ -7,31 +7,197 @@ its caches do not hold. Knows no keys and no slash commands.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.tools.call import Step
-from dflash_mlx.tools.rounds import MAX_ROUNDS, Steps, run_rounds
+from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
-from ..answer import Answer, answer_prompt
-from ..answer_view import chat_stats_line
+from ..answer import Answer, answer_prompt, chat_stats_line
 from ..chat_settings import ChatSettings
-from ..run_log import RunLog
-from ..terminal.interrupt import Interrupt, LeaveChat
+from ..modes import describe_drafting
+from ..report import RunLog
+from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
-from ..terminal.wrapping import wrap_hanging
-from .chat_file import ChatFile
-from .messages import chat_messages, step_of, turn_of
-from .model_in_use import ModelInUse
-from .tool_box import ToolBox
-from .turn import Chat, Turn
+from ..terminal.render import wrap_hanging
+from .messages import ChatFile, chat_messages, step_of, turn_of
+from .models import ChatModel, LocalModel, RemoteModel
+from .tools import ToolBox
+from .transcript import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair
+    from dflash_mlx import Pair, Session, Stats
+    from dflash_mlx.engine.request import Mode
+    from dflash_mlx.remote.session import RemoteSession, Server
 
-    from .remote_model import RemoteModel
+    from .models import RemoteModel
+
+
+# Sums over the answers of a chat.
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over all answers of one model; `uncounted`: a server did not tell some tokens."""
+
+    answers: int = 0
+    tokens: int = 0
+    verifies: int = 0
+    committed: int = 0
+    uncounted: bool = False
+
+    def add(self, answer: Answer) -> None:
+        """Add one answer."""
+        stats = answer.stats
+        self.answers += 1
+        self.tokens += stats.generated
+        self.uncounted = self.uncounted or "generated" in stats.unknown
+        self.verifies += stats.verifies
+        self.committed += round(stats.verifies * stats.acceptance_length)
+
+    @property
+    def acceptance_length(self) -> float:
+        """τ over all answers; 1.0 without a verify."""
+        return self.committed / self.verifies if self.verifies else 1.0
+
+
+# What a user is told after an answer, each thing once where once is enough.
+
+NEARLY_FULL = 0.8  # share of the context that triggers a hint
+REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
+LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 40
+
+
+@dataclass(slots=True)
+class Hints:
+    """Low acceptance, a nearly full context and a cache that could not go back.
+
+    `low` and `full` have been told.
+    """
+
+    low: bool = False
+    full: bool = False
+
+    def after(
+        self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
+    ) -> list[str]:
+        """The lines after an answer; with `auto` nothing is said of the acceptance."""
+        found = []
+        if stats.lost_tokens >= REREAD_WARNING_TOKENS:
+            found.append(
+                f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
+                "again"
+            )
+        low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
+        if low and not auto and not self.low:
+            self.low = True
+            found.append(
+                f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
+                "blocks; drafting costs more than it saves. Try /draft off"
+            )
+        used = stats.prompt_tokens + stats.generated
+        if used >= NEARLY_FULL * context_length > 0 and not self.full:
+            self.full = True
+            found.append(
+                f"  context {used:,} of {context_length:,}: soon the oldest turns will be "
+                "left out. /clear begins anew"
+            )
+        return found
+
+
+# What answers in a chat now, and how
+
+
+class ModelInUse:
+    """A model with the settings of its next answer, the sums over its answers, and hints."""
+
+    def __init__(self, pair: "Pair | RemoteModel", settings: ChatSettings):
+        self.settings, self.totals, self.hints = settings, Totals(), Hints()
+        self.model: ChatModel
+        if isinstance(pair, RemoteModel):
+            self.model = pair
+        else:
+            self.set_pair(pair)
+
+    @property
+    def local(self) -> LocalModel:
+        """The model; UsageError where it is a server's."""
+        self.check_local("this")
+        return cast(LocalModel, self.model)
+
+    def check_local(self, what: str) -> None:
+        """UsageError for what cannot be done where a server answers."""
+        if isinstance(self.model, RemoteModel):
+            raise self.model.source.not_here(what)
+
+    @property
+    def pair(self) -> "Pair":
+        """The pair; UsageError where a server answers."""
+        return self.local.source
+
+    @property
+    def session(self) -> "Session | RemoteSession":
+        """What answers."""
+        return self.model.session
+
+    @property
+    def server(self) -> "Server | None":
+        """The server that answers; None where the model is on this machine."""
+        return self.model.source if isinstance(self.model, RemoteModel) else None
+
+    @property
+    def drafting(self) -> bool:
+        """Whether answers are drafted here."""
+        return isinstance(self.model, LocalModel) and self.model.drafting
+
+    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
+        """Answer with this pair from now on; without `drafting`, by plain decoding."""
+        drafting = drafting and pair.drafts
+        previous = getattr(self, "model", None)
+        if isinstance(previous, LocalModel) and previous.source is pair:
+            previous.drafting = drafting
+            self.use_mode()
+        else:
+            mode = self.settings.mode if drafting else "baseline"
+            self.model = LocalModel(pair, mode, drafting=drafting)
+        self.totals, self.hints = Totals(), Hints()
+
+    def use_mode(self) -> None:
+        """Let the next answer have the mode of the settings."""
+        if isinstance(self.model, LocalModel):
+            self.model.session.mode = self.mode
+
+    def release_pair(self) -> None:
+        """Free the pair and its caches; `set_pair` must follow."""
+        import mlx.core as mx
+
+        del self.model
+        mx.clear_cache()
+
+    @property
+    def mode(self) -> "Mode":
+        """The decoding mode of the next answer."""
+        return self.settings.mode if self.drafting else "baseline"
+
+    @property
+    def drafting_summary(self) -> str:
+        """Block size and mode in a few words; empty without drafting."""
+        if not self.drafting:
+            return ""
+        return describe_drafting(
+            self.pair, self.mode, self.settings.block_size, self.settings.tree_budget
+        )
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and answer can have together; 0 where nobody knows."""
+        return self.model.context_length
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Session.stream` besides the prompt."""
+        return self.model.options(self.settings)
+
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 

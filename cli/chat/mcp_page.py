@@ -5,8 +5,8 @@ from dflash_mlx.errors import UsageError
 from ..config_file import config_path
 from ..terminal.output import format_count
 from ..terminal.spinner import Spinner
-from .permissions import key_of
 from .state import ChatState, shorten
+from .tools import key_of
 
 WORDS = ("on", "off", "ask")
 

@@ -14,10 +14,10 @@ from ..model_names import BUNDLED, with_known_target
 from ..modes import resolve_models
 from ..option_sources import option_source
 from ..options import ModelOptions
-from ..prompt_input import read_prompt
+from ..prompt import read_prompt
 from ..terminal.output import Output
 from . import transcript
-from .turn import Chat
+from .transcript import Chat
 
 
 @dataclass(frozen=True, slots=True)

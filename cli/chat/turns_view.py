@@ -5,13 +5,13 @@ Knows turns and how they look, not where they come from.
 
 from collections.abc import Sequence
 
-from ..attachments import split_attached
-from ..terminal.markdown_stream import MarkdownStream
+from ..prompt import split_attached
+from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, stderr_columns, strip_control
-from ..terminal.wrapping import excerpt
+from ..terminal.render import excerpt
 from .call_view import call_lines
 from .state import ChatState
-from .turn import Turn
+from .transcript import Turn
 
 
 def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = None) -> None:

@@ -8,10 +8,9 @@ from collections import deque
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..answer_view import SPINNER_FRAMES, PlainView, progress_line, thought_line
-from ..terminal.fragments import Fragment, PlainTextStream
+from ..answer import SPINNER_FRAMES, PlainView, progress_line, thought_line
 from ..terminal.live_region import LiveRegion
-from ..terminal.markdown_stream import MarkdownStream
+from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
 from ..terminal.output import Output, stdout_size, strip_control
 
 if TYPE_CHECKING:

@@ -16,16 +16,15 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..launch.hosts import local_hosts, read_hosts
+from ..launch.command import local_hosts, read_hosts
 from ..loading import prepare_libraries
 from ..model_names import known_target
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from . import environment, installation, machine
-from .check import CheckResult, fail, ok, warn
+from . import checks
 from .group import check_group
-from .report import CheckReport, ReportEntry, one_line
+from .report import CheckReport, CheckResult, ReportEntry, fail, ok, one_line, warn
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
 SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom have now?"
@@ -114,24 +113,24 @@ def doctor(
 def all_checks(root: typer.Context, out: Output) -> dict[str, Callable[[], CheckResult]]:
     """Every check by its name, in the order of the report."""
     return {
-        "machine": machine.machine,
-        "chip": machine.chip,
-        "memory": machine.memory,
-        "system": machine.system,
-        "python": machine.python,
-        "versions": installation.versions,
-        "blas": machine.blas,
-        "metal": machine.metal,
-        "kernels": machine.kernels,
-        "cache": environment.cache,
-        "config": lambda: environment.config(root),
-        "variables": lambda: environment.variables(root),
-        "data": environment.data,
-        "history": environment.history,
-        "terminal": environment.terminal,
-        "packages": installation.packages,
-        "command": installation.command,
-        "module": installation.module,
+        "machine": checks.machine,
+        "chip": checks.chip,
+        "memory": checks.memory,
+        "system": checks.system,
+        "python": checks.python,
+        "versions": checks.versions,
+        "blas": checks.blas,
+        "metal": checks.metal,
+        "kernels": checks.kernels,
+        "cache": checks.cache,
+        "config": lambda: checks.config(root),
+        "variables": lambda: checks.variables(root),
+        "data": checks.data,
+        "history": checks.history,
+        "terminal": checks.terminal,
+        "packages": checks.packages,
+        "command": checks.command,
+        "module": checks.module,
         "self-test": lambda: self_test(out),
     }
 

@@ -15,16 +15,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dflash_mlx.distributed.places import LAUNCHER
-from dflash_mlx.distributed.sameness import check_same
+from dflash_mlx.distributed.environment import LAUNCHER
+from dflash_mlx.distributed.model_files import check_same
 from dflash_mlx.errors import DFlashError
 
-from ..launch.command import environment, ssh_line
-from ..launch.hosts import Hosts
+from ..launch.command import Hosts, environment, ssh_line
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
-from .check import CheckResult, fail, ok
-from .report import CheckReport, ReportEntry, one_line
+from .report import CheckReport, CheckResult, ReportEntry, fail, ok, one_line
 
 ANSWER = 10.0  # seconds that a rank has for each of its lines
 END = 1.0  # seconds from its last word to its end

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlx.nn import Module
 
     from dflash_mlx import Pair
-    from dflash_mlx.proof.prove import KernelResult
+    from dflash_mlx.selfcheck.check import KernelResult
 
 NAME_COLUMNS = 20  # columns of the longest name
 NO_METAL = "MLX computes on the CPU here: no kernel runs"
@@ -77,7 +77,7 @@ def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> 
 
 def has_experts(model: "Module") -> bool:
     """Whether a model has layers of experts."""
-    from dflash_mlx.target.linear import SWITCHES
+    from dflash_mlx.models.linear import SWITCHES
 
     return any(isinstance(module, SWITCHES) for module in model.modules())
 
@@ -85,8 +85,8 @@ def has_experts(model: "Module") -> bool:
 def prove_all(pair: "Pair", out: Output) -> list["KernelResult"]:
     """Verify all operations again, without a time limit."""
     from dflash_mlx.kernels import dispatch
-    from dflash_mlx.proof.results import prove_and_keep
-    from dflash_mlx.proof.shapes import Shapes
+    from dflash_mlx.selfcheck.check import prove_and_keep
+    from dflash_mlx.selfcheck.shapes import Shapes
 
     with Spinner(out, "checking the kernels") as spinner:
         return list(

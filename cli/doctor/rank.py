@@ -1,8 +1,4 @@
-"""What one rank of a group says of itself to `dflash doctor --hosts`: `python -m` runs this there.
-
-Lines of JSON on stdout, each as soon as it is known: versions, a model's files, that it has joined
-the others, times of sums. Joins MLX's group alone, without the connections of an answering group.
-"""
+"""One rank of `dflash doctor` for a group: a process of its own."""
 
 import json
 import os
@@ -10,10 +6,12 @@ import platform
 import sys
 from threading import Timer
 
-from dflash_mlx.distributed.launcher import watch_launcher
+from dflash_mlx.distributed.environment import watch_launcher
 from dflash_mlx.errors import DFlashError, first_line
 
 from ..loading import prepare_libraries
+
+# What one rank of a group says of itself to `dflash doctor --hosts`
 
 LIFE = 90.0  # seconds; whoever asked has gone by then
 
@@ -26,7 +24,7 @@ def say(**found: object) -> None:
 def main(model: str | None) -> None:
     """Say everything; the first error is the last line."""
     prepare_libraries(offline=True)
-    from dflash_mlx.distributed.sameness import facts_of, samples_of, versions
+    from dflash_mlx.distributed.model_files import facts_of, samples_of, versions
 
     watch_launcher(1, lambda _: os._exit(1))  # rank 0 has nothing to save here, either
     ending = Timer(LIFE, os._exit, [1])  # ssh may be gone, and the others never come
@@ -38,7 +36,7 @@ def main(model: str | None) -> None:
     try:
         files = {}
         if model is not None:
-            from dflash_mlx.distributed.folders import own_folder
+            from dflash_mlx.distributed.model_files import own_folder
 
             path = own_folder(model)
             files = facts_of(path) | samples_of(path)
@@ -52,7 +50,7 @@ def main(model: str | None) -> None:
         return say(error=sentence, hint="copy the same model to all machines")
     import mlx.core as mx
 
-    from dflash_mlx.distributed.collectives import one_sum, time_sums
+    from dflash_mlx.distributed.group import one_sum, time_sums
 
     try:
         group = mx.distributed.init(strict=True)

@@ -98,7 +98,7 @@ def serve(
     out = Output(quiet=display_options.quiet, plain=display_options.plain)
     check_packages()
     check_address(host, api_key)
-    from dflash_mlx.serve.http import listen
+    from dflash_mlx.serve.app import listen
 
     model_options = with_known_target(resolve_models(ctx, model_options), out)
     if model_options.model is None and model_options.draft is None:
@@ -115,12 +115,9 @@ def serve(
     out.warn(*kernel_warnings(pair.target.kernels))
     prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
     check_thinking(pair.target.template, prompt_options)
-    from dflash_mlx.distributed.world import world
-    from dflash_mlx.serve.app import Server
-    from dflash_mlx.serve.guard import LOCAL_HOSTS, is_loopback
-    from dflash_mlx.serve.http import run
-    from dflash_mlx.serve.log import RequestLog
-    from dflash_mlx.serve.settings import Limits, Settings
+    from dflash_mlx.distributed.group import world
+    from dflash_mlx.serve.app import LOCAL_HOSTS, RequestLog, Server, is_loopback, run
+    from dflash_mlx.serve.protocol import Limits, Settings
 
     hosts = tuple(allow_host or ())
     settings = Settings(
@@ -181,7 +178,7 @@ def check_packages() -> None:
 
 def check_address(host: str, api_key: str | None) -> None:
     """UsageError for a server that others could use without a key."""
-    from dflash_mlx.serve.guard import is_loopback
+    from dflash_mlx.serve.app import is_loopback
 
     if api_key is not None and not api_key.strip():
         raise UsageError("the API key is empty.", hint="give --api-key a secret, or leave it out")
@@ -195,7 +192,7 @@ def check_address(host: str, api_key: str | None) -> None:
 def warm_up(server: "Server", out: Output) -> None:
     """Answer once and measure at all depths, so that no answer waits for that later."""
     from dflash_mlx import api
-    from dflash_mlx.thread import mlx_thread
+    from dflash_mlx.engine.worker_thread import mlx_thread
 
     pair, settings = server.pair, server.settings
     with Spinner(out, "measuring this machine"):

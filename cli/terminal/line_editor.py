@@ -3,9 +3,14 @@
 Knows prompt_toolkit and text, not what happens to the text.
 """
 
+import base64
 import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError
 
+from .keys import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead, continued, seen_lines
 from .live_region import truncate
-from .multiline import continued
 from .output import Output, strip_control
-from .type_ahead import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead
-from .wrapping import excerpt
+from .render import excerpt
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.output import Output as Screen
+
 
 CompletionSource = Callable[[str], list[tuple[str, str]]]
 
@@ -252,3 +257,68 @@ def make_completer(complete: CompletionSource) -> Any:
                     yield Completion(word, start_position=-len(last), display_meta=meaning)
 
     return FunctionCompleter()
+
+
+# Copies text to the clipboard, with a system tool or with the terminal's OSC 52 sequence.
+
+COPY_COMMANDS = (
+    ("pbcopy", (), ""),
+    ("wl-copy", (), "WAYLAND_DISPLAY"),
+    ("xclip", ("-selection", "clipboard"), "DISPLAY"),
+    ("xsel", ("--clipboard", "--input"), "DISPLAY"),
+)
+
+
+def copy_to_clipboard(text: str) -> str:
+    """Copy a text and return how it was copied; DFlashError when there is no way."""
+    for name, arguments, required_variable in COPY_COMMANDS:
+        program = shutil.which(name)
+        if program is None or (required_variable and not os.environ.get(required_variable)):
+            continue
+        try:
+            subprocess.run(
+                [program, *arguments],
+                input=text.encode("utf-8", "replace"),
+                check=True,
+                timeout=5,
+                stdout=subprocess.DEVNULL,  # xclip keeps running and would hold a pipe open
+                stderr=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise DFlashError(
+                f"{name} could not copy the answer ({error}).", hint="/export writes it to a file"
+            ) from None
+        return f"with {name}"
+    if not sys.stdout.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
+        raise DFlashError("there is no clipboard here.", hint="/export writes the chat to a file")
+    encoded = base64.b64encode(text.encode("utf-8", "replace")).decode()
+    sys.stdout.write(f"\x1b]52;c;{encoded}\a")
+    sys.stdout.flush()
+    return "through the terminal, if it allows that (OSC 52)"
+
+
+# Lets the user change a text in the editor of their own.
+
+
+def edit_externally(text: str) -> str:
+    """Open a text in $VISUAL or $EDITOR and return the result; DFlashError when that fails."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    handle, name = tempfile.mkstemp(prefix="dflash-", suffix=".md")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        with seen_lines():
+            code = subprocess.call([*shlex.split(editor), name])
+        if code:
+            raise DFlashError(
+                f"the editor '{editor}' ended with {code}.", hint="nothing was changed"
+            )
+        return Path(name).read_text(encoding="utf-8").rstrip("\n")
+    except (OSError, ValueError) as error:
+        raise DFlashError(
+            f"the editor '{editor}' cannot be used ({getattr(error, 'strerror', None) or error}).",
+            hint="set EDITOR to the one you like",
+        ) from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(name)

@@ -5,17 +5,181 @@ from the screen is the code; the terminal wraps it.
 """
 
 import io
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .fragments import Fragment
-from .highlight import Highlighter
-from .markdown_rules import fence_language, make_parser, parse_markdown
-from .tables import cell_alignment, table_lines
+from .markdown import Fragment, fence_language, make_parser, parse_markdown
+from .output import Output, stderr_columns
 
 if TYPE_CHECKING:
     from markdown_it.tree import SyntaxTreeNode as Node
+    from pygments.lexer import Lexer
+    from rich.console import Console
     from rich.text import Text
+
+    Row = Sequence[tuple[Text, str]]  # cells: text and alignment
+
+
+# Syntax highlighting line by line
+
+# Few colours, all readable on black and on white.
+TOKEN_STYLES = {
+    "Comment": "dim",
+    "Comment.Preproc": "magenta",
+    "Comment.PreprocFile": "green",
+    "Keyword": "magenta",
+    "Operator.Word": "magenta",
+    "Name.Tag": "magenta",
+    "Name.Decorator": "cyan",
+    "Name.Attribute": "cyan",
+    "Name.Variable": "cyan",
+    "Literal.Number": "cyan",
+    "Literal.String": "green",
+    "Literal.String.Interpol": "cyan",
+    "Generic.Deleted": "red",
+    "Generic.Inserted": "green",
+    "Generic.Heading": "bold",
+    "Generic.Subheading": "cyan",
+    "Generic.Prompt": "dim",
+    "Generic.Output": "dim",
+    "Generic.Strong": "bold",
+    "Generic.Emph": "italic",
+}
+MAX_LINE_LENGTH = 1000  # a longer line is data, not code
+# Limits of the earlier lines that the lexer sees: outside strings and comments, and anywhere.
+RESTART_LINES, MAX_CONTEXT_LINES = 8, 80
+
+
+class Highlighter:
+    """Highlights one code block, a line at a time."""
+
+    def __init__(self, language: str):
+        self._lexer = find_lexer(language)
+        self._context: list[str] = []  # earlier lines, lexed together with the next one
+        self._inside = False  # of a string or a comment
+
+    def copy(self) -> "Highlighter":
+        """A second highlighter in the same state."""
+        other = Highlighter("")
+        other._lexer, other._inside = self._lexer, self._inside
+        other._context = list(self._context)
+        return other
+
+    def line(self, line: str) -> "Text":
+        """Highlight the next line."""
+        from rich.text import Text
+
+        if self._lexer is None or len(line) > MAX_LINE_LENGTH:
+            return Text(line)
+        starts_block = line[:1].strip() and len(self._context) >= RESTART_LINES
+        if len(self._context) >= MAX_CONTEXT_LINES or (starts_block and not self._inside):
+            self._context.clear()
+        self._context.append(line)
+        code = "\n".join(self._context) + "\n"
+        start, end = len(code) - len(line) - 1, len(code) - 1
+        text, position = Text(), 0
+        for token_type, token_text in self._lexer.get_tokens(code + comment_ends(code)):
+            visible = token_text[max(start - position, 0) : max(end - position, 0)]
+            position += len(token_text)
+            if visible:
+                text.append(visible, token_style(token_type))
+            if position > end:
+                self._inside = token_type[0:2] == ("Literal", "String") or token_type[0:1] == (
+                    "Comment",
+                )
+                self._inside = self._inside and token_text != "\n"
+                break
+        return text if text.plain == line else Text(line)
+
+
+def comment_ends(code: str) -> str:
+    """Closing marks for comments that may be open; many lexers need the end of a comment."""
+    return ("*/\n" if "/*" in code else "") + ("-->\n" if "<!--" in code else "")
+
+
+def token_style(token_type: tuple[str, ...]) -> str:
+    """The style of a token type or of its nearest parent type."""
+    for length in range(len(token_type), 0, -1):
+        if style := TOKEN_STYLES.get(".".join(token_type[:length])):
+            return style
+    return ""
+
+
+@lru_cache(maxsize=16)
+def find_lexer(language: str) -> "Lexer | None":
+    """The lexer of a language; None when the language is unknown or empty."""
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    if not language:
+        return None
+    try:
+        return get_lexer_by_name(language.lower(), stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return None
+
+
+# Tables for a terminal
+
+MIN_COLUMN_WIDTH = 10  # cells, for a column with words that long
+COLUMN_GAP = 3  # cells between two columns
+
+
+def table_lines(console: "Console", rows: Sequence["Row"], width: int, rule: str) -> list["Text"]:
+    """Lines of a table; the first row is its header, `rule` the character that underlines it."""
+    from rich.box import Box
+    from rich.table import Table
+    from rich.text import Text
+
+    head, body = rows[0], rows[1:]
+    word_widths = (longest_word(row[index][0] for row in rows) for index in range(len(head)))
+    if (
+        body
+        and sum(min(width_of_word, MIN_COLUMN_WIDTH) + COLUMN_GAP for width_of_word in word_widths)
+        - COLUMN_GAP
+        > width
+    ):
+        return record_lines(console, head, body, width)
+    blank = "    \n"
+    box = Box(blank * 2 + f" {rule * 2} \n" + blank * 5, ascii=True)
+    table = Table(box=box, show_edge=False, pad_edge=False, header_style="bold", border_style="dim")
+    for text, justify in head:
+        table.add_column(text, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for row in body:
+        table.add_row(*(text for text, _ in row))
+    lines = console.render_lines(table, console.options.update(width=width), pad=False)
+    return [Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines]
+
+
+def record_lines(
+    console: "Console", head: "Row", body: Iterable["Row"], width: int
+) -> list["Text"]:
+    """A table as records: each cell on its own line after its column's name."""
+    from rich.text import Text
+
+    lines: list[Text] = []
+    for row in body:
+        lines += [Text()] if lines else []
+        for (name, _), (text, _) in zip(head, row, strict=True):
+            label = (f"{name.plain}: ", "bold") if name.plain else ""
+            lines += Text.assemble(label, text).wrap(console, width, overflow="fold")
+    return lines
+
+
+def longest_word(texts: Iterable["Text"]) -> int:
+    """Width of the longest word."""
+    from rich.cells import cell_len
+
+    return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
+
+
+def cell_alignment(cell: "Node") -> str:
+    """The alignment of a Markdown table cell."""
+    return str(cell.attrs.get("style", "")).removeprefix("text-align:") or "left"
+
 
 INLINE_STYLES = {"strong": "bold", "em": "italic", "s": "strike"}
 MIN_WIDTH = 8  # columns; nested text is never narrower
@@ -209,3 +373,79 @@ def strip_blank_lines(lines: list[str]) -> list[str]:
     """Remove empty lines at both ends."""
     filled = [index for index, line in enumerate(lines) if line.strip()]
     return lines[filled[0] : filled[-1] + 1] if filled else []
+
+
+# Shares as horizontal bars.
+
+BAR_CELLS = 8  # width of 100 %
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def position_rows(accepted: list[int], verifies: int, out: Output) -> list[str]:
+    """The acceptance rate of each draft position as a bar, in columns of equal length."""
+    if not verifies or not accepted:
+        return []
+    cells = [
+        f"{position:2} {bar(count / verifies, out):{BAR_CELLS}} {count / verifies:4.0%}"
+        for position, count in enumerate(accepted, 1)
+    ]
+    across = max(1, min(4, ((stderr_columns() or 80) - 16) // (BAR_CELLS + 11)))
+    height = -(-len(cells) // across)
+    return ["   ".join(cells[row::height]) for row in range(height)]
+
+
+def bar(share: float, out: Output) -> str:
+    """A share of BAR_CELLS as a bar, in eighths of a cell unless ASCII is needed."""
+    if out.ascii:
+        return "#" * round(share * BAR_CELLS)
+    eighths = round(share * BAR_CELLS * 8)
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+# Wraps lines that are too long for a narrow screen.
+
+MIN_TEXT_COLUMNS = 24  # narrower text goes below its label
+
+
+def wrap_hanging(text: str, width: int) -> str:
+    """Wrap lines and indent what follows to the line's last column; 0: unchanged.
+
+    Lines of parts joined by ` · ` are wrapped between the parts, others between words.
+
+    When that column leaves too little room, its text goes below the label.
+    """
+    if not width:
+        return text
+    return "\n".join(row for line in text.split("\n") for row in wrap_hanging_line(line, width - 1))
+
+
+def wrap_hanging_line(line: str, width: int) -> list[str]:
+    """Wrap one line into rows."""
+    if len(line) <= width:
+        return [line]
+    match = re.match(r" *(?:\S.*  +(?=\S))?", line)
+    label = match.group() if match else ""
+    text, indent = line[len(label) :], len(label)
+    rows = []
+    if label.strip() and width - indent < MIN_TEXT_COLUMNS:
+        rows, label, indent = [label.rstrip()], " " * 6, 6
+    wrapped = fill(text, max(width - indent, 1))
+    return rows + [(label if not n else " " * indent) + row for n, row in enumerate(wrapped)]
+
+
+def fill(text: str, width: int) -> list[str]:
+    """The rows of a text; a part that is longer than a row is wrapped between words."""
+    rows: list[str] = []
+    for part in text.split(" · "):
+        if rows and len(rows[-1]) + len(part) + 3 <= width:
+            rows[-1] += f" · {part}"
+        else:
+            rows += textwrap.wrap(part, width, break_on_hyphens=False)
+    return rows
+
+
+def excerpt(lines: list[str]) -> list[str]:
+    """The first lines of a text and the last one, with a note of how many were left out."""
+    if left_out := max(len(lines) - 4, 0):
+        return [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
+    return lines

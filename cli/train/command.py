@@ -3,23 +3,275 @@
 Knows flags and progress bars; `dflash_mlx.train` trains.
 """
 
+import hashlib
+import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import replace_json
 
-from ..terminal.interrupt import Interrupt
+from ..option_sources import option_source
+from ..terminal.keys import Interrupt
 from ..terminal.output import Output
-from .record import Record
-from .view import View
 
 if TYPE_CHECKING:
-    from dflash_mlx.train.events import Event
-    from dflash_mlx.train.job import Job
-    from dflash_mlx.train.settings import TrainSettings
+    from rich.progress import TaskID
+
+    from dflash_mlx.train.run import Job
+    from dflash_mlx.train.settings import (
+        AnswersProgress,
+        Event,
+        Forecast,
+        Measured,
+        Prepared,
+        StepDone,
+        TapsProgress,
+        TrainSettings,
+    )
+
+
+# The record of a training run
+
+NOT_KEPT = {"folder", "resume", "forecast", "quiet", "plain"}
+# Flags that change no step of the run.
+MAY_CHANGE = {
+    "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
+    "cache_taps", "taps_folder", "dtype",
+}  # fmt: skip
+# Compared by their content, so that they may be moved: a file, a file, a folder or a Hub id.
+FILES = ("prompts", "val", "model")
+PATHS = ("prompts", "val", "answers", "taps_folder", "warm_start")
+
+
+class Record:
+    """The file run.json in the folder of a run."""
+
+    def __init__(self, folder: Path):
+        self.folder, self._file = folder, folder / "run.json"
+
+    def values_to_resume(self, ctx: typer.Context) -> dict[str, Any]:
+        """The values of all parameters: the run's own, and what was given now and may change.
+
+        Raises UsageError, which names both values, if a flag was given that the run has otherwise;
+        DFlashError without a run.
+        """
+        kept = self._read()["flags"]
+        given = {
+            name: value
+            for name, value in flags_of(ctx.params).items()
+            if option_source(ctx, name) == "COMMANDLINE"
+        }
+        self._refuse(
+            f"{flag(ctx, name)} {kept.get(name)}, not {value}"
+            for name, value in given.items()
+            if name not in (*MAY_CHANGE, *FILES) and kept.get(name) != value
+        )
+        return {**ctx.params, **kept, **given}
+
+    def check_files(self, values: dict[str, Any], target: Path) -> None:
+        """Raise UsageError for prompts or a target (its folder) that the run did not begin with."""
+        read = self._read()
+        now = digests(values, target)
+        self._refuse(
+            f"other contents of '{values[name]}'"
+            if values[name] == read["flags"][name]
+            else f"{name} {read['flags'][name]}, not {values[name]}"
+            for name in FILES
+            if now[name] != read["files"][name]
+        )
+
+    def write(self, values: dict[str, Any], target: Path) -> None:
+        """Keep the flags and the digests of the files they name, and of the target's folder."""
+        replace_json(self._file, {"flags": flags_of(values), "files": digests(values, target)})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            return json.loads(self._file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DFlashError(
+                f"there is no run in '{self.folder}'.", hint="leave --resume out"
+            ) from None
+        except (OSError, ValueError):
+            raise DFlashError(
+                f"the file '{self._file}' cannot be read.", hint="give another --out"
+            ) from None
+
+    def _refuse(self, differences: Any) -> None:
+        if text := "; ".join(differences):
+            raise UsageError(
+                f"the run in '{self.folder}' has {text}.",
+                hint="leave that out: --resume goes on with the run's own; or give another --out",
+            )
+
+
+def flags_of(values: dict[str, Any]) -> dict[str, Any]:
+    """The values to keep, with paths that hold from any folder, as JSON knows them."""
+    kept = {name: value for name, value in values.items() if name not in NOT_KEPT}
+    for name in PATHS:
+        if kept[name] is not None:
+            kept[name] = str(Path(kept[name]).expanduser().resolve())
+    if kept["model"] is not None and Path(kept["model"]).expanduser().is_dir():
+        kept["model"] = str(Path(kept["model"]).expanduser().resolve())
+    return kept
+
+
+def digests(values: dict[str, Any], target: Path) -> dict[str, str]:
+    """A digest of each of FILES; empty for a file that was not given or is not there."""
+    from dflash_mlx.train.answers import fingerprint
+
+    found = {"model": fingerprint(target)}
+    for name in ("prompts", "val"):
+        path = values[name] and Path(values[name])
+        there = path and path.is_file()
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if there else ""
+    return found
+
+
+def flag(ctx: typer.Context, name: str) -> str:
+    """A parameter as it is written on the command line."""
+    parameter = next(p for p in ctx.command.params if p.name == name)
+    return max(parameter.opts, key=len)
+
+
+# Shows a training run's events on stderr.
+
+
+class View:
+    """The run's progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, out: Output):
+        from rich import progress
+
+        self._out = out
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[note]}"),
+            progress.TimeRemainingColumn(),
+            console=out.console,
+            disable=not out.stderr_live,
+        )
+        self._task: tuple[str, TaskID] | None = None
+        self._loss: float | None = None
+        self._seconds: float | None = None  # of a step
+        self._tenths = 0  # of all taps
+        self._tau = ""
+
+    def __enter__(self) -> "View":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, event: "Event") -> None:
+        """Show one event of the run."""
+        handle = getattr(self, f"_{type(event).__name__.lower()}", None)
+        if handle:
+            handle(event)
+
+    def _forecast(self, event: "Forecast") -> None:
+        parts = (event.memory, event.target, event.answers, event.steps, event.disk)
+        memory, target, answers, steps, disk = (f"{part / 2**30:.1f} GiB" for part in parts)
+        self._print(
+            f"forecast: about {memory} of memory (target {target}, and answers {answers} or steps"
+            f" {steps}) · at most {disk} of taps on disk"
+        )
+
+    def _answersprogress(self, event: "AnswersProgress") -> None:
+        rate = event.tokens / max(event.seconds, 1e-9)
+        note = f"{rate:,.0f} tok/s"
+        self._show_bar("answers", event.done, event.total, note)
+        left = (event.total - event.done) * event.seconds / max(1, event.done)
+        self._print_every(
+            event.done,
+            max(1, event.total // 10),
+            f"answers {event.done:,} of {event.total:,} · {event.tokens:,} tokens made · {note}"
+            f" · {duration(left)} left",
+        )
+
+    def _tapsprogress(self, event: "TapsProgress") -> None:
+        note = f"{event.done / max(event.seconds, 1e-9):,.0f} tok/s"
+        self._show_bar("taps", event.done, event.total, note)
+        left = (event.total - event.done) * event.seconds / event.done
+        tenth = max(1, event.total // 10)
+        if event.done // tenth < self._tenths:  # of the next sequences
+            self._tenths = 0
+        if event.done // tenth > self._tenths or event.done == event.total:
+            self._tenths = event.done // tenth
+            self._print_every(
+                0,
+                1,
+                f"taps of {event.done:,} of {event.total:,} tokens · {note}"
+                f" · {duration(left)} left",
+            )
+
+    def _prepared(self, event: "Prepared") -> None:
+        taps = ", ".join(map(str, event.layer_ids))
+        self._print(
+            f"{event.sequences:,} prompts, {event.held_out:,} held out"
+            + (f", {event.dropped:,} dropped (no room for an answer)" if event.dropped else "")
+            + f" · drafter of {event.parameters:,} parameters · taps {taps} · mask token"
+            f" {event.mask_token_id} · at most {event.cache_bytes >> 20:,} MiB of taps kept"
+        )
+        if not event.plots:
+            self._print("τ is not drawn: plots need the package 'matplotlib'")
+        if event.first_step:
+            self._print(f"going on after step {event.first_step:,} of {event.steps:,}")
+
+    def _stepdone(self, event: "StepDone") -> None:
+        self._loss = event.loss if self._loss is None else 0.95 * self._loss + 0.05 * event.loss
+        note = (
+            f"loss {self._loss:.3f} · lr {event.rate:.1e} · "
+            f"{event.blocks / event.seconds:,.0f} blocks/s{self._tau}"
+        )
+        self._show_bar("training", event.step, event.steps, note)
+        # Steps differ in their blocks: the time of one is a running mean.
+        was = self._seconds
+        self._seconds = event.seconds if was is None else 0.9 * was + 0.1 * event.seconds
+        left = duration(self._seconds * (event.steps - event.step))
+        text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
+        self._print_every(event.step, 50, text)
+
+    def _measured(self, event: "Measured") -> None:
+        self._tau = f" · τ {event.tau:.2f}"
+        self._print(
+            f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
+            f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
+        )
+        kept = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
+        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in kept)}")
+
+    def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
+        if self._task is None or self._task[0] != name:
+            if self._task:
+                self._progress.remove_task(self._task[1])
+            self._task = name, self._progress.add_task(name, total=total, note="")
+        self._progress.update(
+            self._task[1], completed=done, total=total, note=self._out.ascii_fallback(note)
+        )
+
+    def _print_every(self, number: int, every: int, text: str) -> None:
+        if not self._out.stderr_live and number % every == 0:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        if not self._out.quiet:
+            self._out.info(text)
+
+
+def duration(seconds: float) -> str:
+    """A time to come, in the unit that says it best."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def train(
@@ -120,15 +372,14 @@ def train(
     The target answers the prompts itself; the drafter learns to foresee those answers. --out then
     holds a drafter in Z Lab's format, for --draft.
     """
-    from dflash_mlx.cpu.cores import use_all_cores
+    from dflash_mlx.cpu.blas import use_all_cores
 
     use_all_cores()  # must run before MLX is imported
     from dflash_mlx.hub import resolve
-    from dflash_mlx.target.target import Target
+    from dflash_mlx.models.target import Target
     from dflash_mlx.train.answers import AnswerSettings
     from dflash_mlx.train.data import read_prompts
-    from dflash_mlx.train.job import check_out
-    from dflash_mlx.train.run import Run
+    from dflash_mlx.train.run import Run, check_out
 
     record = Record(folder)
     values = record.values_to_resume(ctx) if resume else ctx.params
@@ -172,8 +423,8 @@ def train(
 
 def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
     """The run's input and output, of the values of the command's parameters."""
-    from dflash_mlx.train.job import Job, has_checkpoints
-    from dflash_mlx.train.shape import Shape
+    from dflash_mlx.train.run import Job, has_checkpoints
+    from dflash_mlx.train.settings import Shape
 
     if values["prompts"] is None:
         raise UsageError("there are no prompts to train on.", hint="give a file of prompts")

@@ -21,19 +21,29 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.cpu.blas import use_openblas
 
 if TYPE_CHECKING:
-    from .curve import Curve, measure
-    from .differences import Difference, find_differences, with_gap
-    from .facts import facts_of
-    from .modes import Variant, default_modes, parse_modes
     from .plot import check_plotting, draw
-    from .questions import Question, read_questions
-    from .record import Record
-    from .results import Results
-    from .runner import check, run
-    from .schedule import Schedule, parse_temperatures
-    from .sources import Source, parse_sources
-    from .suites import questions_of, suite_names
-    from .summary import Row, Spread, summarise
+    from .questions import Question, questions_of, read_questions, suite_names
+    from .results import (
+        Difference,
+        Results,
+        Row,
+        Spread,
+        facts_of,
+        find_differences,
+        summarise,
+        with_gap,
+    )
+    from .runner import Curve, check, measure, run
+    from .schedule import (
+        Record,
+        Schedule,
+        Source,
+        Variant,
+        default_modes,
+        parse_modes,
+        parse_sources,
+        parse_temperatures,
+    )
 
 __all__ = [
     "Curve",
@@ -64,19 +74,29 @@ __all__ = [
     "with_gap",
 ]
 _HOMES = {
-    "curve": ("Curve", "measure"),
-    "differences": ("Difference", "find_differences", "with_gap"),
-    "facts": ("facts_of",),
-    "modes": ("Variant", "default_modes", "parse_modes"),
-    "schedule": ("Schedule", "parse_temperatures"),
     "plot": ("check_plotting", "draw"),
-    "questions": ("Question", "read_questions"),
-    "record": ("Record",),
-    "results": ("Results",),
-    "runner": ("check", "run"),
-    "sources": ("Source", "parse_sources"),
-    "suites": ("questions_of", "suite_names"),
-    "summary": ("Row", "Spread", "summarise"),
+    "questions": ("Question", "questions_of", "read_questions", "suite_names"),
+    "results": (
+        "Difference",
+        "Results",
+        "Row",
+        "Spread",
+        "facts_of",
+        "find_differences",
+        "summarise",
+        "with_gap",
+    ),
+    "runner": ("Curve", "check", "measure", "run"),
+    "schedule": (
+        "Record",
+        "Schedule",
+        "Source",
+        "Variant",
+        "default_modes",
+        "parse_modes",
+        "parse_sources",
+        "parse_temperatures",
+    ),
 }
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import DFlashError
 
-from .curve import Curve
-from .modes import BASELINE
-from .summary import ALL, Row
+from .results import ALL, Row
+from .runner import Curve
+from .schedule import BASELINE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,18 +5,36 @@ is refused, and so is a second writer. An incomplete last line is dropped.
 """
 
 import fcntl
+import hashlib
 import json
-from collections.abc import Sequence
+import os
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean, median, quantiles
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from dflash_mlx.errors import DFlashError, first_line
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from mlx.utils import tree_flatten
 
-from .curve import Curve, curve_of
+from dflash_mlx import __version__
+from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Session
+
 from .questions import Question
-from .record import Key, Record, record_of
-from .schedule import Schedule
+from .runner import Curve, curve_of
+from .schedule import BASELINE, Key, Record, Rounds, Schedule, Turn, record_of
 
 FORMAT = 1
 FILE_START = b'{"kind": "run"'
@@ -160,3 +178,354 @@ def not_results(path: Path, number: int) -> DFlashError:
     return DFlashError(
         f"line {number} of '{path}' is no benchmark result.", hint="give --out another file"
     )
+
+
+# Where an answer left the words of plain decoding, and how near the target was to saying the
+# same
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first token of an answer that plain decoding would not have said.
+
+    turn, token: counted from 1. wanted, said: token ids, None where an answer had ended. gap: the
+    target's best logit less its second best at that place, None while nobody has looked.
+    """
+
+    key: Key
+    turn: int
+    token: int
+    wanted: int | None
+    said: int | None
+    gap: float | None = None
+
+    def data(self) -> dict[str, Any]:
+        """The difference as a JSON object."""
+        return {**asdict(self.key), **{n: getattr(self, n) for n in self.__slots__ if n != "key"}}
+
+
+def first_different_token(wanted: Sequence[int], said: Sequence[int]) -> int | None:
+    """Place of the first token that differs, from 0; None when both are the same."""
+    for place, (one, other) in enumerate(zip(wanted, said, strict=False)):
+        if one != other:
+            return place
+    return None if len(wanted) == len(said) else min(len(wanted), len(said))
+
+
+def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[Record, Record]]:
+    """Answers, each with the plain one to the same question in the same repeat."""
+    by_key = {r.key: r for r in records if samples or r.key.temperature == 0}
+    return [
+        (plain, record)
+        for key, record in by_key.items()
+        if key.mode != BASELINE and (plain := by_key.get(replace(key, mode=BASELINE)))
+    ]
+
+
+def differs(plain: Record, record: Record) -> Difference | None:
+    """The first difference of an answer, in its first turn that has one."""
+    for number, (one, other) in enumerate(zip(plain.turns, record.turns, strict=True), 1):
+        place = first_different_token(one.tokens, other.tokens)
+        if place is not None:
+            wanted, said = (
+                turn.tokens[place] if place < len(turn.tokens) else None for turn in (one, other)
+            )
+            return Difference(record.key, number, place + 1, wanted, said)
+    return None
+
+
+def find_differences(records: Iterable[Record], *, samples: bool = False) -> list[Difference]:
+    """Every compared answer that is not the plain one."""
+    pairs = compared(records, samples=samples)
+    return [found for pair in pairs if (found := differs(*pair)) is not None]
+
+
+def with_gap(
+    found: Difference,
+    pair: Pair,
+    questions: Iterable[Question],
+    records: Mapping[Key, Record],
+    schedule: Schedule,
+) -> Difference:
+    """The difference with its gap, by one pass over what both answers share."""
+    key = found.key
+    question = next(
+        q for q in questions if (q.suite, q.number, q.digest) == (key.suite, key.number, key.digest)
+    )
+    said = records[key].turns
+    messages = list(question.turns[0])
+    for turn, asked in zip(said[: found.turn - 1], question.turns[1:], strict=False):
+        messages += [{"role": "assistant", "content": turn.text}, *asked]
+    prompt = Session(pair, mode=BASELINE).tokens(messages, **schedule.switches)
+    shared = said[found.turn - 1].tokens[: found.token - 1]
+    return replace(found, gap=top_gap(pair, [*prompt, *shared]))
+
+
+def top_gap(pair: Pair, tokens: list[int]) -> float:
+    """The target's best logit less its second best, after these tokens."""
+    logits = mlx_thread().call(TokenSequence(pair.target, None).read, tokens)[0]
+    best = mx.topk(logits.astype(mx.float32), 2)
+    return abs((best[0] - best[1]).item())  # type: ignore[arg-type]
+
+
+# The facts of a benchmark run
+
+CPUINFO = Path("/proc/cpuinfo")
+VALUES_PER_TENSOR = 64  # in the hash of the weights
+
+
+def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
+    """The facts of a run; measurements are comparable only if these are equal."""
+    drafter, kernels = pair.drafter, pair.target.kernels
+    return {
+        "pair": {
+            "target": pair.target_name,
+            "drafter": pair.draft_label,
+            "draft_bits": None if drafter is None else bits_of(drafter.model) or None,
+            "target_weights": weights_hash(pair.target.model),
+            "drafter_weights": None if drafter is None else weights_hash(drafter.model),
+            "type": str(pair.target.config.get("model_type")),
+            "dtype": weights_dtype(pair.target.model),
+            "block_size": pair.block_size if pair.drafts else None,
+            "exact": kernels.exact,
+            "kernels": None if kernels.launcher is None else sorted(kernels.on or ()),
+        },
+        "settings": {
+            "max_tokens": schedule.max_tokens,
+            "seed": schedule.seed,
+            "block_size": schedule.block_size,
+            "accept": schedule.accept,
+            "think": schedule.think,
+            "effort": schedule.effort,
+            "cooldown": schedule.cooldown,
+        },
+        "machine": machine_facts(),
+        "versions": {
+            "dflash": __version__,
+            "mlx": version("mlx"),
+            "mlx_lm": version("mlx-lm"),
+            "python": platform.python_version(),
+        },
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """The processor, memory in bytes, system, and MLX's device and BLAS."""
+    return {
+        "chip": chip(),
+        "cores": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()}",
+        "device": mx.default_device().type.name,
+        "blas": Path(use_openblas() or "as MLX is built").name,
+        "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),
+    }
+
+
+def chip() -> str:
+    """The processor's name in MLX, else the architecture."""
+    return str(mx.device_info().get("device_name", "")) or platform.machine()
+
+
+def weights_dtype(model: nn.Module) -> str:
+    """The dtype of most weights, or "N-bit" for a quantised model."""
+    quantised = next((m for m in model.modules() if hasattr(m, "bits")), None)
+    if quantised is not None:
+        return f"{quantised.bits}-bit"
+    sizes: dict[str, int] = {}
+    for _, value in tree_flatten(model.parameters()):
+        name = str(value.dtype).removeprefix("mlx.core.")  # type: ignore[union-attr]
+        sizes[name] = sizes.get(name, 0) + value.size  # type: ignore[union-attr]
+    return max(sizes, key=lambda name: sizes[name])
+
+
+def weights_hash(model: nn.Module) -> str:
+    """A short hash of the names, shapes, dtypes and first values of all weights.
+
+    Modules that wrap another one as `plain` do not change the hash.
+    """
+    digest = hashlib.sha256()
+    weights = [(name.replace(".plain.", "."), w) for name, w in tree_flatten(model.parameters())]
+    for name, value in sorted(weights, key=lambda item: item[0]):
+        assert isinstance(value, mx.array)
+        digest.update(f"{name} {value.shape} {value.dtype}".encode())
+        digest.update(np.array(value.reshape(-1)[:VALUES_PER_TENSOR].astype(mx.float32)).tobytes())
+    return digest.hexdigest()[:12]
+
+
+# Summary of records as table rows
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The quartiles of values; all three are equal for a single value."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One mode at one task and temperature; None for values that are not available.
+
+    questions: number of questions; answers: of answers, in all turns and repeats. prefill, decode:
+    tokens per second. first_token: seconds. speedup: over questions, each the median of repeats and
+    turns. tau: over answers. mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio
+    of the mean seconds per token. acceptance_rate: accepted / drafted. by_position: accepted drafts
+    in position 1, 2, ... per verify. rounds: the passes by rows. identical: number of answers (the
+    greedy ones, unless samples count) equal to plain decoding, out of `compared`. peak_bytes: the
+    maximum over answers.
+    """
+
+    suite: str
+    task: str
+    mode: str
+    temperature: float
+    questions: int
+    answers: int
+    prefill: Spread | None
+    first_token: Spread | None
+    decode: Spread | None
+    speedup: Spread | None
+    mean_speedup: float | None
+    tau: Spread | None
+    mean_tau: float | None
+    acceptance_rate: float | None
+    by_position: tuple[float, ...]
+    rounds: tuple[Rounds, ...]
+    identical: int
+    compared: int
+    peak_bytes: int
+
+    def data(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return asdict(self)
+
+
+def spread(values: Iterable[float | None]) -> Spread | None:
+    """The quartiles of the values that are not None; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if len(known) == 1:
+        return Spread(known[0], known[0], known[0])
+    return Spread(*quantiles(known, n=4, method="inclusive"))
+
+
+def summarise(records: Sequence[Record], *, samples: bool = False) -> list[Row]:
+    """The rows of each task, then those of all tasks together if there are several.
+
+    With `samples` answers above temperature 0 are held against plain decoding's, too.
+    """
+    tasks = list(dict.fromkeys((record.key.suite, record.task) for record in records))
+    rows = []
+    for suite, task in tasks:
+        part = [r for r in records if (r.key.suite, r.task) == (suite, task)]
+        rows += rows_of(part, suite, task, samples)
+    return rows + (rows_of(records, ALL, ALL, samples) if len(tasks) > 1 else [])
+
+
+def rows_of(records: Sequence[Record], suite: str, task: str, samples: bool) -> list[Row]:
+    """One row for each temperature and mode; plain decoding comes first."""
+    groups: dict[tuple[float, str], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.key.temperature, record.key.mode].append(record)
+    by_key = {record.key: record for record in records}
+    return [
+        row_of(groups[place], by_key, suite, task, samples)
+        for place in sorted(groups, key=lambda place: (place[0], place[1] != BASELINE))
+    ]
+
+
+def row_of(
+    records: Sequence[Record], by_key: dict[Key, Record], suite: str, task: str, samples: bool
+) -> Row:
+    """The row of records with one mode and temperature."""
+    turns = [turn for record in records for turn in record.turns]
+    plain = {r.key: by_key.get(replace(r.key, mode=BASELINE)) for r in records}
+    pairs = (
+        []
+        if records[0].key.mode == BASELINE
+        else compared([*records, *filter(None, plain.values())], samples=samples)
+    )
+    drafted, verifies = sum(t.drafted for t in turns), sum(t.verifies for t in turns)
+    taus = [turn.acceptance_length for turn in turns]
+    known = [tau for tau in taus if tau is not None]
+    return Row(
+        suite=suite,
+        task=task,
+        mode=records[0].key.mode,
+        temperature=records[0].key.temperature,
+        questions=len({(r.key.suite, r.key.number) for r in records}),
+        answers=len(turns),
+        prefill=spread(turn.prefill_rate for turn in turns),
+        first_token=spread(turn.first_token_seconds for turn in turns),
+        decode=spread(turn.tokens_per_second for turn in turns),
+        speedup=spread(speedups(records, plain)),
+        mean_speedup=mean_speedup(records, plain),
+        tau=spread(taus),
+        mean_tau=fmean(known) if known else None,
+        acceptance_rate=sum(t.accepted for t in turns) / drafted if drafted else None,
+        by_position=by_position(turns, verifies),
+        rounds=merge_rounds(part for turn in turns for part in turn.rounds),
+        identical=sum(differs(*pair) is None for pair in pairs),
+        compared=len(pairs),
+        peak_bytes=max(record.peak_bytes for record in records),
+    )
+
+
+def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list[float]:
+    """The speedup of each question over plain decoding, the median of repeats and turns."""
+    ratios: dict[tuple[str, int], list[float]] = defaultdict(list)
+    if records[0].key.mode == BASELINE:
+        return []
+    for record in records:
+        other = plain[record.key]
+        for ours, theirs in zip(record.turns, other.turns if other else (), strict=False):
+            fast, slow = ours.tokens_per_second, theirs.tokens_per_second
+            if fast and slow:
+                ratios[record.key.suite, record.key.number].append(fast / slow)
+    return [median(values) for values in ratios.values()]
+
+
+def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> float | None:
+    """Mean seconds per token of plain decoding over those of this mode, as in the DFlash paper."""
+    if records[0].key.mode == BASELINE:
+        return None
+    rates = [
+        (turn.tokens_per_second, base.tokens_per_second)
+        for record in records
+        if (other := plain[record.key]) is not None
+        for turn, base in zip(record.turns, other.turns, strict=True)
+    ]
+    both = [(ours, theirs) for ours, theirs in rates if ours and theirs]
+    if not both:
+        return None
+    return fmean(1 / theirs for _, theirs in both) / fmean(1 / ours for ours, _ in both)
+
+
+def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
+    """The number of accepted drafts in each position per verify."""
+    positions = max((len(turn.accepted_by_position) for turn in turns), default=0)
+    kept = [0] * positions
+    for turn in turns:
+        for position, count in enumerate(turn.accepted_by_position):
+            kept[position] += count
+    return tuple(count / verifies for count in kept) if verifies else ()
+
+
+def merge_rounds(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:
+    """The sum of the passes of many answers, by rows."""
+    found: dict[int, Rounds] = {}
+    for part in parts:
+        old = found.get(part.rows, Rounds(part.rows, 0, 0, 0.0))
+        found[part.rows] = Rounds(
+            part.rows,
+            old.count + part.count,
+            old.tokens + part.tokens,
+            old.seconds + part.seconds,
+        )
+    return tuple(found[rows] for rows in sorted(found))

@@ -1,15 +1,211 @@
 """The settings of a benchmark run, and the interleaved order of its answers."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
+from dflash_mlx.drafters.small_model import ModelDrafter
+from dflash_mlx.engine.request import Mode
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.hub.resolve import LOOKUP
+from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
 
-from .modes import BASELINE, Variant
 from .questions import Question
-from .record import Key
+
+# Which ways of decoding are held against each other
+
+BASELINE = "baseline"
+WIDTHS = {"dflash": ("block_size", 2, 256), "ddtree": ("tree_budget", 1, 1024)}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A mode and, if one was given, the number behind its name."""
+
+    mode: str
+    width: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name as it was given."""
+        return self.mode if self.width is None else f"{self.mode}:{self.width}"
+
+    def options(self, block_size: int | None) -> dict[str, Any]:
+        """What `Session.stream` gets; `block_size` is that of modes without a number."""
+        if self.mode == BASELINE:
+            return {}
+        found = {"block_size": block_size}
+        if self.width is not None:
+            found[WIDTHS[self.mode][0]] = self.width
+        return found
+
+
+def default_modes() -> list[str]:
+    """The engine's modes, plain decoding first."""
+    return [BASELINE, *(mode for mode in get_args(Mode) if mode != BASELINE)]
+
+
+def parse_modes(text: str) -> tuple[Variant, ...]:
+    """Variants from names with commas between them; UsageError for what is none."""
+    found = []
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        mode, colon, number = word.partition(":")
+        if mode not in default_modes():
+            raise UsageError(
+                f"there is no mode '{mode}'.",
+                hint=f"use {', '.join(default_modes())}, or one with its width, such as dflash:8",
+            )
+        if colon and mode not in WIDTHS:
+            raise UsageError(f"the mode {mode} has no width.", hint=f"write {mode}")
+        if not colon:
+            found.append(Variant(mode))
+            continue
+        name, least, most = WIDTHS[mode]
+        if not number.isdecimal() or not least <= int(number) <= most:
+            raise UsageError(
+                f"the {name} of '{word}' cannot be '{number}'.",
+                hint=f"give a whole number from {least} to {most:,}",
+            )
+        found.append(Variant(mode, int(number)))
+    if not found:
+        raise UsageError("no mode was given.", hint=f"use {', '.join(default_modes())}")
+    if len(set(found)) < len(found):
+        raise UsageError("a mode was given twice.", hint="give each one once")
+    return tuple(found)
+
+
+# The measurements of one question by one mode
+
+MIN_RATE_TOKENS = 8  # shorter answers have no decode rate
+NUMBERS = tuple[int, ...]
+JSON_TYPES: dict[Any, Any] = {int: int, float: (int, float), str: str, NUMBERS: int}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a record in a run.
+
+    `suite`, `number` and `digest` are the question's; `mode` is the label of a variant; `repeat`
+    counts from 1.
+    """
+
+    suite: str
+    number: int
+    digest: str
+    mode: str
+    temperature: float
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The decode passes of the target with the same number of rows.
+
+    rows: of a pass, anchor included (1: a plain step). count: number of passes. tokens: committed
+    by them. seconds: of the rounds, each from the block before to its block.
+    """
+
+    rows: int
+    count: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of a chat.
+
+    text: the answer without thinking, for the prompt of the next turn. tokens: its ids, with the
+    stop token. prefill_seconds: from the tokenised prompt to the first token; first_token_seconds:
+    from the call to the first token; decode_seconds: from the first token to the last. drafted,
+    accepted: numbers of drafts; accepted_by_position: of accepted drafts in position 1, 2, ...
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: str
+    prefill_seconds: float
+    first_token_seconds: float
+    decode_seconds: float
+    verifies: int
+    committed: int
+    drafted: int
+    accepted: int
+    accepted_by_position: tuple[int, ...]
+    rounds: tuple[Rounds, ...]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The decode rate after the first token; None for answers below `MIN_RATE_TOKENS` tokens.
+
+        At the first token the modes differ by up to one pass that has started.
+        """
+        if len(self.tokens) < MIN_RATE_TOKENS or not self.decode_seconds:
+            return None
+        return (len(self.tokens) - 1) / self.decode_seconds
+
+    @property
+    def prefill_rate(self) -> float | None:
+        """Prompt tokens per second, without cached ones; None if all are cached."""
+        new = self.prompt_tokens - self.cached_tokens
+        return new / self.prefill_seconds if new and self.prefill_seconds else None
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """τ: mean committed tokens per verify, bonus included; None without a verify."""
+        return self.committed / self.verifies if self.verifies else None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All answers to one question by one mode.
+
+    `peak_bytes` is the peak memory of MLX, with the weights of both models in every mode.
+    """
+
+    key: Key
+    task: str
+    turns: tuple[Turn, ...]
+    peak_bytes: int
+
+    def data(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return {
+            **asdict(self.key),
+            "task": self.task,
+            "peak_bytes": self.peak_bytes,
+            "turns": [asdict(turn) for turn in self.turns],
+        }
+
+
+def record_of(data: dict[str, Any]) -> Record:
+    """A record from its JSON object. Raises ValueError, KeyError or TypeError for another one."""
+    turns = []
+    for turn in data["turns"]:
+        rounds = tuple(from_json(Rounds, part) for part in turn["rounds"])
+        lists = {name: tuple(turn[name]) for name in ("tokens", "accepted_by_position")}
+        turns.append(from_json(Turn, {**turn, **lists, "rounds": rounds}))
+    if not turns:
+        raise ValueError("there is no answer")
+    key = from_json(Key, {field.name: data[field.name] for field in fields(Key)})
+    rest = {name: data[name] for name in ("task", "peak_bytes")}
+    return from_json(Record, {"key": key, "turns": tuple(turns), **rest})
+
+
+def from_json(kind: type[Any], data: dict[str, Any]) -> Any:
+    """An instance of a dataclass from JSON values. Raises TypeError for a wrong type."""
+    for field in fields(kind):
+        value, wanted = data[field.name], JSON_TYPES.get(field.type)
+        values = value if field.type == NUMBERS else [value]
+        if wanted and not all(isinstance(one, wanted) for one in values):
+            raise TypeError(field.name)
+    return kind(**data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +302,103 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(",") if word.strip())
     except ValueError:
         raise UsageError(f"temperatures cannot be '{text}'.", hint="give 0, or 0,1") from None
+
+
+# Which sources of drafts are held against each other, as in the tables of the papers.
+
+DFLASH, EAGLE3, MODEL, NONE = "dflash", "eagle3", "model", "none"
+KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, model:ID, lookup or none"
+MAX_ROWS = WIDTHS["ddtree"][2] + 1
+WHAT = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind of drafts and, if one was given, the Hub id or folder of what drafts.
+
+    `rows`: of a verify, the anchor's included, where drafts are trees; None for chains.
+    """
+
+    kind: str
+    name: str | None = None
+    rows: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The name as it was given."""
+        kind = self.kind if self.rows is None else f"{self.kind}-{self.rows}"
+        return kind if self.name is None else f"{kind}:{self.name}"
+
+    @property
+    def draft(self) -> str | None:
+        """What `with_drafter` gets as `draft`."""
+        return LOOKUP if self.kind == LOOKUP else self.name
+
+    @property
+    def no_draft(self) -> bool:
+        """And as `no_draft`."""
+        return self.kind == NONE
+
+    def check(self, pair: Pair) -> None:
+        """DFlashError unless a pair that was loaded for it drafts in this way."""
+        if self.kind == DFLASH and pair.lookup:
+            raise DFlashError(
+                f"no DFlash drafter is known for '{pair.target_name}'.",
+                hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
+            )
+        if self.kind in WHAT and (found := kind_of(pair)) != self.kind:
+            name = self.name or pair.draft_name
+            raise DFlashError(f"'{name}' is {WHAT[found]}.", hint=f"write {found}:{name}")
+
+    def schedule(self, whole: Schedule) -> Schedule:
+        """Its part of a comparison: its chains or trees, and plain decoding in turn with them."""
+        plain = Variant(BASELINE)
+        if self.kind == NONE:
+            return replace(whole, modes=(plain,), block_size=None)
+        if self.rows is not None:
+            return replace(whole, modes=(plain, Variant("ddtree", self.rows - 1)))
+        return replace(whole, modes=(plain, Variant("dflash")))
+
+    def results_file(self, path: Path | None) -> Path | None:
+        """`NAME-source.jsonl` for NAME.jsonl: the facts of a file are those of one pair."""
+        if path is None:
+            return None
+        label = re.sub(r"[^\w.-]+", "-", self.label)
+        return path.with_name(f"{path.stem}-{label}{path.suffix}")
+
+    def named(self, records: Sequence[Record]) -> list[Record]:
+        """The records of its part, where the mode of drafted answers is its label."""
+        return [
+            r if r.key.mode == BASELINE else replace(r, key=replace(r.key, mode=self.label))
+            for r in records
+        ]
+
+
+def kind_of(pair: Pair) -> str:
+    """What kind of model a pair drafts by."""
+    kinds = {ModelDrafter: MODEL, EagleDrafter: EAGLE3}
+    return kinds.get(type(pair.drafter), DFLASH)
+
+
+def parse_sources(text: str) -> tuple[Source, ...]:
+    """Sources from names with commas between them; UsageError for what is none."""
+    found = list[Source]()
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        kind, colon, name = word.partition(":")
+        tree = re.fullmatch(rf"{EAGLE3}-(\d+)", kind)
+        rows = None if tree is None else int(tree[1])
+        if rows is not None and not 2 <= rows <= MAX_ROWS:
+            raise UsageError(f"'{kind}' is no tree.", hint=f"give 2 to {MAX_ROWS:,} rows")
+        kind = kind if rows is None else EAGLE3
+        if kind not in (*WHAT, LOOKUP, NONE):
+            raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
+        if colon and kind in (LOOKUP, NONE):
+            raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
+        if not name and (colon or kind in (MODEL, EAGLE3)):
+            raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
+        found.append(Source(kind, name or None, rows))
+    if not found:
+        raise UsageError("no source of drafts was given.", hint=KNOWN)
+    if len(set(found)) < len(found):
+        raise UsageError("a source of drafts was given twice.", hint="give each one once")
+    return tuple(found)

@@ -1,11 +1,10 @@
-"""The messages of a chat, checked and brought to the form that chat templates read.
-
-Does not know templates or tokens.
-"""
+"""Messages of a chat, checked before a template sees them."""
 
 from typing import Any
 
 from dflash_mlx.errors import UsageError
+
+# The messages of a chat, checked and brought to the form that chat templates read.
 
 Messages = list[dict[str, Any]]
 HINT = 'a message is {"role": "user", "content": "..."}'

@@ -11,11 +11,133 @@ from typing import Any
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.models.activations import swiglu as mlx_swiglu
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
 
-from .norm import CpuNorm
-from .swiglu import CpuSwiGLU, is_swiglu
+# RMSNorm of a few rows in fewer operations, for MLX's CPU backend.
+
+FEW = 16 * 512  # elements
+
+
+@mx.compile
+def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """x [..., D] normed and times weight [D]."""
+    return mx.fast.rms_norm(x, weight, eps)
+
+
+class CpuNorm(nn.RMSNorm):
+    """The class that an `nn.RMSNorm` is given: its parameters and attributes stay its own."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[..., D] -> [..., D], with the bits of MLX."""
+        few = x.size <= FEW and x.dtype == mx.float32
+        return (rms_norm if few else mx.fast.rms_norm)(x, self["weight"], self.eps)
+
+
+# exp for MLX's CPU backend, whose own is not vectorised on x86.
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the sum is ln 2; the first has few bits
+ROUND = 1.5 * 2**23 + 127  # x + ROUND holds round(x) plus the exponent bias in its low bits
+# Minimax polynomial of e^r for |r| <= ln(2) / 2, relative error 8e-8; highest power first.
+COEFFICIENTS = (0.008297583569, 0.0419158768, 0.1666757836, 0.4999889047, 0.9999996901, 1.000000072)
+
+
+@mx.compile
+def _parts(x: mx.array) -> tuple[mx.array, mx.array]:
+    """x as r + k ln(2): r, and k in the low bits of a float."""
+    shifted = x * LOG2_E + ROUND
+    whole = shifted - ROUND
+    return (x - whole * LN2_HIGH) - whole * LN2_LOW, shifted
+
+
+@mx.compile
+def _power(rest: mx.array) -> mx.array:
+    """e^r."""
+    power = rest * COEFFICIENTS[0] + COEFFICIENTS[1]
+    for factor in COEFFICIENTS[2:]:
+        power = power * rest + factor
+    return power
+
+
+@mx.compile
+def _scaled(power: mx.array, shifted: mx.array) -> mx.array:
+    """e^r 2^k."""
+    two = mx.view(mx.left_shift(mx.view(shifted, mx.int32), 23), mx.float32)  # 2^k
+    return power * two
+
+
+def exp(x: mx.array) -> mx.array:
+    """e^x, float32, of x within -87 and 87.
+
+    In three parts: where MLX compiles them as one, large arrays take two to five times as long.
+    """
+    rest, shifted = _parts(x)
+    return _scaled(_power(rest), shifted)
+
+
+def softmax(x: mx.array) -> mx.array:
+    """Softmax over the last axis of float32 numbers, for MLX's CPU backend.
+
+    Shares below 1e-37 are 1e-38.
+    """
+    found: Any = _softmax(x)
+    return found
+
+
+@mx.custom_function
+def _softmax(x: mx.array) -> mx.array:
+    shares = exp(mx.maximum(x - mx.max(x, axis=-1, keepdims=True), -87.0))
+    return shares / mx.sum(shares, axis=-1, keepdims=True)
+
+
+@_softmax.vjp
+def _softmax_slope(primal: mx.array, cotangent: mx.array, shares: mx.array) -> mx.array:
+    slope = shares * cotangent
+    return slope - shares * mx.sum(slope, axis=-1, keepdims=True)
+
+
+# SwiGLU for MLX's CPU backend, whose exponential is not vectorised.
+
+# Classes whose `__call__` is exactly down(silu(gate(x)) * up(x)).
+SWIGLU_LAYERS = frozenset(
+    {
+        "dflash_mlx.drafters.dflash.model.MLP",
+        "mlx_lm.models.llama.MLP",
+        "mlx_lm.models.qwen3.MLP",
+        "mlx_lm.models.qwen3_moe.MLP",
+        "mlx_lm.models.qwen3_next.Qwen3NextMLP",
+    }
+)
+
+
+@mx.compile
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    """silu(gate) * up, float32, arrays of one shape. Faster than MLX for several rows only."""
+    return gate * up / (1 + exp(mx.clip(-gate, -87.0, 87.0)))
+
+
+class CpuSwiGLU(nn.Module):
+    """Replaces a module of a class in `SWIGLU_LAYERS`; shares its projections."""
+
+    def __init__(self, original: Any):
+        super().__init__()
+        self._original = original
+        self.gate_proj, self.up_proj = original.gate_proj, original.up_proj
+        self.down_proj = original.down_proj
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[..., S, H] -> [..., S, H]. One row (S = 1) has the bits of MLX."""
+        gate, up = self.gate_proj(x), self.up_proj(x)
+        fast = x.shape[-2] > 1 and gate.dtype == mx.float32
+        return self.down_proj((swiglu if fast else mlx_swiglu)(gate, up))
+
+
+def is_swiglu(module: nn.Module) -> bool:
+    """Whether `CpuSwiGLU` can replace a module."""
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}" in SWIGLU_LAYERS
 
 
 def on_cpu() -> bool:
@@ -121,3 +243,21 @@ class SharedRope(nn.Module):
         cos, sin = self._table
         first, second = mx.split(x, 2, axis=-1)
         return x * cos + mx.concatenate([second, first], axis=-1) * sin
+
+
+# Attention of one row each of many sequences, for MLX's CPU backend.
+
+
+def attend_rows(
+    queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array
+) -> mx.array:
+    """Queries [N, Hq, 1, D], keys and values [N, Hkv, S, D], mask bool [N, 1, 1, S], all float32.
+
+    Returns [N, Hq, 1, Dv].
+    """
+    n, heads, _, dim = queries.shape
+    kv = keys.shape[1]
+    scores = (queries * scale).reshape(n, kv, heads // kv, dim) @ keys.swapaxes(-1, -2)
+    lowest = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
+    mixed = softmax(mx.where(mask, scores, lowest)) @ values
+    return mixed.reshape(n, heads, 1, values.shape[-1])

@@ -13,21 +13,18 @@ from typing import Any
 import mlx.core as mx
 
 from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.engine.prefix_cache.prefix_cache import default_limit
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.hub.memory import estimate_memory, working_set
-from dflash_mlx.prefix_cache.limits import default_limit
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.packed import SequenceRows
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.memory import estimate_memory, working_set
+from dflash_mlx.models.packed import SequenceRows
+from dflash_mlx.models.target import Target
 
-from .folders import own_folder
-from .orders import Order, begin, tree_of
-from .parts import part_loader
-from .peer import END
-from .prefixes import HeldRows
-from .sameness import Facts, check_same, facts_of
-from .world import World, say_and_exit
+from .group import END, World, say_and_exit
+from .leader import HeldRows, Order, begin, tree_of
+from .model_files import Facts, check_same, facts_of, own_folder
+from .shards import part_loader
 
 LONG = 256  # rows of a pass after which unused memory goes back, as rank 0's does
 

@@ -4,28 +4,85 @@ Whatever touches the model or its caches is said before it is done. Tokens are r
 because the others need them; nothing else of the engine is different.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from weakref import finalize
 
 import mlx.core as mx
+from mlx.utils import tree_map
 
+from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
+from dflash_mlx.engine.prefix_cache.tree import Layers, RadixTree, Segment, Stretch
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.memory import MemoryEstimate
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.packed import SequencePass, SequenceRows
-from dflash_mlx.target.target import Target
-from dflash_mlx.thread import mlx_thread
+from dflash_mlx.models.cache.target_cache import Snapshot, TargetCache
+from dflash_mlx.models.memory import MemoryEstimate
+from dflash_mlx.models.packed import SequencePass, SequenceRows
+from dflash_mlx.models.target import Target
+from dflash_mlx.speculation.tree import Tree
 
-from .orders import Orders, begin, describe
-from .parts import part_loader
-from .peer import Peer
-from .places import split, wiring
-from .sameness import facts_of
-from .world import World
+from .environment import split, wiring
+from .group import Peer, World
+from .model_files import facts_of
+from .shards import part_loader
+
+# What rank 0 tells the others
+
+Order = list[Any]
+
+
+class Orders:
+    """Orders of one target that have not been sent; may be added to from any thread."""
+
+    def __init__(self, peers: Sequence[Peer]):
+        self._peers = peers
+        self._waiting: deque[Order] = deque()
+        self._numbers = count()
+        self.packets = self.packet_bytes = 0  # of one peer
+
+    def number(self) -> int:
+        """The number of a new cache."""
+        return next(self._numbers)
+
+    def add(self, *order: Any) -> None:
+        """An order that goes with the next pass."""
+        self._waiting.append([*order])
+
+    def send(self, *order: Any) -> None:
+        """Send what waits, and this order."""
+        self.add(*order)
+        packet = []
+        while self._waiting:
+            packet.append(self._waiting.popleft())
+        sizes = [peer.send(packet) for peer in self._peers]
+        self.packets, self.packet_bytes = self.packets + 1, self.packet_bytes + max(sizes)
+
+
+def describe(number: int, part: SequenceRows, tokens: list[int]) -> Order:
+    """What one sequence brings to a pass, with its cache's number."""
+    parents = None if part.tree is None else [*part.tree.parents]
+    return [number, tokens, parents, part.tape, part.last]
+
+
+def tree_of(tokens: list[int], parents: list[int] | None) -> Tree | None:
+    """The tree of a pass's rows, as far as caches and layers look at it."""
+    if parents is None:
+        return None
+    depths = [0]
+    for parent in parents:
+        depths.append(depths[parent] + 1)
+    return Tree(tuple(tokens[1:]), tuple(parents), tuple(depths[1:]), (0.0,) * len(parents))
+
+
+def begin(parts: Sequence[SequenceRows], passes: Sequence[SequencePass]) -> None:
+    """Begin to compute all of a pass, the same on each rank: collectives have one order."""
+    mx.async_eval([(one.logits, one.taps) for one in passes], [part.cache.state for part in parts])
 
 
 class LeaderCache(TargetCache):
@@ -159,3 +216,108 @@ def said_by(name: str, answer: list[Any]) -> list[Any]:
     if kind == "failed":
         raise DFlashError(f"{name}: {said[0]}", hint=said[1])
     return said
+
+
+# The prefix cache of a sharded target
+
+
+class LeaderTree(RadixTree):
+    """Segments of rank 0's cache `number`: what is dropped here, the other ranks drop too."""
+
+    def __init__(self, orders: Orders, number: int):
+        super().__init__()
+        self._orders, self._number = orders, number
+
+    def forget_states(self, segment: Segment, length: int) -> None:
+        """As any, on all ranks."""
+        super().forget_states(segment, length)
+        self._orders.add("drop_states", self._number, segment.name, length)
+
+    def _unload(self, segment: Segment) -> None:
+        if segment.target is not None:
+            self._orders.add("drop", self._number, segment.name)
+        super()._unload(segment)
+
+
+class LeaderPrefixes(PrefixCache):
+    """The prefix cache of rank 0; there is none on disk."""
+
+    def __init__(self, orders: Orders):
+        self._orders, self._number = orders, orders.number()
+        super().__init__()
+        finalize(self, orders.add, "drop_all", self._number).atexit = False
+
+    def clear(self) -> None:
+        """As any, on all ranks."""
+        self.tree = LeaderTree(self._orders, self._number)
+        self._orders.add("drop_all", self._number)
+
+    def _hold(
+        self, sequence: TokenSequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
+    ) -> None:
+        segment, number = stretch.segment, number_of(sequence.target_cache)
+        rows, states, between = segment.target, set(segment.states), (segment.start, segment.end)
+        with mlx_thread().uninterrupted():
+            super()._hold(sequence, stretch, snapshots)
+            if rows is None and segment.target is not None:
+                self._orders.add("hold", self._number, segment.name, number, *between)
+            for length in set(segment.states) - states:
+                self._orders.add("hold_states", self._number, segment.name, number, length)
+
+    def _take(self, sequence: TokenSequence, path: list[Stretch], start: int, end: int) -> None:
+        used = [s for s in path if s.segment.start < end and s.end > start]
+        parts = list[list[Any]]()
+        for segment, last in ((one.segment, one.end) for one in used):
+            between = max(start, segment.start), min(end, last)
+            parts.append([segment.name, *(place - segment.start for place in between)])
+        states = used[-1].segment.name if sequence.target_cache.needs_snapshots else None
+        with mlx_thread().uninterrupted():
+            super()._take(sequence, path, start, end)
+            number = number_of(sequence.target_cache)
+            self._orders.add("extend", self._number, number, parts, states, end)
+
+
+def number_of(cache: Any) -> int:
+    """The number by which the other ranks know rank 0's caches."""
+    return cache.number
+
+
+class HeldRows:
+    """What a rank that is not rank 0 holds for one cache: rows by their segment's name, states."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Layers] = {}
+        self._states: dict[tuple[str, int], Snapshot] = {}
+
+    def hold(self, name: str, cache: TargetCache, start: int, end: int) -> None:
+        """Hold what a cache has of the tokens from `start` to before `end`."""
+        self._rows[name] = cache.copy_rows(start, end)
+        mx.eval(self._rows[name])
+
+    def hold_states(self, name: str, cache: TargetCache, length: int) -> None:
+        """Hold the states after `length` tokens, if this rank's layers have any."""
+        if cache.needs_snapshots:
+            self._states[name, length] = cache.snapshots_held[length]
+
+    def drop(self, name: str) -> None:
+        """Drop rows."""
+        del self._rows[name]
+
+    def drop_states(self, name: str, length: int) -> None:
+        """Drop states."""
+        self._states.pop((name, length), None)
+
+    def extend(
+        self, cache: TargetCache, parts: list[tuple[str, int, int]], states: str | None, end: int
+    ) -> None:
+        """Let a cache go on by rows of these segments, each from a place to before another."""
+        rows = [cut(self._rows[name], first, last) for name, first, last in parts]
+        if states is None or not cache.needs_snapshots:
+            cache.extend(rows, None)
+        else:
+            cache.extend(rows, self._states[states, end])
+
+
+def cut(layers: Layers, first: int, last: int) -> Layers:
+    """Of rows some."""
+    return tree_map(lambda rows: rows[..., first:last, :], layers)

@@ -1,6 +1,8 @@
 """Checks of a model's files before loading: safetensors headers and JSON objects."""
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,62 @@ def compare_shapes(path: Path, wanted: dict[str, list[int]], found: dict[str, li
                 f"the drafter's '{name}' is {found[name]}, its config says {wanted[name]}.",
                 hint=WRONG_FILES,
             )
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """Read `config.json`. Raises DFlashError if it is missing or is not a JSON object."""
+    try:
+        return json_object(folder / "config.json")
+    except FileNotFoundError:
+        raise DFlashError(
+            f"there is no config.json in '{folder}'.",
+            hint="give a folder or a Hub id of a model in the Hugging Face layout",
+        ) from None
+
+
+# Reading of JSONL files that users provide.
+
+
+def read_lines(path: Path, hint: str) -> list[str]:
+    """The lines of a UTF-8 file, empty ones included. Raises DFlashError with `hint`.
+
+    Only a newline ends a line: a JSON string may contain other line separators of Unicode.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise DFlashError(f"'{path}' cannot be read ({reason}).", hint=hint) from None
+
+
+def value_of(line: str) -> Any:
+    """The JSON value of a line. Raises ValueError for invalid JSON or a lone surrogate."""
+    try:
+        value = json.loads(line)
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return value
+
+
+# Small JSON files in the user's cache folder
+
+
+def cache_file(name: str) -> Path:
+    """The path of a file, $XDG_CACHE_HOME/dflash/`name`. The file may not exist."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "dflash" / name
+
+
+def replace_json(file: Path, data: Any) -> None:
+    """Replace a JSON file atomically. Raises OSError if it cannot be written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"
+    ) as part:
+        json.dump(data, part)
+    try:
+        os.replace(part.name, file)
+    except OSError:
+        os.unlink(part.name)
+        raise

@@ -1,7 +1,4 @@
-"""Files that torch.save wrote: a zip archive of a pickle and raw storages.
-
-The unpickler accepts only the names that a tensor needs, so such a file cannot run code.
-"""
+"""Weights as torch.save writes them, read without PyTorch and without running their code."""
 
 import io
 import pickle
@@ -12,6 +9,8 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+
+# Files that torch.save wrote
 
 # What such a file raises where it cannot be read.
 UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, EOFError)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from dflash_mlx.drafter.config import load_config
-from dflash_mlx.drafter.kinds import is_drafter, is_eagle
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, header, json_object
+from dflash_mlx.files.checkpoint import TORCH_FILE, header, json_object, load_config
+
+from .formats import is_drafter, is_eagle
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
 # Some tokenizers are Python code; a download does not run it.

@@ -8,12 +8,12 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.progress import Progress
+from dflash_mlx.types import Progress
 
 from . import registry
 from .cache import cached_folder
 from .download import download
-from .short_names import did_you_mean
+from .registry import did_you_mean
 
 BUNDLED = "bundled"
 LOOKUP = "lookup"  # the name of drafts that are copied from earlier text, which need no model

@@ -9,8 +9,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, RotatingKVCache
 
-from dflash_mlx.target.caches import sliding
-from dflash_mlx.target.caches.recurrent import RecurrentCache
+from dflash_mlx.models.cache import sliding
+from dflash_mlx.models.cache.recurrent import RecurrentCache
 
 ROOM = 64  # free rows behind the context
 # Keys and values of all tokens, of a window; recurrent states; the last inputs of convolutions.

@@ -17,22 +17,21 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, quantize_model
 
-from dflash_mlx.chat.tokenizer import load_tokenizer
-from dflash_mlx.drafter.config import parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.drafter.quantise import quantise
+from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.models.cache.sliding import sliding_caches
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.models.packed import SequenceRows
+from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
+from dflash_mlx.models.target import Target, flat
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.target.caches.sliding import sliding_caches
-from dflash_mlx.target.caches.target_cache import TargetCache
-from dflash_mlx.target.families import flat
-from dflash_mlx.target.packed import SequenceRows
-from dflash_mlx.target.recurrent import TapedDelta, recurrent_caches
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import SamplingParams
 
 from .contexts import after, held, labels_of, put

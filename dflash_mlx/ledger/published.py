@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.drafter.config import load_config
-from dflash_mlx.target.target import target_config
+from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.models.target import target_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}

@@ -2,20 +2,190 @@
 
 import json
 import re
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from dflash_mlx.chat.messages import Messages
+from dflash_mlx.constrained.grammar import Grammar
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.progress import Progress, silent
 from dflash_mlx.tools.call import Call
-from dflash_mlx.types import Block
+from dflash_mlx.types import Block, Progress, SamplingParams, silent
 
-from .address import Address
-from .faults import NO_ENDPOINT, lost, message_of
-from .fields import KINDS, request_fields
-from .stats import RemoteStats, is_number, of
+from .client import NO_ENDPOINT, Address, lost, message_of
+
+# Options of an answer as fields of a request, for the servers that know them.
+
+# By what a server's list of models says who owns them.
+KINDS = {"dflash": "dflash serve", "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp"}
+OTHER = "this server"
+OPENAI_FIELDS = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+MORE_FIELDS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # and the values that are off
+OWN_NAMES = {("llamacpp", "repetition_penalty"): "repeat_penalty"}
+WITH_PROGRESS = ("dflash", "llamacpp")
+
+
+def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
+    """How tokens are chosen. What is off is said to be off, where the server knows the field:
+    its own default may be another.
+    """
+    if params.logit_bias:
+        raise UsageError("logit_bias is of token ids, which a server elsewhere may not share.")
+    found: dict[str, Any] = {"temperature": params.temperature, "top_p": params.top_p}
+    for name, off in (OPENAI_FIELDS | MORE_FIELDS).items():
+        value = getattr(params, name)
+        if name in OPENAI_FIELDS or kind in KINDS:
+            value = -1 if name == "top_k" and not value else value  # SGLang's word for off
+            if name in MORE_FIELDS or value != off:
+                found[OWN_NAMES.get((kind, name), name)] = value
+        elif value != off:
+            raise no_field(f"--{name.replace('_', '-')}")
+    if params.seed is not None:
+        found["seed"] = params.seed
+    return found
+
+
+def thinking_fields(think: bool | None, effort: str | None, kind: str) -> dict[str, Any]:
+    """Whether and how hard to think."""
+    found, template = dict[str, Any](), dict[str, Any]()
+    if think is not None:
+        if kind not in KINDS:
+            raise no_field("--think" if think else "--no-think")
+        template["enable_thinking"] = think
+    if effort is not None and kind == "llamacpp":
+        template["reasoning_effort"] = effort
+    elif effort is not None:
+        found["reasoning_effort"] = effort
+    return found | ({"chat_template_kwargs": template} if template else {})
+
+
+def form_fields(grammar: Grammar | None) -> dict[str, Any]:
+    """The form of the answer."""
+    if grammar is None:
+        return {}
+    if grammar.kind == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if grammar.kind != "json_schema":
+        raise no_field("--grammar")
+    form = {"name": "answer", "schema": json.loads(grammar.text), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+def no_field(option: str) -> UsageError:
+    """An option that cannot be sent."""
+    return UsageError(f"the API of {OTHER} has no field for {option}.", hint=f"leave {option} out")
+
+
+def request_fields(
+    kind: str,
+    *,
+    sampling: SamplingParams | None = None,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    think: bool | None = None,
+    reasoning_effort: str | None = None,
+    tools: Sequence[dict[str, Any]] | None = None,
+    grammar: Grammar | None = None,
+) -> dict[str, Any]:
+    """A request without its model and messages; the options are those of `Session.prepare`.
+
+    UsageError for one that the server has no field for.
+    """
+    return {
+        **sampling_fields(sampling or SamplingParams(), kind),
+        **thinking_fields(think, reasoning_effort, kind),
+        **form_fields(grammar),
+        **({} if max_tokens is None else {"max_tokens": max_tokens}),
+        **({"stop": list(stop)} if stop else {}),
+        **({"tools": list(tools)} if tools else {}),
+        **({"return_progress": True} if kind in WITH_PROGRESS else {}),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+# Counts and times of an answer that a server gave, as far as it tells them.
+
+COUNTS = frozenset({"generated", "prompt_tokens", "cached_tokens", "drafted", "accepted"})
+
+
+@dataclass(slots=True)
+class RemoteStats(Stats):
+    """As `Stats`; what stands in `unknown` the server has not told, and its field says nothing.
+
+    Times are the server's own where it tells them, else those seen here, the network's included.
+    """
+
+    unknown: frozenset[str] = COUNTS
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def arrived(self) -> None:
+        """Some of the answer has come."""
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+            self.prefill_seconds = now - self._began
+        self.decode_seconds = now - self._first
+
+    def take(self, chunk: dict[str, Any]) -> None:
+        """Take what a chunk tells: OpenAI's usage, llama-server's timings, what `dflash` adds."""
+        usage, timings = of(chunk, "usage"), of(chunk, "timings")
+        self._count("prompt_tokens", usage.get("prompt_tokens"))
+        self._count("generated", usage.get("completion_tokens"))
+        details = of(usage, "prompt_tokens_details")
+        self._count("cached_tokens", timings.get("cache_n", details.get("cached_tokens")))
+        self._count("drafted", timings.get("draft_n"))
+        self._count("accepted", timings.get("draft_n_accepted"))
+        for name, key in (("prefill_seconds", "prompt_ms"), ("decode_seconds", "predicted_ms")):
+            if is_number(timings.get(key)):
+                setattr(self, name, timings[key] / 1e3)
+        if "predicted_per_second" in timings:
+            self.told["rate"] = timings["predicted_per_second"]
+        self.told |= of(chunk, "dflash")
+        if isinstance(self.told.get("seed"), int):
+            self.seed = self.told["seed"]
+
+    def _count(self, name: str, value: Any) -> None:
+        if isinstance(value, int) and not isinstance(value, bool):
+            setattr(self, name, value)
+            self.unknown -= {name}
+
+    @property
+    def verifies(self) -> int:
+        """As the server tells; 0 where it does not."""
+        return int(self._told("verifies") or 0)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Likewise, 1.0."""
+        return self._told("acceptance_length") or 1.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """The server's own rate, else that of the tokens it counted over the seconds seen here."""
+        if told := self._told("rate"):
+            return told
+        if self.generated < 2 or not self.decode_seconds:
+            return 0.0
+        return (self.generated - 1) / self.decode_seconds
+
+    def _told(self, name: str) -> float | None:
+        value = self.told.get(name)
+        return float(value) if is_number(value) else None
+
+
+def of(found: dict[str, Any], name: str) -> dict[str, Any]:
+    """A field that is an object; an empty one where it is not."""
+    value = found.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value of a server's JSON is a number that can be shown."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 ENDS = {"length": "length", "max_tokens": "length"}
 BROKEN = ("content_filter", "abort", "error")  # ends that are none of the model's
@@ -61,7 +231,7 @@ def connect(address: Address, key: str | None = None) -> Server:
     DFlashError for a server that cannot be used, UsageError for a model that it does not have, and
     where it has several and none is named.
     """
-    from .connection import read_json
+    from .client import read_json
 
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise UsageError("the key has characters that no key has.", hint="check its file")
@@ -137,7 +307,7 @@ class RemoteSession:
 
     def _blocks(self, body: dict[str, Any], on_prefill: Progress) -> Generator[Block]:
         """Send a request, and give its answer."""
-        from .connection import EventReader, events
+        from .client import EventReader, events
 
         url, ended = self.server.address.url, ""
         length = prompt_length(body["messages"], body.get("tools", ()))

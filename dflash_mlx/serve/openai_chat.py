@@ -3,32 +3,270 @@
 https://platform.openai.com/docs/api-reference/chat
 """
 
+import json
+import re
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 from pydantic import Field
 
 from dflash_mlx import __version__
-from dflash_mlx.chat.numbered_calls import named_calls
+from dflash_mlx.chat.messages import Messages
+from dflash_mlx.chat.tool_parser import named_calls
+from dflash_mlx.constrained.grammar import Grammar
+from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.pair import Pair
-from dflash_mlx.structure.grammar import Grammar
-from dflash_mlx.types import Effort
+from dflash_mlx.types import Effort, TokenLogprob
 
-from .chat_messages import template_messages
-from .fields import Fields, SamplingFields, Whole, refuse
-from .job import Delta, Job, Progress
+from .job import Delta, Job, Progress, progress, timings, usage
 from .job import Whole as WholeAnswer
-from .numbers import progress, timings, usage
-from .openai_logprobs import chat_logprobs
-from .problem import Problem
+from .protocol import (
+    Fields,
+    Problem,
+    SamplingFields,
+    Settings,
+    Whole,
+    check_tools,
+    event,
+    read_body,
+    refuse,
+)
 from .runner import Prepared, Runner
-from .settings import Settings
-from .sse import event
-from .tool_choice import Tool, chosen_tools
+
+# Messages of OpenAI's chat API in the form that chat templates read.
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def template_messages(messages: list[Any]) -> Messages:
+    """The messages; Problem 400 names what is wrong with which."""
+    if not messages:
+        raise Problem(400, "messages is empty.", param="messages")
+    found: Messages = []
+    for number, message in enumerate(messages):
+        place = f"messages.{number}"
+        one = read_message(message, place)
+        if one["role"] == "system" and found and all(m["role"] == "system" for m in found):
+            found[0]["content"] += "\n\n" + one["content"]
+        else:
+            found.append(one)
+    return found
+
+
+def read_message(message: Any, place: str) -> dict[str, Any]:
+    """One message."""
+    if not isinstance(message, dict):
+        raise Problem(400, f"{place} is not an object.", param=place)
+    role = message.get("role")
+    if role not in ROLES:
+        raise Problem(400, f"{place}.role must be one of {', '.join(ROLES)}.", f"{place}.role")
+    if role == "developer":
+        role = "system"
+    content = text_of(message.get("content"), f"{place}.content")
+    calls = message.get("tool_calls") or []
+    if content is None and role != "assistant":
+        raise Problem(400, f"{place}.content is missing.", f"{place}.content")
+    found: dict[str, Any] = {"role": role, "content": content or ""}
+    if role == "assistant":
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str):
+            found["reasoning_content"] = thought
+        if calls:
+            found["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
+            if isinstance(thought, str) and not content:
+                found["thinking"] = thought  # gpt-oss's name; it refuses a text beside it
+    for name in ("name", "tool_call_id"):
+        if isinstance(message.get(name), str):
+            found[name] = message[name]
+    if role == "tool" and "tool_call_id" not in found:
+        raise Problem(400, f"{place}.tool_call_id is missing.", f"{place}.tool_call_id")
+    return found
+
+
+def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
+    """An assistant's calls, their arguments as objects."""
+    found = []
+    for number, call in enumerate(calls if isinstance(calls, list) else [None]):
+        call = call if isinstance(call, dict) else {}
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise Problem(400, f"{place}.{number} is no call of a function.", place)
+        arguments = function.get("arguments") or "{}"
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError):
+                raise Problem(
+                    400, f"{place}.{number}.function.arguments is not JSON.", place
+                ) from None
+        found.append(
+            {
+                "type": "function",
+                "id": str(call.get("id", "")),
+                "function": {"name": function["name"], "arguments": arguments},
+            }
+        )
+    return found
+
+
+def text_of(content: Any, place: str) -> str | None:
+    """A content as text; None where there is none. Problem 400 for images and other parts."""
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Problem(400, f"{place} must be a text or a list of parts.", place)
+    texts = []
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "input_text", "output_text", "refusal"):
+            raise Problem(
+                400,
+                f"{place}.{number} is of the type '{kind!s:.40}': this server reads text only.",
+                f"{place}.{number}",
+            )
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise Problem(400, f"{place}.{number} has no text.", f"{place}.{number}")
+        texts.append(text)
+    return "\n".join(texts)
+
+
+# Log-probabilities in the shapes of OpenAI's two completion APIs.
+
+LEAST = -9999.0  # JSON has no infinity; OpenAI's own word for it
+
+
+def chat_logprobs(
+    tokenizer: TokenizerWrapper, found: Sequence[TokenLogprob]
+) -> list[dict[str, Any]]:
+    """`choices[].logprobs.content` of a chat completion."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        text = tokenizer.decode([token])
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(text.encode())}
+
+    return [
+        entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
+        for one in found
+    ]
+
+
+def text_logprobs(
+    tokenizer: TokenizerWrapper, found: Sequence[TokenLogprob], offset: int
+) -> dict[str, Any]:
+    """`choices[].logprobs` of a text completion; `offset`: characters before these tokens."""
+    texts = [tokenizer.decode([one.token]) for one in found]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    return {
+        "tokens": texts,
+        "token_logprobs": [max(one.logprob, LEAST) for one in found],
+        "top_logprobs": [
+            {tokenizer.decode([token]): max(logprob, LEAST) for token, logprob in one.top}
+            for one in found
+        ],
+        "text_offset": offsets,
+    }
+
+
+# Tools of a chat request, and whether and which of them the answer calls.
+
+Told = list[dict[str, Any]]
+
+
+class Function(Fields):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[\w.\-]{1,128}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Fields):
+    """One tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The form of the answer, and the tools that the model is told of.
+
+    calls: the tools as a parser has to read calls of them; None where none are looked for.
+    one_call: the first one ends the answer.
+    """
+
+    grammar: Grammar | None
+    told: Told
+    calls: Told | None
+    one_call: bool = False
+
+
+def chosen_tools(
+    tools: list[Tool] | None,
+    choice: str | dict[str, Any] | None,
+    parallel: bool | None,
+    grammar: Grammar | None,
+    pair: Pair,
+) -> Chosen:
+    """What a request's fields say; `grammar` is of an answer that calls nothing.
+
+    A named function is called once; `required` may call several times, unless `parallel` is False.
+    Problem 400 for what cannot be had.
+    """
+    told = [tool.model_dump(exclude_none=True) for tool in tools or []]
+    name = named(choice)
+    kind = "named" if name else choice or "auto"
+    if kind not in ("auto", "none", "required", "named"):
+        raise Problem(
+            400, "tool_choice must be auto, none, required, or a function.", "tool_choice"
+        )
+    if kind in ("required", "named") and not told:
+        raise Problem(400, "tool_choice needs tools.", "tool_choice")
+    if kind == "none" or not told:
+        return Chosen(grammar, [], None)
+    check_tools(pair)
+    may = [tool for tool in told if name in (None, tool["function"]["name"])]
+    if not may:
+        raise Problem(
+            400, f"tool_choice names '{name:.100}', which is none of the tools.", "tool_choice"
+        )
+    one = parallel is False or kind == "named"
+    if kind == "auto" and grammar is None:
+        return Chosen(None, told, told, one_call=one)
+    what = "tool_choice" if kind != "auto" else "response_format"
+    try:
+        forced = forced_calls(
+            pair.target.tokenizer, may, most_one=one, otherwise=grammar if kind == "auto" else None
+        )
+    except DFlashError as error:
+        beside = " beside tools" if kind == "auto" else ""
+        message = f"{what}{beside} cannot be kept: {error.message}"
+        raise Problem(400, f"{message} ({error.hint})", what) from error
+    return Chosen(forced.grammar, told, list(forced.tools), one_call=one)
+
+
+def named(choice: Any) -> str | None:
+    """The function that a choice names."""
+    if not isinstance(choice, dict):
+        return None
+    function = choice.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if choice.get("type") != "function" or not isinstance(name, str):
+        raise Problem(
+            400, "tool_choice must be auto, none, required, or a function.", "tool_choice"
+        )
+    return name
+
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 FINGERPRINT = f"dflash-{__version__}"
@@ -300,3 +538,26 @@ class ChatWriter:
 
     def _call_id(self, choice: int, number: int) -> str:
         return self._ids.setdefault((choice, number), f"call_{uuid.uuid4().hex[:24]}")
+
+
+# Requests of other APIs as requests of OpenAI's chat API
+
+
+def chat_job(values: dict[str, Any], names: dict[str, str], pair: Pair, settings: Settings) -> Job:
+    """The job of a chat body with these values, those that are None left out.
+
+    Problem 400 for what cannot be had; `names` are the other API's names of chat fields.
+    """
+    told = {name: value for name, value in values.items() if value is not None}
+    try:
+        return job_of(read_body(ChatBody, told), pair, settings)
+    except Problem as problem:
+        for chat, own in names.items():
+            problem.message = re.sub(rf"\b{chat}\b", own, problem.message)
+            problem.param = own if problem.param == chat else problem.param
+        raise
+
+
+def sampling_values(body: SamplingFields) -> dict[str, Any]:
+    """A body's own values of the fields that all APIs share."""
+    return {name: getattr(body, name) for name in SamplingFields.model_fields}

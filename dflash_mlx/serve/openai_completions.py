@@ -13,15 +13,10 @@ from pydantic import Field
 
 from dflash_mlx.pair import Pair
 
-from .fields import SamplingFields, Whole, refuse
-from .job import Job, Progress
-from .numbers import progress, timings, usage
-from .openai_chat import FINGERPRINT, StreamOptions, stop_strings
-from .openai_logprobs import text_logprobs
-from .problem import Problem
+from .job import Job, Progress, progress, timings, usage
+from .openai_chat import FINGERPRINT, StreamOptions, stop_strings, text_logprobs
+from .protocol import Problem, SamplingFields, Settings, Whole, event, refuse
 from .runner import Prepared, Runner
-from .settings import Settings
-from .sse import event
 
 FINISH = {"stop": "stop", "length": "length"}
 UNSUPPORTED = {"suffix": "text is only added at the end", "echo": "the prompt is not sent back"}

@@ -7,29 +7,186 @@ all. An answer that nobody waits for any more stops at the next round. Knows no 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import mlx.core as mx
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from dflash_mlx.chat.tool_calls import ToolReader, reader_of
+from dflash_mlx.chat.tool_parser import ToolReader, reader_of
 from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.memory import cache_bytes, snapshot_bytes, working_set
+from dflash_mlx.models.memory import cache_bytes, snapshot_bytes, working_set
 from dflash_mlx.pair import Pair
-from dflash_mlx.reply import Reply
-from dflash_mlx.session import Prompted, Session
+from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.speculation.sampling import new_seed
-from dflash_mlx.stats import Stats
 from dflash_mlx.types import Block
 
-from .admission import Admission, Ticket
 from .job import Delta, Job, Progress, Whole
-from .metrics import Metrics
-from .problem import Problem, of_error
-from .settings import Settings
+from .protocol import Problem, Settings, of_error
+
+# Who is answered now and who waits
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A place in the line for one answer that needs so many bytes."""
+
+    need: int
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Admission:
+    """At most `places` answers at once, in at most `room` bytes; first come, first served."""
+
+    def __init__(self, places: int, room: int, queue: int):
+        self.places, self.room, self._most_waiting = places, room, queue
+        self._line: deque[Ticket] = deque()
+        self._inside: set[Ticket] = set()
+
+    @property
+    def running(self) -> int:
+        """Answers that are being found."""
+        return len(self._inside)
+
+    @property
+    def waiting(self) -> int:
+        """Answers that wait for a place."""
+        return len(self._line)
+
+    @property
+    def used(self) -> int:
+        """Bytes that are set aside for those inside."""
+        return sum(ticket.need for ticket in self._inside)
+
+    def line_up(self, needs: list[int]) -> list[Ticket]:
+        """Places in the line for answers of one request, all or none.
+
+        Problem 400 for one that can never fit, 429 where too many wait.
+        """
+        if most := max((need for need in needs if need > self.room), default=0):
+            raise Problem(
+                400,
+                f"prompt is too long: its answer would need {most / 1e9:.2f} GB of memory, and "
+                f"{self.room / 1e9:.2f} GB are free beside the model. (Shorten it, or ask for "
+                "fewer max_tokens.)",
+                code="context_length_exceeded",
+            )
+        free = self.places - self.running
+        if self.waiting + len(needs) > self._most_waiting + free:
+            raise Problem(
+                429,
+                f"too many requests: {self.running} are answered and {self.waiting} wait.",
+                code="rate_limit_exceeded",
+                retry_after=1 + self.waiting // max(self.places, 1),
+            )
+        tickets = [Ticket(need) for need in needs]
+        self._line.extend(tickets)
+        self._advance()
+        return tickets
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give a place back, in the line or inside."""
+        if ticket in self._inside:
+            self._inside.remove(ticket)
+        elif ticket in self._line:
+            self._line.remove(ticket)
+        self._advance()
+
+    @asynccontextmanager
+    async def inside(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Wait for a ticket's turn, and give its place back afterwards."""
+        try:
+            await ticket.admitted.wait()
+            yield
+        finally:
+            self.leave(ticket)
+
+    def _advance(self) -> None:
+        """Let in whose turn it is; a large one is not overtaken for ever."""
+        while self._line and self.running < self.places:
+            first = self._line[0]
+            if self.used + first.need > self.room and self._inside:
+                return
+            self._inside.add(self._line.popleft())
+            first.admitted.set()
+
+
+# What `/metrics` shows, in the text format of Prometheus.
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
+
+
+class Metrics:
+    """The counts of one server."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "dflash_requests", "HTTP requests by path and status.", ["path", "status"],
+            registry=registry,
+        )  # fmt: skip
+        self._prompt = Counter("dflash_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self._cached = Counter(
+            "dflash_cached_prompt_tokens", "Tokens of prompts not read again.", registry=registry
+        )
+        self._generated = Counter("dflash_generated_tokens", "Tokens made.", registry=registry)
+        self._drafted = Counter("dflash_drafted_tokens", "Drafts verified.", registry=registry)
+        self._accepted = Counter("dflash_accepted_tokens", "Drafts accepted.", registry=registry)
+        self._lengths = Histogram(
+            "dflash_acceptance_length", "Tokens committed a verify, bonus included.",
+            buckets=LENGTHS, registry=registry,
+        )  # fmt: skip
+        self._first = Histogram(
+            "dflash_time_to_first_token_seconds", "From a place in the engine to the first token.",
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+        self._whole = Histogram(
+            "dflash_answer_seconds", "From the line to the last token.",
+            buckets=SECONDS, registry=registry,
+        )  # fmt: skip
+
+    def watch(self, pair: Pair, admission: Admission) -> None:
+        """Show the numbers of an engine and its line, read when somebody asks."""
+        engine = pair.engine
+        for name, text, read in (
+            ("running", "Answers being found.", lambda: admission.running),
+            ("waiting", "Answers waiting for a place.", lambda: admission.waiting),
+            ("reserved_bytes", "Memory set aside for running answers.", lambda: admission.used),
+            ("room_bytes", "Memory that answers may take.", lambda: admission.room),
+            ("active_memory_bytes", "Memory MLX uses.", mx.get_active_memory),
+            ("peak_memory_bytes", "The most it has used.", mx.get_peak_memory),
+            ("passes", "Target passes so far.", lambda: engine.passes),
+            ("pass_rows", "Rows of all target passes so far.", lambda: engine.rows),
+        ):
+            Gauge(f"dflash_{name}", text, registry=self._registry).set_function(read)
+
+    def request(self, path: str, status: int) -> None:
+        """Count a request that was answered or refused."""
+        self._requests.labels(path, str(status)).inc()
+
+    def answered(self, stats: Stats, seconds: float) -> None:
+        """Count an answer, also one that was broken off."""
+        self._prompt.inc(stats.prompt_tokens)
+        self._cached.inc(stats.cached_tokens)
+        self._generated.inc(stats.generated)
+        self._drafted.inc(stats.drafted)
+        self._accepted.inc(stats.accepted)
+        for length in stats.committed:
+            self._lengths.observe(length)
+        if stats.generated:
+            self._first.observe(stats.prefill_seconds)
+        self._whole.observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
 
 MARGIN = 0.9  # of the memory beside the model; the rest is for activations
 Event = Delta | Progress

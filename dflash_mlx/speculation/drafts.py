@@ -17,8 +17,7 @@ from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.kernels.dispatch import Kernels
 
-from .sampling import Shaper
-from .top_ids import top_ids
+from .sampling import Shaper, top_ids
 from .tree import Candidates, Rankings, Tree
 
 

@@ -9,11 +9,37 @@ import secrets
 from collections.abc import Sequence
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_p, make_logits_processors
 
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.types import SamplingParams, TokenLogprob
 
-from .top_ids import top_ids
+# The likeliest tokens of a large vocabulary without sorting all of it.
+
+GROUP = 64  # tokens of a block
+
+
+def top_ids(logits: mx.array, count: int) -> mx.array:
+    """The ids [γ, count], ascending, of the largest of logits [γ, V], the argmax surely of them.
+
+    Of equals the smaller ids, as MLX's `argpartition` takes them. The `count` largest are in the
+    `count` blocks with the largest maxima; only those are sorted, so that no sort is wider than
+    the number of blocks or their tokens. V that is no multiple of GROUP, or small, is sorted whole.
+    """
+    best = mx.argmax(logits, axis=-1, keepdims=True)
+    if count == 1:
+        return best
+    costs = mx.put_along_axis(-logits, best, mx.array(-mx.inf), axis=-1)
+    if logits.shape[-1] % GROUP or logits.shape[-1] < 4 * GROUP * count:
+        return mx.sort(mx.argpartition(costs, count - 1, axis=-1)[:, :count], axis=-1)
+    costs = costs.reshape(costs.shape[0], -1, GROUP)
+    # In order, so that equals inside the blocks stand in the order of their ids.
+    blocks = mx.sort(mx.argpartition(costs.min(axis=-1), count - 1, axis=-1)[:, :count], axis=-1)
+    inside = mx.take_along_axis(costs, blocks[..., None], axis=1).reshape(costs.shape[0], -1)
+    places = mx.argpartition(inside, count - 1, axis=-1)[:, :count]
+    ids = mx.take_along_axis(blocks, places // GROUP, axis=1) * GROUP + places % GROUP
+    return mx.sort(ids, axis=-1)
+
 
 HISTORY = 20  # tokens that mlx-lm's penalties look back
 KEYS = 64  # made at once
@@ -180,4 +206,30 @@ def penalties(params: SamplingParams) -> list:
         repetition_penalty=None if repetition == 1 else repetition,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
+    )
+
+
+# Log-probabilities of an answer's tokens, by the target's own logits.
+
+
+def read_logprobs(
+    logits: mx.array, rows: Sequence[int], tokens: Sequence[int], count: int
+) -> tuple[TokenLogprob, ...]:
+    """Log-probabilities of tokens [n], each by its row of logits [S, V]; computed in float32.
+
+    With each the `count` likeliest of its row, at most V.
+    """
+    some = logits[mx.array(list(rows)[: len(tokens)])].astype(mx.float32)
+    some = some - mx.logsumexp(some, axis=-1, keepdims=True)
+    own = mx.take_along_axis(some, mx.array(list(tokens))[:, None], axis=-1)[:, 0]
+    ids = (
+        top_ids(some, min(count, some.shape[-1])) if count else mx.zeros((len(tokens), 0), mx.int32)
+    )
+    best = mx.take_along_axis(some, ids, axis=-1)
+    order = mx.argsort(-best, axis=-1)
+    ids, best = (mx.take_along_axis(x, order, axis=-1) for x in (ids, best))
+    told = (np.array(array).tolist() for array in (own, ids, best))
+    return tuple(
+        TokenLogprob(token, logprob, tuple(zip(top, values, strict=True)))
+        for token, logprob, top, values in zip(tokens, *told, strict=True)
     )

@@ -16,11 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .answered import Answered, run
-    from .call import Call, Step
-    from .server_config import ServerConfig, read_server_file
-    from .servers import Servers
-    from .tool import Tool, tool_of
+    from dflash_mlx.tools.call import Call, Step
+
+    from .functions import Tool, tool_of
+    from .loop import Answered, run
+    from .mcp import ServerConfig, Servers, read_server_file
 
 __all__ = [
     "Answered",
@@ -34,15 +34,15 @@ __all__ = [
     "tool_of",
 ]
 _HOMES = {
-    "Answered": "answered",
-    "Call": "call",
-    "ServerConfig": "server_config",
-    "Servers": "servers",
-    "Step": "call",
-    "Tool": "tool",
-    "read_server_file": "server_config",
-    "run": "answered",
-    "tool_of": "tool",
+    "Answered": "loop",
+    "Call": "loop",
+    "ServerConfig": "mcp",
+    "Servers": "mcp",
+    "Step": "loop",
+    "Tool": "functions",
+    "read_server_file": "mcp",
+    "run": "loop",
+    "tool_of": "functions",
 }
 
 

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+
 from dflash_mlx.chat.template import TemplateOptions
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.jsonl import read_lines, value_of
-from dflash_mlx.target.target import Target
+from dflash_mlx.files.checkpoint import read_lines, value_of
+from dflash_mlx.models.target import Target
 
 FORMAT_HINT = (
     'each line is a JSON string, {"prompt": "..."} or {"messages": [...]}, '
@@ -123,3 +126,100 @@ def without_overlap(opening: str, given: str) -> str:
     """The answer without its start that the template has written already, such as <think>."""
     overlaps = (n for n in range(len(given), 0, -1) if opening.endswith(given[:n]))
     return given[next(overlaps, 0) :]
+
+
+# What the target is asked to answer, and what was found.
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt with its key: at most `room` tokens go on from `tokens`, drawn from `seed`."""
+
+    key: str
+    tokens: tuple[int, ...]
+    room: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The tokens found for a key, and the taps [S, K * Ht] of all that was read, bfloat16.
+
+    The last token was not read; `taps` is None where none are tapped.
+    """
+
+    key: str
+    tokens: tuple[int, ...]
+    taps: mx.array | None
+
+
+# The sequences and anchors of each training step, as indices.
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSequence:
+    """A prompt and the target's answer; the answer starts at `answer`."""
+
+    tokens: tuple[int, ...]
+    answer: int
+
+    @property
+    def anchors(self) -> range:
+        """The valid anchors, as in SpecForge: positions of answer tokens with a next token."""
+        return range(self.answer, len(self.tokens) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Blocks of sequences that are computed together, each sequence's context once.
+
+    rows: n indices into the batch; anchors: positions [n, m], -1 for padding.
+    """
+
+    rows: tuple[int, ...]
+    anchors: np.ndarray
+
+    def slices(self, chunk: int) -> list[np.ndarray]:
+        """The anchors in slices of at most `chunk` blocks (at least one a sequence)."""
+        count, width = self.anchors.shape
+        parts = -(-width // max(1, chunk // count))
+        return np.array_split(self.anchors, parts, axis=1)
+
+
+def epoch_batches(count: int, size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """The batches of an epoch: at most `size` sequence numbers each, in random order.
+
+    Lengths are mixed in a batch; `rectangles` groups similar ones.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    return [order[i : i + size] for i in range(0, count, size)]
+
+
+def sample_anchors(
+    sequences: list[TrainingSequence], rows: np.ndarray, count: int, seed: int, step: int
+) -> list[np.ndarray]:
+    """At most `count` anchors of each row, sorted; drawn uniformly without replacement."""
+    rng = np.random.default_rng([seed, step, 1])
+    drawn = []
+    for row in rows:
+        valid = np.arange(sequences[row].anchors.start, sequences[row].anchors.stop)
+        drawn.append(np.sort(rng.choice(valid, min(count, len(valid)), replace=False)))
+    return drawn
+
+
+def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
+    """All blocks of a batch: each sequence's together, and short ones with little padding.
+
+    As many sequences share a rectangle as have at most `chunk` blocks.
+    """
+    pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
+    pieces = [piece for piece in pieces if len(piece[1])]
+    found = []
+    while pieces:
+        width = len(pieces[0][1])
+        taken, pieces = pieces[: max(1, chunk // width)], pieces[max(1, chunk // width) :]
+        grid = np.full((len(taken), width), -1)
+        for line, (_, positions) in enumerate(taken):
+            grid[line, : len(positions)] = positions
+        found.append(Rectangle(tuple(row for row, _ in taken), grid))
+    return found

@@ -6,15 +6,14 @@ from pathlib import Path
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from dflash_mlx.drafter.config import DraftConfig
+from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.memory import cache_bytes
-from dflash_mlx.target.target import Target
+from dflash_mlx.models.memory import cache_bytes
+from dflash_mlx.models.target import Target
 
 from .answers import AnswerSettings
-from .events import Forecast
-from .head_loss import MAX_LOGITS
-from .settings import TrainSettings
+from .loss import MAX_LOGITS
+from .settings import Forecast, TrainSettings
 
 ITEM = 4  # bytes of a float32
 LOGITS = 4  # copies of a slice's logits: as they are, as chances, and their slopes

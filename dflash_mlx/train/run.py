@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,134 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafter.config import load_config, parse
-from dflash_mlx.drafter.drafter import Drafter
-from dflash_mlx.drafter.model import DraftModel
-from dflash_mlx.drafters import load_drafter
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.memory import working_set
-from dflash_mlx.target.target import Target
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.drafters.load import load_drafter
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.models.memory import working_set
+from dflash_mlx.models.target import Target
 
 from .answers import AnswerSettings, answer_all, fingerprint
-from .batches import Sequence
-from .beginning import new_drafter, warm_config, warm_drafter
 from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
-from .data import Prompt, TokenizedPrompt, read_prompts, split, tokenize
-from .draft_vocab import freeze_head, frequent_tokens
-from .evaluation import can_draw, draw_tau, evaluate
-from .events import Event, Measured, Prepared, Saved, StepDone
+from .data import Prompt, TokenizedPrompt, TrainingSequence, read_prompts, split, tokenize
+from .evaluate import Acceptance, can_draw, draw_tau, evaluate
 from .forecast import check_disk, check_memory, forecast
-from .job import Job, check_out
-from .loop import Trainer
-from .mask_token import choose_mask_token
-from .run_log import RunLog
-from .settings import TrainSettings
-from .shape import draft_config
+from .initialise import (
+    choose_mask_token,
+    freeze_head,
+    frequent_tokens,
+    new_drafter,
+    warm_config,
+    warm_drafter,
+)
+from .settings import Event, Measured, Prepared, Saved, Shape, StepDone, TrainSettings, draft_config
+from .step import Trainer
 from .streams import Streams, stream_count
-from .tap_store import TapStore, key_of
-from .taps import Taps
-from .tau import Acceptance
+from .taps import Taps, TapStore, key_of
+
+# What a training run reads and where it writes.
+
+CHECKPOINTS = "checkpoints"  # a folder in a run's
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The input and output of a training run.
+
+    val: file of held-out prompts; None takes `val_share` of the prompts. warm_start: folder of a
+    drafter to start from, whose shape is used. answers: file of the target's answers; None is
+    `out`/answers.jsonl. taps: folder of the target's taps; None is `out`/taps.
+    """
+
+    prompts: Path
+    out: Path
+    val: Path | None = None
+    val_share: float = 0.02
+    answers: Path | None = None
+    taps: Path | None = None
+    warm_start: Path | None = None
+    mask_token: int | None = None
+    shape: Shape = field(default_factory=Shape)
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for an invalid value."""
+        if not 0 <= self.val_share < 1:
+            raise UsageError(
+                f"val_share cannot be {self.val_share}.", hint="give a share, such as 0.02"
+            )
+        if self.warm_start is None:
+            return
+        kept = replace(Shape(), dflash2=self.shape.dflash2, selector_rank=self.shape.selector_rank)
+        if self.shape != kept or self.mask_token is not None:
+            raise UsageError(
+                "--warm-start keeps the shape and the mask token of its drafter.",
+                hint="leave its sizes out, or --warm-start",
+            )
+
+    @property
+    def answers_file(self) -> Path:
+        """Where the answers are kept."""
+        return self.answers or self.out / "answers.jsonl"
+
+    @property
+    def taps_folder(self) -> Path:
+        """Where the taps are kept."""
+        return self.taps or self.out / "taps"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are kept."""
+        return self.out / CHECKPOINTS
+
+
+def has_checkpoints(out: Path) -> bool:
+    """Whether the folder of a run has a checkpoint to go on from."""
+    return bool(list_checkpoints(out / CHECKPOINTS))
+
+
+def check_out(job: Job) -> None:
+    """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
+    if job.out.exists() and not job.out.is_dir():
+        raise UsageError(f"'{job.out}' is a file.", hint="give --out a folder")
+    if has_checkpoints(job.out) and not job.resume:
+        raise DFlashError(
+            f"'{job.out}' already holds a run.",
+            hint="go on with it with --resume, or give another --out",
+        )
+    if job.resume and not has_checkpoints(job.out):
+        raise DFlashError(f"there is no run in '{job.out}'.", hint="leave --resume out")
+
+
+# The log of a run
+
+
+class RunLog:
+    """The file log.jsonl in the folder of a run."""
+
+    def __init__(self, folder: Path):
+        self.file = folder / "log.jsonl"
+
+    def add(self, event: StepDone | Measured) -> None:
+        """Append a line."""
+        with self.file.open("a") as log:
+            log.write(json.dumps(asdict(event)) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Keep the whole lines of the first `step` steps."""
+        lines = self.file.read_text().splitlines() if self.file.exists() else []
+        self.file.write_text("".join(f"{line}\n" for line in lines if is_before(line, step)))
+
+
+def is_before(line: str, step: int) -> bool:
+    """Whether a log line is valid and belongs to the first `step` steps."""
+    try:
+        return json.loads(line)["step"] <= step
+    except (ValueError, KeyError, TypeError):
+        return False
+
 
 # Settings that may change when a run resumes: they change no step.
 MAY_CHANGE = {
@@ -87,7 +188,7 @@ class Run:
         restore_modules(target.model)
         limit = settings.max_length
         whole = [
-            Sequence((*q.tokens, *answer)[:limit], len(q.tokens))
+            TrainingSequence((*q.tokens, *answer)[:limit], len(q.tokens))
             for q, answer in zip(questions, made, strict=True)
         ]
         sequences = [s for s in whole[:count] if s.anchors]
@@ -193,8 +294,8 @@ class Run:
     def _build(
         self,
         target: Target,
-        whole: list[Sequence],
-        trained: list[Sequence],
+        whole: list[TrainingSequence],
+        trained: list[TrainingSequence],
         began: dict[str, Any] | None,
     ) -> Drafter:
         """Make the drafter: new, or with the weights of `warm_start`."""
@@ -210,7 +311,7 @@ class Run:
         tokens = None if count is None else frequent_tokens(target, trained, count)
         return new_drafter(self.raw, target, self.settings.seed, tokens)
 
-    def _identify(self, sequences: list[Sequence]) -> dict[str, Any]:
+    def _identify(self, sequences: list[TrainingSequence]) -> dict[str, Any]:
         """The values that must be equal when a run resumes."""
         data = hashlib.sha256(json.dumps([(s.answer, s.tokens) for s in sequences]).encode())
         return {

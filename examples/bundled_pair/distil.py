@@ -26,7 +26,7 @@ from mlx.utils import tree_flatten
 from text import samples
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.train.optimizer import TrainOptimizer
+from dflash_mlx.train.step import TrainOptimizer
 from dflash_mlx.train.streams import Streams
 
 

@@ -18,8 +18,8 @@ from dflash_mlx import Pair
 import mlx.core as mx
 from distil import Batch, arguments, bundled_target, cross_entropy, save, train
 
-from dflash_mlx.eagle.config import parse
-from dflash_mlx.eagle.model import EagleModel
+from dflash_mlx.drafters.eagle3.config import parse
+from dflash_mlx.drafters.eagle3.model import EagleModel
 
 AHEAD = 5  # steps of the training-time test
 DECAY = 0.8  # weight of each further step, as in the authors' training

@@ -108,7 +108,7 @@ def overhead(pair: Pair, count: int) -> None:
     """Replay each greedy answer with bare draft and verify passes, and compare the round times."""
     import mlx.core as mx
 
-    from dflash_mlx.sequence import Sequence
+    from dflash_mlx.engine.sequence import Sequence
 
     shares, rounds, drafts, verifies = [], [], [], []
     for number, sample in enumerate(held_out(count)):

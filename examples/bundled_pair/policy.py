@@ -90,8 +90,8 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     import mlx.core as mx
     from mlx.utils import tree_map
 
-    from dflash_mlx.drafter.drafter import Drafter
-    from dflash_mlx.drafter.model import DraftModel
+    from dflash_mlx.drafters.dflash.drafter import Drafter
+    from dflash_mlx.drafters.dflash.model import DraftModel
     from dflash_mlx.pair import with_drafter
 
     target, drafter = pair.target, pair.drafter

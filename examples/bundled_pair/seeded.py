@@ -26,10 +26,10 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Pair, Result, SamplingParams
+from dflash_mlx.engine.request import MODES, Mode
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.pair import with_drafter
-from dflash_mlx.request import MODES, Mode
-from dflash_mlx.thread import mlx_thread
 
 Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer
 STEPS = (1, 2, 3, 5, 7, 16, 32)  # tokens of the prompt that stock reads at once; its default: 2,048

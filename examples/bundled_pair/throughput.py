@@ -21,10 +21,10 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Block, Pair
+from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.hub.resolve import bundled
-from dflash_mlx.request import Mode, Request
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.thread import mlx_thread
 
 COUNTS = (1, 2, 4, 8, 16)
 Answers = dict[int, list[int]]

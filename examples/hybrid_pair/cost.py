@@ -37,8 +37,8 @@ from text import held_out, samples
 
 import dflash_mlx
 from dflash_mlx import Pair
-from dflash_mlx.sequence import Sequence
-from dflash_mlx.target import recurrent
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.models import recurrent
 
 ROWS, MAX_TOKENS = 16, 120
 LEARNED, WEIGHTS = ("functions", "everyday"), (0, 0, 1, 1)

@@ -18,17 +18,21 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dflash_mlx.cpu.cores import use_all_cores
+from dflash_mlx.cpu.blas import use_all_cores
 
 use_all_cores()
 
-from dflash_mlx.target.target import Target  # noqa: E402
+from dflash_mlx.models.target import Target  # noqa: E402
 from dflash_mlx.train.answers import AnswerSettings  # noqa: E402
-from dflash_mlx.train.events import AnswersProgress, Event, Forecast, TapsProgress  # noqa: E402
-from dflash_mlx.train.job import Job  # noqa: E402
-from dflash_mlx.train.run import Run  # noqa: E402
-from dflash_mlx.train.settings import TrainSettings  # noqa: E402
-from dflash_mlx.train.shape import Shape  # noqa: E402
+from dflash_mlx.train.run import Job, Run  # noqa: E402
+from dflash_mlx.train.settings import (  # noqa: E402
+    AnswersProgress,
+    Event,
+    Forecast,
+    Shape,
+    TapsProgress,
+    TrainSettings,
+)
 
 TOKENS = 100_000
 # At first, on two cores with nothing else on them; taps took a pass of their own.

@@ -17,9 +17,9 @@ import tiny
 from dflash_mlx import api
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
+from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy.policy import Fixed
-from dflash_mlx.target.target import Target
 from dflash_mlx.types import Plan
 
 from .emulator import Emulator, emulated

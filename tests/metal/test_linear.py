@@ -7,11 +7,12 @@ import pytest
 import tiny
 from mlx import nn
 
+from dflash_mlx.engine.request import Mode
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
+from dflash_mlx.models.linear import install
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import Mode, Session
-from dflash_mlx.target.linear import install
+from dflash_mlx.session import Session
 
 from .emulator import emulated
 from .ours import Edit, Faulty

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import dflash_mlx
 from dflash_mlx.kernels import dispatch
 from dflash_mlx.kernels.source import Launcher, MetalLauncher, Source
-from dflash_mlx.proof import attentions, products, results, times
-from dflash_mlx.proof.prove import KernelResult, prove
-from dflash_mlx.proof.shapes import GENERIC
-from dflash_mlx.proof.trials import TRIALS
+from dflash_mlx.selfcheck import cases, check
+from dflash_mlx.selfcheck.cases import TRIALS
+from dflash_mlx.selfcheck.check import KernelResult, prove
+from dflash_mlx.selfcheck.shapes import GENERIC
 
 from .emulator import Emulator, emulated
 from .ours import Edit, Faulty
@@ -132,11 +132,11 @@ def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
     Few sizes are timed: the emulator would spend the time of a start on them.
     """
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
-    monkeypatch.setattr(times, "MAX_TIME_RATIO", float("inf"))
-    monkeypatch.setattr(times, "RUNS", 1)
-    monkeypatch.setattr(times, "CALLS", 1)
-    monkeypatch.setattr(products, "BUCKETS", (16,))
-    monkeypatch.setattr(attentions, "FAR", 64)
+    monkeypatch.setattr(cases, "MAX_TIME_RATIO", float("inf"))
+    monkeypatch.setattr(cases, "RUNS", 1)
+    monkeypatch.setattr(cases, "CALLS", 1)
+    monkeypatch.setattr(cases, "BUCKETS", (16,))
+    monkeypatch.setattr(cases, "FAR", 64)
     with emulated(strict=False) as emulator:
         yield emulator
 
@@ -183,7 +183,7 @@ def test_doctor_and_answers_with_a_broken_kernel(
     assert "verify_accept off: decides otherwise" in notes.kernels_line(pair.target.kernels)
 
     monkeypatch.setattr(dispatch, "MetalLauncher", MetalLauncher)
-    results.results_file().unlink()
+    check.results_file().unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
     assert said["kernels"]["off"] == {}

@@ -1,0 +1,511 @@
+"""The checks of `dflash doctor` about the machine, the system and MLX's backends.
+
+Knows macOS and Linux, not the terminal. Imports MLX only through `mlx_core`.
+"""
+
+import ctypes
+import difflib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import typer
+
+import dflash_mlx
+
+from ..chat.transcript import data_path
+from ..config_file import apply_config, config_path, file_error_reason, read_config
+from ..mcp_servers import configured_servers
+from ..option_tables import OptionTables
+from ..remote import KEY_VARIABLE
+from ..terminal.output import is_utf8
+from .report import CheckResult, combine, fail, ok, short_path, warn
+
+CPUINFO = Path("/proc/cpuinfo")
+PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
+MEMORY_MAPS = Path("/proc/self/maps")
+
+
+def on_mac() -> bool:
+    """Whether this is macOS."""
+    return sys.platform == "darwin"
+
+
+def sysctl(name: str) -> str:
+    """A value of macOS's sysctl; empty when the name is unknown."""
+    command = ["/usr/sbin/sysctl", "-in", name]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def mlx_core() -> Any:
+    """`mlx.core`, with OpenBLAS loaded first where it is installed."""
+    from dflash_mlx.cpu.blas import use_openblas
+
+    use_openblas()
+    import mlx.core
+
+    return mlx.core
+
+
+def machine() -> CheckResult:
+    """The machine's model name, if known, and its architecture."""
+    if on_mac():
+        model = sysctl("hw.model")
+    else:
+        model = PRODUCT_NAME.read_text("utf-8", "replace").strip() if PRODUCT_NAME.is_file() else ""
+    return ok(" · ".join(part for part in (model, platform.machine()) if part))
+
+
+def chip() -> CheckResult:
+    """The processor's name and its cores."""
+    if on_mac():
+        name = sysctl("machdep.cpu.brand_string")
+    else:
+        lines = (line.partition(":") for line in CPUINFO.read_text("utf-8").splitlines())
+        name = next((v.strip() for k, _, v in lines if k.strip() == "model name"), "")
+    return ok(f"{name or 'not named by the system'} · {os.cpu_count()} cores")
+
+
+def memory() -> CheckResult:
+    """Total memory and, with Metal, the GPU's recommended working set (GB of 2^30 bytes)."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = f"{total / 2**30:.1f} GB"
+    if on_mac() and mlx_core().metal.is_available():
+        limit = mlx_core().device_info()["max_recommended_working_set_size"]
+        found += f" · recommended working set {limit / 2**30:.1f} GB"
+    return ok(found)
+
+
+def system() -> CheckResult:
+    """The version of macOS or of the Linux distribution."""
+    if on_mac():
+        return ok(f"macOS {platform.mac_ver()[0]}")
+    try:
+        name = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        name = "a distribution without os-release"
+    return ok(f"{name} · Linux {platform.release()}")
+
+
+def python() -> CheckResult:
+    """Python's version and path; on a Mac it must be an arm64 build."""
+    found = f"{platform.python_version()} · {platform.machine()} · {short_path(sys.executable)}"
+    if not on_mac() or platform.machine() == "arm64":
+        return ok(found)
+    if sysctl("sysctl.proc_translated") == "1":
+        return fail(
+            f"{found} · made for Intel, runs under Rosetta",
+            "run `make setup` with an arm64 Python, for example one of python.org or "
+            "`uv python install cpython-3.12-macos-aarch64`",
+        )
+    return fail(f"{found} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon")
+
+
+def blas() -> CheckResult:
+    """The library that computes MLX's matrix products on the CPU."""
+    if on_mac():
+        return ok("Accelerate, as MLX is built")
+    mlx_core()
+    library = product_library()
+    if os.environ.get("DFLASH_BLAS") == "off":
+        return warn(
+            f"DFLASH_BLAS=off: MLX computes with {short_path(library)}",
+            "`unset DFLASH_BLAS`, so that OpenBLAS, which is many times faster, is used",
+        )
+    if "openblas" in library.name:
+        return ok(f"OpenBLAS · {short_path(library)}")
+    return warn(
+        f"OpenBLAS is not in force: MLX computes with the slow {short_path(library)}",
+        "`sudo apt install libopenblas0-pthread`, or what your distribution calls OpenBLAS",
+    )
+
+
+def product_library() -> Path:
+    """The file of MLX's `cblas_sgemm`, found in the order of the dynamic linker.
+
+    Libraries loaded for the whole process come first, then those that MLX's library loads.
+    """
+    mapped = [line.split(maxsplit=5) for line in MEMORY_MAPS.read_text("utf-8").splitlines()]
+    mapped = [fields for fields in mapped if len(fields) == 6]
+    mlx_library = next(fields[5] for fields in mapped if fields[5].endswith("/libmlx.so"))
+    symbol = getattr(ctypes.CDLL(None), "cblas_sgemm", None) or ctypes.CDLL(mlx_library).cblas_sgemm
+    address = ctypes.cast(symbol, ctypes.c_void_p).value or 0
+    for fields in mapped:
+        begin, end = (int(number, 16) for number in fields[0].split("-"))
+        if begin <= address < end:
+            return Path(fields[5])
+    raise LookupError("cblas_sgemm is in no mapped file")
+
+
+def metal() -> CheckResult:
+    """Whether MLX can use the GPU."""
+    mx = mlx_core()
+    if mx.metal.is_available():
+        info = mx.device_info()
+        return ok(f"{info['device_name']} · {info['architecture']}")
+    if on_mac():
+        return fail(
+            "MLX finds no Metal device",
+            "use a Mac with Apple silicon and macOS 14 or later, and no virtual machine",
+        )
+    return ok("no Metal here: MLX computes on the " + mx.default_device().type.name.upper())
+
+
+def kernels() -> CheckResult:
+    """The Metal kernels in the package, and their last verdicts."""
+    sources = files("dflash_mlx.metal_kernels").iterdir()
+    names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
+    if not names:
+        return ok("none yet: MLX's own operations compute everything")
+    found = f"{len(names)} in the package: {', '.join(names)}"
+    if not mlx_core().metal.is_available():
+        return ok(found)
+    from dflash_mlx.kernels.dispatch import wanted
+    from dflash_mlx.selfcheck.check import latest_results
+
+    if (switch := wanted()) != "on":
+        found += f" · not used: DFLASH_KERNELS is {switch}"
+    verdicts = [verdict for verdict in latest_results().values() if verdict.used]
+    if not verdicts:
+        return ok(found)
+    on = sum(not verdict.reason for verdict in verdicts)
+    off = [f"{verdict.name} off: {verdict.reason}" for verdict in verdicts if verdict.reason]
+    found = " · ".join([found, f"{on} on at the last check", *off])
+    if all(verdict.right for verdict in verdicts):
+        return ok(found)
+    return warn(found, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")
+
+
+# The checks of `dflash doctor` about folders, settings and the terminal.
+
+LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
+VARIABLE_PREFIX = "DFLASH_"
+NON_OPTION_VARIABLES = {"DFLASH_BLAS", "DFLASH_DEBUG", "DFLASH_KERNELS", KEY_VARIABLE}
+SECRETS = ("key", "token", "secret", "password")  # how names of options and variables end
+
+
+def cache() -> CheckResult:
+    """The Hub's cache: its models, the free space, and whether it is writable."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    hint = "set HF_HUB_CACHE to a folder that you may write"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        return fail(f"{short_path(folder)} · takes no files ({file_error_reason(error)})", hint)
+    count, total_bytes = cached_models(folder)
+    free = shutil.disk_usage(existing).free
+    models = (
+        "empty" if not count else f"{count} model{'s'[: count > 1]}, {total_bytes / 1e9:.1f} GB"
+    )
+    found = f"{short_path(folder)} · {models} · {free / 1e9:,.0f} GB free"
+    if free < LOW_DISK_BYTES:
+        return warn(
+            found, "make room, or set HF_HUB_CACHE to a folder on a larger disk; models are large"
+        )
+    return ok(found)
+
+
+def cached_models(folder: Path) -> tuple[int, int]:
+    """How many models the cache holds, and their bytes."""
+    models = list(folder.glob("models--*"))
+    total_bytes = 0
+    for model in models:
+        for blob in (model / "blobs").glob("*"):
+            with suppress(FileNotFoundError):  # another program is downloading
+                total_bytes += blob.stat().st_size
+    return len(models), total_bytes
+
+
+def config(root: typer.Context) -> CheckResult:
+    """The config file: readable, and every value valid. DFlashError when it is not readable."""
+    path = config_path()
+    settings = read_config(path)
+    if not settings:
+        return ok(f"{short_path(path)} · {'sets nothing' if path.exists() else 'not there'}")
+    apply_config(root)
+    errors = []
+    commands = root.command.commands  # type: ignore[attr-defined]
+    for name, defaults in (root.default_map or {}).items():
+        for parameter in commands[name].params:
+            if parameter.name in defaults:
+                key = max(parameter.opts, key=len).removeprefix("--")
+                errors += value_errors(root, key, parameter, defaults[parameter.name])
+    OptionTables(typer.Context(commands["chat"], parent=root)).check()
+    configured_servers()
+    if errors:
+        return fail(f"{short_path(path)} · {errors[0]}", "correct the value in this file")
+    return ok(f"{short_path(path)} · sets {', '.join(settings)}")
+
+
+def variables(root: typer.Context) -> CheckResult:
+    """Every DFLASH_* variable that is set; prints the value of known ones that are no secrets."""
+    options_by_variable = {
+        parameter.envvar: parameter for parameter in options_with_variables(root.command)
+    }
+    names = sorted(name for name in os.environ if name.startswith(VARIABLE_PREFIX))
+    results = []
+    for name in names:
+        if name in NON_OPTION_VARIABLES:
+            results.append(ok(shown(name)))
+        elif name in options_by_variable:
+            errors = value_errors(
+                root,
+                name,
+                options_by_variable[name],
+                options_by_variable[name].value_from_envvar(root),
+            )
+            results.append(fail(errors[0], f"`unset {name}`") if errors else ok(shown(name)))
+        else:
+            suffixes = [
+                other.removeprefix(VARIABLE_PREFIX)
+                for other in (*options_by_variable, *NON_OPTION_VARIABLES)
+            ]
+            similar = difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), suffixes, n=1)
+            hint = f"did you mean {VARIABLE_PREFIX}{similar[0]}?" if similar else "nothing reads it"
+            results.append(warn(f"{name} is not known", f"`unset {name}`: {hint}"))
+    return combine(results or [ok("no DFLASH_* variable is set")])
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an option or a variable is shown to nobody."""
+    return name.lower().endswith(SECRETS)
+
+
+def shown(name: str) -> str:
+    """A variable that is set, with its value unless that is a secret."""
+    return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
+
+
+def options_with_variables(group: Any) -> Iterator[Any]:
+    """The parameters of all commands of a group that have a variable."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            yield from options_with_variables(command)
+        yield from (parameter for parameter in command.params if parameter.envvar)
+
+
+def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> list[str]:
+    """The error of an option for a value set by `name`; empty when the value is valid."""
+    try:
+        parameter.process_value(root, value)
+    except typer.BadParameter as error:
+        if is_secret(parameter.name):
+            return [f"{name} cannot have its value"]
+        return [f"{name} cannot be {value!r}: {error.message}"]
+    return []
+
+
+def shell_path(path: Path) -> str:
+    """A path to copy into a command line; ~ only where it needs no quotes."""
+    text = shlex.quote(str(path))
+    return short_path(path) if text == str(path) else text
+
+
+def data() -> CheckResult:
+    """The folder of chats and history: only its owner may write there."""
+    folder = data_path()
+    if not folder.exists():
+        return ok(f"{short_path(folder)} · not there yet")
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        return fail(
+            f"{short_path(folder)} · is no folder that you may write",
+            "set XDG_DATA_HOME to a folder that you may write",
+        )
+    if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return warn(
+            f"{short_path(folder)} · others may write there", f"`chmod 700 {shell_path(folder)}`"
+        )
+    return ok(short_path(folder))
+
+
+def history() -> CheckResult:
+    """The prompt history: only its owner may read it."""
+    file = data_path() / "history"
+    if not file.exists():
+        return ok(f"{short_path(file)} · not there yet")
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o077:
+        return warn(
+            f"{short_path(file)} · others may open it (mode {mode:03o})",
+            f"`chmod 600 {shell_path(file)}`",
+        )
+    return ok(f"{short_path(file)} · only you may open it")
+
+
+def terminal() -> CheckResult:
+    """Whether the terminal has the size, encoding and type that the commands need."""
+    stream = next((s for s in (sys.stdout, sys.stderr) if s.isatty()), None)
+    if stream is None:
+        return ok("none: the output goes to a file or a pipe")
+    term = os.environ.get("TERM", "")
+    size = os.get_terminal_size(stream.fileno())
+    results = [
+        ok(f"{size.columns}×{size.lines}")
+        if size.columns
+        else warn("its size is not known", "`stty columns 80 rows 24`"),
+        ok("UTF-8")
+        if is_utf8(stream)
+        else warn(
+            f"{stream.encoding} instead of UTF-8",
+            "set a UTF-8 locale, for example `export LC_ALL=en_US.UTF-8`",
+        ),
+        ok(f"TERM={term}")
+        if term not in ("", "dumb", "unknown")
+        else warn(
+            f"TERM={term}: plain text only" if term else "TERM is not set",
+            "`export TERM=xterm-256color`, if the terminal understands it",
+        ),
+    ]
+    if "NO_COLOR" in os.environ:
+        results.append(ok("no colours, as NO_COLOR asks"))
+    return combine(results)
+
+
+# The checks of `dflash doctor` about installed packages and conflicts between them.
+
+DISTRIBUTION = "dflash-chat"
+REQUIRED = {  # as in pyproject.toml
+    "mlx": ">=0.32,<0.33",
+    "mlx-lm": ">=0.32,<0.33",
+    "huggingface_hub": ">=1.0",
+    "prompt_toolkit": ">=3.0.50",
+    "rich": ">=14.0",
+}
+CONFLICTING = {  # distributions of other projects, and what they overwrite
+    "dflash": warn("has the same command `dflash`", ""),
+    "dflash-mlx": fail("has the same module `dflash_mlx` and command `dflash`", ""),
+}
+
+
+def versions() -> CheckResult:
+    """The versions of this program and of its main dependencies."""
+    return combine([own_version(), *(package_version(*item) for item in REQUIRED.items())])
+
+
+def own_version() -> CheckResult:
+    """The version of this distribution."""
+    if installed(DISTRIBUTION) is None:
+        return warn(
+            f"dflash {dflash_mlx.__version__}, not installed",
+            "run `make setup` in its clone",
+        )
+    return ok(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+
+
+def package_version(name: str, required: str) -> CheckResult:
+    """A package's version; it must be installed and in its range."""
+    extra = "[cpu]" if name == "mlx" and sys.platform == "linux" else ""
+    hint = f"`pip install '{name}{extra}{required}'`"
+    package = installed(name)
+    if package is None:
+        return fail(f"{name} is not installed", hint)
+    if not satisfies(package.version, required):
+        return fail(f"{name} {package.version} is not {required}", hint)
+    return ok(f"{name} {package.version}")
+
+
+def satisfies(version: str, required: str) -> bool:
+    """Whether a version is in a range such as >=1.2,<2."""
+    for clause in required.split(","):
+        is_minimum, bound = clause.startswith(">="), version_numbers(clause)
+        if is_minimum != (version_numbers(version) >= bound):
+            return False
+    return True
+
+
+def version_numbers(text: str) -> tuple[int, ...]:
+    """The first three numbers of a version; missing ones are 0."""
+    parts = [int(number) for number in re.findall(r"\d+", text)[:3]]
+    return tuple([*parts, 0, 0, 0][:3])
+
+
+def installed(name: str) -> Distribution | None:
+    """A distribution of this environment; None when it is missing."""
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def packages() -> CheckResult:
+    """Other distributions that overwrite this one's command or module."""
+    results = []
+    for name, conflict in CONFLICTING.items():
+        if other := installed(name):
+            results.append(
+                CheckResult(
+                    conflict.status,
+                    f"{name} {other.version} {conflict.found}",
+                    f"`pip uninstall {name}`, then install {DISTRIBUTION} again",
+                )
+            )
+    return combine(results or [ok(f"no {' or '.join(CONFLICTING)} beside this one")])
+
+
+def command() -> CheckResult:
+    """Which `dflash` on PATH runs."""
+    own_script = Path(sysconfig.get_path("scripts")) / "dflash"
+    scripts: dict[Path, Path] = {}  # real file -> its path on PATH; links to one file count once
+    for folder in os.get_exec_path():
+        path = Path(folder) / "dflash"
+        if path.is_file() and os.access(path, os.X_OK):
+            scripts.setdefault(path.resolve(), path)
+    if not scripts:
+        return ok(
+            "not on PATH" + (f"; it is {short_path(own_script)}" if own_script.is_file() else "")
+        )
+    first = next(iter(scripts))
+    listed = ", ".join(short_path(path) for path in scripts.values())
+    if first != own_script.resolve():
+        return warn(
+            f"`dflash` runs {listed.partition(', ')[0]}, this is {short_path(own_script)}",
+            f"put {short_path(own_script.parent)} first on PATH, or remove the other one",
+        )
+    if len(scripts) > 1:
+        return warn(
+            f"{len(scripts)} on PATH: {listed}; the first one runs",
+            "remove those that you do not need",
+        )
+    return ok(listed)
+
+
+def module() -> CheckResult:
+    """Whether `dflash_mlx` was imported from where it is installed."""
+    imported_from = Path(dflash_mlx.__file__).resolve().parent
+    package = installed(DISTRIBUTION)
+    if package is None:
+        return warn(
+            f"{short_path(imported_from)}, not installed",
+            f"install {DISTRIBUTION}, so that every folder finds it",
+        )
+    origin = json.loads(package.read_text("direct_url.json") or "{}")
+    if origin.get("dir_info", {}).get("editable"):
+        installed_in = Path(url2pathname(urlsplit(origin["url"]).path)).resolve() / "dflash_mlx"
+    else:
+        installed_in = Path(str(package.locate_file("dflash_mlx"))).resolve()
+    if imported_from != installed_in:
+        return fail(
+            f"imported from {short_path(imported_from)}, installed in {short_path(installed_in)}",
+            "leave that folder out of PYTHONPATH and start from another folder",
+        )
+    return ok(short_path(imported_from))

@@ -1,0 +1,455 @@
+"""Builds the object that `--json` prints: raw counts and seconds."""
+
+import json
+import os
+import platform
+import re
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dflash_mlx import __version__
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.remote.session import RemoteSession, Server
+
+from .answer import Answer, JsonView, answer_prompt
+from .kernel_notes import kernels_json
+from .modes import baseline_options
+from .options import option
+from .terminal.keys import Interrupt, LeaveChat
+from .terminal.output import Output
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair, SamplingParams, Session, Stats
+    from dflash_mlx.remote.session import RemoteSession, Server
+
+    from .answer import Answer
+
+
+def answer_report(
+    answer: Answer, session: "Session | RemoteSession", options: dict[str, Any], load_seconds: float
+) -> dict[str, Any]:
+    """One answer with all its numbers; options are those of `Session.stream`."""
+    if isinstance(session, RemoteSession):
+        return remote_report(answer, session, options, load_seconds)
+    import mlx.core as mx
+
+    return {
+        **answer_json(answer),
+        **pair_report(session.pair),
+        "mode": session.mode,
+        "sampling": sampling_json(options),
+        "speculation": speculation_json(answer.stats, session, options),
+        "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
+        "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
+        "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+    }
+
+
+def remote_report(
+    answer: Answer, session: RemoteSession, options: dict[str, Any], load_seconds: float
+) -> dict[str, Any]:
+    """The same of a server's answer; None is what the server does not tell."""
+    stats = answer.stats
+    known = {
+        name: None if name in stats.unknown else getattr(stats, name)
+        for name in ("prompt_tokens", "cached_tokens", "generated", "drafted", "accepted")
+    }
+    usage = {"prompt": known["prompt_tokens"], "cached": known["cached_tokens"]}
+    speculation = {
+        "verifies": stats.verifies or None,
+        "drafted": known["drafted"],
+        "accepted": known["accepted"],
+        "mean_acceptance_length": stats.acceptance_length if stats.verifies else None,
+        "acceptance_rate": round(stats.acceptance_rate, 4) if known["drafted"] else None,
+    }
+    return {
+        **answer_json(answer),
+        **pair_report(session.server),
+        "usage": {**usage, "generated": known["generated"]},
+        "tokens": None,
+        "mode": session.mode,
+        "sampling": sampling_json(options),
+        "speculation": speculation,
+        "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
+        "versions": {"dflash": __version__},
+    }
+
+
+def pair_report(pair: "Pair | Server") -> dict[str, Any]:
+    """A pair, and which kernels it runs; or a server's model."""
+    if isinstance(pair, Server):
+        return {"model": pair.target_name, "draft": pair.draft_name, "server": pair.kind or None}
+    from dflash_mlx.models.quantise import bits_of
+
+    return {
+        "model": pair.target_name,
+        "draft": pair.draft_name,
+        "lookup": pair.lookup,
+        "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
+        "exact": pair.target.kernels.exact,
+        "kernels": kernels_json(pair.target.kernels),
+    }
+
+
+def sampling_json(options: dict[str, Any]) -> dict[str, Any]:
+    """How tokens were chosen and when the answer would have ended; the seed stands by itself."""
+    settings = asdict(options["sampling"])
+    del settings["seed"], settings["logit_bias"]
+    return {
+        **settings,
+        **({"accept": options["accept"]} if "accept" in options else {}),
+        "max_tokens": options["max_tokens"],
+        "stop": list(options["stop"]),
+    }
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """The text, tokens and token counts of an answer; the seed is None where nothing is drawn."""
+    stats = answer.stats
+    return {
+        "text": answer.text,
+        "reasoning": answer.thinking,
+        "finish_reason": answer.finish_reason,
+        "tokens": answer.tokens,
+        "usage": {
+            "prompt": stats.prompt_tokens,
+            "cached": stats.cached_tokens,
+            "generated": stats.generated,
+        },
+        "seed": stats.seed,
+    }
+
+
+def speculation_json(
+    stats: "Stats", session: "Session", options: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Draft counts and acceptance; None without a drafter."""
+    pair, mode = session.pair, session.mode
+    if not pair.drafts or mode == "baseline":
+        return None
+    from dflash_mlx.engine.request import TREE_BUDGET
+
+    mode_fields: dict[str, Any] = {}
+    if mode == "ddtree":
+        mode_fields["tree_budget"] = options["tree_budget"] or TREE_BUDGET
+    elif mode == "auto" and (policy := session.policy):
+        mode_fields["chosen"] = [
+            {"rows": plan.rows, "tree": plan.tree, "rounds": count} for plan, count in policy.plans
+        ]
+        mode_fields["why"] = policy.reason
+    return {
+        "block_size": options["block_size"] or pair.block_size,
+        **mode_fields,
+        "verifies": stats.verifies,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "mean_acceptance_length": round(stats.acceptance_length, 4),
+        "acceptance_rate": round(stats.acceptance_rate, 4),
+        "accepted_by_position": stats.accepted_by_position,
+    }
+
+
+def timing_json(answer: Answer) -> dict[str, float]:
+    """Times in seconds, and the decode rate after the first token."""
+    stats = answer.stats
+    return {
+        "prefill_s": round(stats.prefill_seconds, 4),
+        "first_token_s": round(answer.first_token_seconds, 4),
+        "decode_s": round(stats.decode_seconds, 4),
+        "tok_s": round(stats.tokens_per_second, 2),
+    }
+
+
+# Compares the answers of DFlash and of plain mlx-lm decoding to the same prompt.
+
+WARM_UP_TOKENS = 16  # enough for a whole block
+WARM_UP_PROMPT_TOKENS = 64  # the warm-up reads this much of the end of the prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two answers to one prompt. `sampled`: temperature is above 0, so the texts need not match."""
+
+    dflash: Answer
+    plain: Answer
+    sampled: bool
+
+    @property
+    def speedup(self) -> float | None:
+        """DFlash's decode rate over the plain one; None when an answer is too short for a rate."""
+        ours, theirs = self.dflash.stats, self.plain.stats
+        if not (ours.tokens_per_second and theirs.tokens_per_second):
+            return None
+        return ours.tokens_per_second / theirs.tokens_per_second
+
+    @property
+    def differs_from(self) -> int | None:
+        """Number of the first token that differs, counted from 1; None when the answers are equal.
+
+        A stop string ends DFlash's answer inside a block, so extra tokens after the same text are
+        not a difference.
+        """
+        ours, theirs = self.dflash, self.plain
+        for number, (one, other) in enumerate(zip(ours.tokens, theirs.tokens, strict=False), 1):
+            if one != other:
+                return number
+        same_text = (ours.text, ours.thinking) == (theirs.text, theirs.thinking)
+        return None if same_text else min(len(ours.tokens), len(theirs.tokens)) + 1
+
+
+def warm_up(
+    session: "Session", prompt: Any, options: dict[str, Any], out: Output, interrupt: Interrupt
+) -> None:
+    """Answer a few tokens in both modes, so that one-time startup costs are not measured."""
+    from dflash_mlx import Session
+
+    thinking = {name: options[name] for name in ("think", "reasoning_effort")}
+    tokens = session.tokens(prompt, **thinking, raw=options.get("raw", False))[
+        -WARM_UP_PROMPT_TOKENS:
+    ]
+    short_options = {
+        **options,
+        "max_tokens": min(WARM_UP_TOKENS, options["max_tokens"]),
+        "stop": (),
+    }
+    short_options |= dict.fromkeys(thinking)
+    out.status("warming up")
+    baseline = Session(session.pair, mode="baseline", shares=False)
+    for warm_session, arguments in (
+        (session, short_options),
+        (baseline, baseline_options(short_options)),
+    ):
+        for _ in warm_session.stream(tokens, **arguments):
+            interrupt.check()
+    out.clear_status()
+
+
+def baseline_answer(
+    pair: "Pair", prompt: Any, out: Output, interrupt: Interrupt, **options: Any
+) -> Answer:
+    """Answer by plain decoding; shows only progress."""
+    from dflash_mlx import Session
+
+    session = Session(pair, mode="baseline", shares=False)
+    return answer_prompt(
+        session,
+        prompt,
+        JsonView(out, label="plain decoding · "),
+        interrupt,
+        **baseline_options(options),
+    )
+
+
+def show_comparison(
+    comparison: Comparison, sampling: "SamplingParams", mode: str, drafting: str, out: Output
+) -> None:
+    """Print both answers' numbers side by side on stderr."""
+    ours, theirs = comparison.dflash.stats, comparison.plain.stats
+    ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
+    sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
+    out.info(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
+    rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
+    out.info(f"  {'tok/s':8}{rates}{ratio:>10}", "bold")
+    out.info(f"  {'tokens':8}{theirs.generated:>10,}{ours.generated:>10,}")
+    out.info(f"  {'τ':8}{'1.00':>10}{ours.acceptance_length:>10.2f}")
+    out.info(f"  {'accept':8}{'–':>10}{ours.acceptance_rate:>10.1%}")
+    out.info(f"  {'output':8}  {output_verdict(comparison)}")
+    out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
+
+
+def format_rate(answer: Answer) -> str:
+    """Decode rate in tokens a second; a dash when the answer is too short for a rate."""
+    return f"{answer.stats.tokens_per_second:,.1f}" if answer.stats.tokens_per_second else "–"
+
+
+def output_verdict(comparison: Comparison) -> str:
+    """Whether both answers have the same tokens."""
+    if comparison.sampled:
+        return "not compared: both are samples"
+    if comparison.differs_from is None:
+        return "identical"
+    return f"differs from token {comparison.differs_from:,}"
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    """The fields that a comparison adds to the JSON object of the DFlash answer."""
+    return {
+        "baseline": {**answer_json(comparison.plain), "timing": timing_json(comparison.plain)},
+        "comparison": {
+            "warm_up": 1,
+            "speedup": None if comparison.speedup is None else round(comparison.speedup, 3),
+            "identical": None if comparison.sampled else comparison.differs_from is None,
+            "differs_from_token": None if comparison.sampled else comparison.differs_from,
+        },
+    }
+
+
+# `--log FILE`
+
+WORDS = ("text", "reasoning", "tokens")  # of an answer's report
+QUOTED = re.compile(r"'[^'\n]*'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """Where a run is logged, and whether with its words."""
+
+    log: Annotated[
+        Path | None,
+        option("--log", metavar="FILE", help="Add JSON lines with all timings, for bug reports."),
+    ] = None
+    log_text: Annotated[bool, option("--log-text", help="Prompts and answers there, too.")] = False
+
+    def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
+        """The log of a command; without a file one that writes nothing.
+
+        UsageError for words without a file, DFlashError for a file that cannot be written. Where
+        that happens later, `warn` is told and the run goes on.
+        """
+        if self.log is None:
+            if self.log_text:
+                raise UsageError("--log-text needs --log.", hint="say where: --log FILE")
+            return RunLog(None)
+        path = self.log.expanduser()
+        try:
+            file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115
+        except OSError as error:
+            raise DFlashError(
+                f"the log '{path}' cannot be written ({error.strerror}).",
+                hint="give --log a file that you may write",
+            ) from None
+        log = RunLog(file, with_text=self.log_text, warn=warn)
+        log.started(command)
+        return log
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that only its owner can read, if it is new."""
+    return os.open(path, flags, 0o600)
+
+
+class RunLog:
+    """The log of one run; a context manager that adds what ends the run.
+
+    `typed` is what was typed last: errors do not repeat it, unless `with_text`.
+    """
+
+    def __init__(
+        self,
+        file: IO[str] | None,
+        *,
+        with_text: bool = False,
+        warn: Callable[[str], None] = lambda text: None,
+    ):
+        self.typed = ""
+        self._file, self._with_text, self._warn = file, with_text, warn
+        self._began = time.perf_counter()
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        code: Any = 0
+        if isinstance(error, LeaveChat | SystemExit):
+            code = error.code
+        elif isinstance(error, typer.Exit):
+            code = error.exit_code
+        elif isinstance(error, KeyboardInterrupt):
+            code = 130
+        elif isinstance(error, DFlashError):
+            code = 2 if isinstance(error, UsageError) else 1
+            self.error(error.message, error.hint)
+        elif error is not None:
+            code = 1
+            frames = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(trace)]
+            self.error(f"{type(error).__name__}: {error}", frames=frames)
+        self.write("end", code=code)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Add one line; a fault of the disk is told once, and ends the log."""
+        if self._file is None:
+            return
+        line = {"type": kind, "at": round(time.perf_counter() - self._began, 4), **fields}
+        try:
+            self._file.write(json.dumps(line, default=str) + "\n")
+            self._file.flush()
+        except OSError as error:
+            self._file = None
+            self._warn(f"the log ends here: it cannot be written ({error.strerror})")
+
+    def started(self, command: str) -> None:
+        """The first line."""
+        self.write(
+            "start",
+            time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            command=command,
+            versions={
+                "dflash": __version__,
+                **{name: version(name) for name in ("mlx", "mlx-lm")},
+                "python": platform.python_version(),
+            },
+            machine=platform.platform(),
+            processor=platform.processor() or platform.machine(),
+        )
+
+    def loaded(self, pair: "Pair | Server", load_seconds: float, settings: dict[str, Any]) -> None:
+        """A pair, and the settings that answers have."""
+        if self._file is not None:
+            self.write("pair", **pair_report(pair), load_s=round(load_seconds, 4), **settings)
+
+    def answered(
+        self,
+        answer: "Answer",
+        session: "Session | RemoteSession",
+        options: dict[str, Any],
+        prompt: Any,
+    ) -> None:
+        """An answer, or what there is of it; `prompt` is kept only with the words."""
+        if self._file is None:
+            return
+        report = answer_report(answer, session, options, 0.0)
+        del report["timing"]["load_s"]
+        if not self._with_text:
+            report = {name: value for name, value in report.items() if name not in WORDS}
+        words = {"prompt": prompt} if self._with_text else {}
+        rounds = [[round(one[0], 4), *one[1:]] for one in answer.rounds]
+        self.write("answer", **report, calls=len(answer.calls), rounds=rounds, **words)
+
+    def called(self, name: str, state: str, seconds: float, **words: str) -> None:
+        """A call of a tool; its arguments and its result are words."""
+        told = words if self._with_text else {}
+        self.write("call", tool=name, state=state, seconds=round(seconds, 4), **told)
+
+    def error(self, message: str, hint: str = "", **more: Any) -> None:
+        """An error that was shown, or that ends the run."""
+        if self._with_text:
+            self.write("error", message=message, hint=hint, **more)
+        else:  # a hint may list chats, which are named after prompts
+            self.write("error", message=without_words(message, self.typed), **more)
+
+
+def without_words(message: str, typed: str) -> str:
+    """A message without what it quotes, and without the words that were typed, from four letters.
+
+    It may quote a path, which may be that of a chat named after its prompt.
+    """
+    message = QUOTED.sub("'…'", message)
+    for word in sorted(set(re.findall(r"[^\s'\",;:()]{4,}", typed)), key=len, reverse=True):
+        message = message.replace(word, "…")
+    return message

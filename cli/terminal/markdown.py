@@ -1,0 +1,394 @@
+"""Splits streaming Markdown into fragments that later text cannot change, and an open tail.
+
+The fragments depend on the text alone, not on the chunks it arrived in. Knows neither colours nor
+terminals.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token
+
+
+# Fragments of an answer, the units in which it is printed
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One unit of output: a Markdown block, a list item, or a line.
+
+    `gap`: print an empty line before it, unless it comes first. `number`: of a numbered item.
+    `language` and `first` apply to lines of code: the first one begins a new block.
+    """
+
+    kind: Literal["block", "code", "text"]
+    source: str
+    gap: bool = False
+    number: int | None = None
+    language: str = ""
+    first: bool = False
+    dim: bool = False
+
+
+class PlainTextStream:
+    """Splits plain text into one fragment a line."""
+
+    in_code = False
+
+    def __init__(self, *, dim: bool = False):
+        self._parts: list[str] = []
+        self._dim, self._first = dim, True
+
+    def feed(self, text: str) -> list[Fragment]:
+        """Add text; return the lines that it finished."""
+        if "\n" not in text:
+            self._parts.append(text)
+            return []
+        *lines, rest = ("".join(self._parts) + text).split("\n")
+        self._parts = [rest]
+        return [self._fragment(line) for line in lines]
+
+    def tail(self) -> list[Fragment]:
+        """The unfinished line."""
+        rest = "".join(self._parts)
+        return [Fragment("text", rest, gap=self._first, dim=self._dim)] if rest else []
+
+    def finish(self) -> list[Fragment]:
+        """End the text; return the remaining line."""
+        rest = "".join(self._parts)
+        self._parts = []
+        return [self._fragment(rest)] if rest else []
+
+    def _fragment(self, line: str) -> Fragment:
+        gap, self._first = self._first, False
+        return Fragment("text", line, gap=gap, dim=self._dim)
+
+
+# Markdown rules for answers of models
+
+INLINE_MATH = re.compile(
+    r"\$\$.{1,2000}?\$\$|\\\(.{1,2000}?\\\)|\\\[.{1,2000}?\\\]"
+    r"|\$(?=[^\s$])(?:\\.|[^$\\`\n]){1,500}?(?<=\S)\$(?!\d)",
+    re.DOTALL,
+)
+MATH_DELIMITERS = {"$$": "$$", "\\[": "\\]"}  # opening line -> end of the closing line
+ESCAPABLE = frozenset("*_`~#|<>!+-.\"'$&")  # a backslash before others may be a formula
+CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+CELL_BORDER = re.compile(r"(?<!\\)\|")
+PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+
+
+def make_parser(*, blocks_only: bool = False) -> "MarkdownIt":
+    """A parser; `blocks_only` does not parse inline text."""
+    from markdown_it import MarkdownIt
+
+    md = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    md.disable(["reference", "html_block", "html_inline"])
+    if blocks_only:
+        md.core.ruler.disable(["inline", "text_join"])
+    md.inline.ruler.at("escape", escape_rule)
+    md.inline.ruler.before("escape", "math", inline_math_rule)
+    md.block.ruler.before(
+        "fence", "math_block", math_block_rule, {"alt": ["paragraph", "blockquote", "list"]}
+    )
+    return md
+
+
+def parse_markdown(md: "MarkdownIt", text: str) -> list["Token"]:
+    """Tokens of a text; surplus cells of a table row are joined into its last cell."""
+    tokens = md.parse(text)
+    if not any(token.type == "tbody_open" for token in tokens):
+        return tokens
+    lines = text.split("\n")
+    columns = 0
+    for token in tokens:
+        if token.type == "table_open":
+            columns = 0
+        elif token.type == "th_open":
+            columns += 1
+        elif token.type == "tbody_open" and token.map:
+            for line in range(*token.map):
+                lines[line] = limit_cells(lines[line], columns)
+    return md.parse("\n".join(lines))
+
+
+def limit_cells(line: str, columns: int) -> str:
+    """Escape the surplus borders of a table row; a bar inside code is not a border."""
+    line = CODE_SPAN.sub(lambda span: CELL_BORDER.sub(r"\\|", span.group()), line)
+    bars = [bar.start() for bar in CELL_BORDER.finditer(line)]
+    bars = bars[1:] if line.lstrip(" \t>").startswith("|") else bars
+    closed = line.rstrip().endswith("|") and len(bars) >= columns
+    for position in reversed(bars[columns - 1 : len(bars) - closed]):
+        line = line[:position] + "\\" + line[position:]
+    return line
+
+
+def fence_language(info: str) -> str:
+    """The language named in the info string of a code fence."""
+    return re.split(r"[\s,:{}]", info.strip().lstrip("{."))[0]
+
+
+def inline_math_rule(state: "StateInline", silent: bool) -> bool:
+    """Inline rule: a formula is plain text, so its stars and underscores are not emphasis."""
+    if state.src[state.pos] not in "$\\":
+        return False
+    match = INLINE_MATH.match(state.src, state.pos, state.posMax)
+    if match is None:
+        return False
+    if not silent:
+        state.pending += match.group()
+    state.pos = match.end()
+    return True
+
+
+def escape_rule(state: "StateInline", silent: bool) -> bool:
+    """Inline rule: a backslash escapes Markdown characters only; elsewhere it stays visible."""
+    if state.src[state.pos] != "\\" or state.pos + 1 >= state.posMax:
+        return False
+    character = state.src[state.pos + 1]
+    if character == "\n":
+        if not silent:
+            state.push("hardbreak", "br", 0)
+    elif character not in PUNCTUATION:
+        return False
+    elif not silent:
+        state.pending += character if character in ESCAPABLE else "\\" + character
+    state.pos += 2
+    return True
+
+
+def math_block_rule(state: "StateBlock", start: int, end: int, silent: bool) -> bool:
+    """Block rule: lines between `$$` or `\\[ \\]`, each delimiter alone on its line."""
+    if state.is_code_block(start):
+        return False
+    close = MATH_DELIMITERS.get(stripped_line(state, start))
+    if close is None:
+        return False
+    if silent:
+        return True
+    line = start + 1
+    while line < end and not state.isEmpty(line) and state.sCount[line] >= state.blkIndent:
+        line += 1
+        if stripped_line(state, line - 1).endswith(close):
+            break
+    state.line = line
+    token = state.push("math_block", "", 0)
+    token.map = [start, line]
+    token.content = state.getLines(start, line, state.sCount[start], False)
+    return True
+
+
+def stripped_line(state: "StateBlock", line: int) -> str:
+    """A line without surrounding whitespace."""
+    return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]].rstrip()
+
+
+AMBIGUOUS_LINE = re.compile(r"[ \t]*(?:[-=*+_#>|`~: \t]+|\d{1,9}[.)]?|\$\$?|\\\[?)[ \t]*")
+LIST_TYPES = ("bullet_list_open", "ordered_list_open")
+ENDS_AT_BLANK = ("paragraph_open", "table_open", "blockquote_open", "math_block")
+SINGLE_LINE = ("heading_open", "hr")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """An open code block.
+
+    `blank_lines` counts the empty lines held back; `unstarted`: no line was emitted yet.
+    """
+
+    markers: str
+    indent: int
+    language: str
+    blank_lines: int = 0
+    unstarted: bool = True
+
+    def closed_by(self, line: str) -> bool:
+        """Whether the line closes the block."""
+        markers = line.strip(" \t")
+        return (
+            len(markers) >= len(self.markers)
+            and set(markers) == {self.markers[0]}
+            and re.match(r" {0,3}[`~]", line) is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The context of the first line that was not emitted.
+
+    It holds the open code block, or the open list with its next number, and whether an empty line
+    precedes the line.
+    """
+
+    fence: Fence | None = None
+    list: tuple[str, str] | None = None
+    number: int = 1
+    after_blank: bool = False
+
+
+class MarkdownStream:
+    """Takes Markdown in chunks and returns finished fragments."""
+
+    def __init__(self) -> None:
+        self._parser = make_parser(blocks_only=True)
+        self._lines: list[str] = []  # complete, but not emitted
+        self._parts: list[str] = []  # of the incomplete line
+        self._position = Position()
+        self._parse_at = 1  # number of lines that triggers the next parse
+
+    def feed(self, text: str) -> list[Fragment]:
+        """Add text; return the fragments that it finished."""
+        if "\n" not in text:
+            self._parts.append(text)
+            return []
+        *lines, rest = ("".join(self._parts) + text).split("\n")
+        self._lines += lines
+        self._parts = [rest]
+        if self._position.fence is None and len(self._lines) < self._parse_at:
+            return []
+        fragments, self._position, used = self._split(self._lines, self._position, final=False)
+        del self._lines[:used]
+        self._parse_at = len(self._lines) + max(1, len(self._lines) // 10)
+        return fragments
+
+    def tail(self) -> list[Fragment]:
+        """The unfinished text as it looks now, without a last line whose meaning is still open."""
+        rest = "".join(self._parts)
+        lines = self._lines if AMBIGUOUS_LINE.fullmatch(rest) else [*self._lines, rest]
+        return self._split(lines, self._position, final=True)[0]
+
+    def finish(self) -> list[Fragment]:
+        """End the text; return the remaining fragments."""
+        lines = [*self._lines, "".join(self._parts)]
+        fragments, self._position, _ = self._split(lines, self._position, final=True)
+        self._lines, self._parts = [], []
+        return fragments
+
+    @property
+    def in_code(self) -> bool:
+        """Whether the next line continues a code block."""
+        return self._position.fence is not None and not self._position.fence.unstarted
+
+    def _split(
+        self, lines: Sequence[str], position: Position, *, final: bool
+    ) -> tuple[list[Fragment], Position, int]:
+        """Fragments, the position after them, and the number of lines they use."""
+        fragments: list[Fragment] = []
+        used = 0
+        if position.fence:
+            used, position = split_code(lines, 0, position, fragments)
+        tokens = self._parser.parse("\n".join(lines[used:])) if used < len(lines) else []
+        base = used
+        blocks = [token for token in tokens if not token.level and token.nesting >= 0 and token.map]
+        for index, block in enumerate(blocks):
+            last = index == len(blocks) - 1
+            start, stop = (base + line for line in block.map or ())
+            after = len(lines) if last else base + first_line(blocks[index + 1])
+            if block.type == "fence":
+                position = Position(open_fence(block, lines[start]))
+                used, position = split_code(lines, start + 1, position, fragments)
+            elif block.type in LIST_TYPES:
+                items = [base + first_line(token) for token in tokens if is_item(token, block)]
+                hold_last = last and not final
+                used, position = split_items(
+                    lines, block, items, after, hold_last, position, fragments
+                )
+            elif last and not final and not is_closed(block, lines, stop):
+                break
+            else:
+                fragments.append(Fragment("block", join_lines(lines[start:after]), gap=True))
+                used, position = after, Position()
+        return fragments, position, used
+
+
+def join_lines(lines: Sequence[str]) -> str:
+    """Join lines and drop empty ones at the end."""
+    return re.sub(r"(\n[ \t]*)+\Z", "", "\n".join(lines))
+
+
+def first_line(token: "Token") -> int:
+    """The line where a block begins."""
+    return token.map[0] if token.map else 0
+
+
+def is_item(token: "Token", block: "Token") -> bool:
+    """Whether a token opens an item of this top-level list."""
+    if token.type != "list_item_open" or token.level != 1 or not (token.map and block.map):
+        return False
+    return block.map[0] <= token.map[0] < block.map[1]
+
+
+def is_closed(block: "Token", lines: Sequence[str], stop: int) -> bool:
+    """Whether later text cannot extend the last block, which ends before line `stop`."""
+    return block.type in SINGLE_LINE or (
+        block.type in ENDS_AT_BLANK and stop < len(lines) and not lines[stop].strip(" \t")
+    )
+
+
+def split_items(
+    lines: Sequence[str],
+    block: "Token",
+    starts: list[int],
+    after: int,
+    hold_last: bool,
+    position: Position,
+    fragments: list[Fragment],
+) -> tuple[int, Position]:
+    """Emit a list's items, except the last one with `hold_last`; return lines used and position."""
+    list_kind = (block.type, block.markup)
+    continues = position.list == list_kind
+    number = position.number if continues else int(block.attrs.get("start", 1))
+    ends = [*starts[1:], after]
+    for start, end in list(zip(starts, ends, strict=True))[: len(starts) - hold_last]:
+        after_blank = not lines[start - 1].strip(" \t") if start else position.after_blank
+        fragments.append(
+            Fragment(
+                "block",
+                join_lines(lines[start:end]),
+                gap=after_blank or not continues,
+                number=number if block.type == "ordered_list_open" else None,
+            )
+        )
+        continues, number = True, number + 1
+        position = Position(
+            list=list_kind, number=number, after_blank=not lines[end - 1].strip(" \t")
+        )
+    return (starts[-1] if hold_last else after), position
+
+
+def open_fence(block: "Token", line: str) -> Fence:
+    """The code block that a line opens."""
+    indent = len(line) - len(line.lstrip(" "))
+    return Fence(block.markup, indent, fence_language(block.info))
+
+
+def split_code(
+    lines: Sequence[str], start: int, position: Position, fragments: list[Fragment]
+) -> tuple[int, Position]:
+    """Emit the lines of a code block; return lines used and position.
+
+    Empty lines wait for the next line with text.
+    """
+    fence = position.fence
+    assert fence is not None
+    for index in range(start, len(lines)):
+        line = lines[index]
+        if fence.closed_by(line):
+            return index + 1, Position()
+        line = line[min(fence.indent, len(line) - len(line.lstrip(" "))) :]
+        if not line.strip():
+            fence = replace(fence, blank_lines=fence.blank_lines + 1)
+            continue
+        if not fence.unstarted:
+            fragments += [Fragment("code", "", language=fence.language)] * fence.blank_lines
+        fragments.append(
+            Fragment("code", line, fence.unstarted, language=fence.language, first=fence.unstarted)
+        )
+        fence = replace(fence, blank_lines=0, unstarted=False)
+    return len(lines), Position(fence)

@@ -1,0 +1,75 @@
+"""The target's files on each machine: where they are, and whether they are the same everywhere."""
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+from dflash_mlx import __version__
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.cache import cached_folder
+from dflash_mlx.hub.resolve import BUNDLED, bundled, fetch, is_hub_id
+
+# Where a rank finds a target on its own machine
+
+
+def own_folder(name: str) -> Path:
+    """The folder of a target, by Hub id, path or "bundled"; DFlashError if it is not here."""
+    if name == BUNDLED:
+        return bundled("target")
+    if not is_hub_id(name):
+        return fetch(name)
+    if (folder := cached_folder(name)) is None:
+        raise DFlashError(
+            f"'{name}' is not on this machine, or not all of it.",
+            hint=f"run `dflash models pull {name} --no-draft` there",
+        )
+    return folder
+
+
+# What has to be the same on all ranks
+
+SAMPLES, SAMPLE = 64, 1 << 15  # of each file, and bytes
+Facts = dict[str, str]
+
+
+def versions() -> Facts:
+    """Versions of what computes here."""
+    return {"dflash": __version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
+
+
+def facts_of(path: Path) -> Facts:
+    """What this rank has: "mlx" and others with their versions, each file with its size."""
+    found = versions()
+    for file in sorted(path.glob("*.safetensors")):
+        found[file.name] = f"{file.stat().st_size:,} bytes"
+    found["config.json"] = (path / "config.json").read_text(encoding="utf-8")
+    return found
+
+
+def samples_of(path: Path) -> Facts:
+    """A hash of samples of each file's contents, from its beginning to its end."""
+    found = {}
+    for file in sorted(path.glob("*.safetensors")):
+        hashed, size = hashlib.sha256(), file.stat().st_size
+        step = max(SAMPLE, size // SAMPLES)
+        with file.open("rb") as stream:
+            for place in (*range(0, size, step), max(0, size - SAMPLE)):
+                stream.seek(place)
+                hashed.update(stream.read(SAMPLE))
+        found[f"{file.name}, sampled"] = hashed.hexdigest()[:12]
+    return found
+
+
+def check_same(own: Facts, leader: Facts) -> None:
+    """DFlashError that names the first difference between a rank's facts and rank 0's."""
+    for name in (*leader, *own):
+        here, there = own.get(name, "none"), leader.get(name, "none")
+        if here != there and name == "config.json":
+            raise DFlashError(
+                "its config.json differs from rank 0's.", hint="copy the same model to all machines"
+            )
+        if here != there:
+            raise DFlashError(
+                f"it has {name}: {here}, and rank 0 has {there}.",
+                hint="install the same versions, and copy the same model, on all machines",
+            )

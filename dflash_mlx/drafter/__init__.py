@@ -1,1 +1,0 @@
-"""The DFlash drafter: its checkpoint formats, its network, and drafting with it."""

@@ -1,0 +1,1 @@
+"""DFlash drafters: configuration, network, and drafting with it."""

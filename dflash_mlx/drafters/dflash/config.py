@@ -1,0 +1,301 @@
+"""Parsing and validation of a DFlash drafter's `config.json`.
+
+The keys and defaults are those of Z Lab's checkpoints, in all places where these have them;
+`speculators` and Meta's configs are converted first. A key that changes the computation and is not
+supported is refused by name.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.formats import ARCHITECTURES, V2, in_speculators, is_assistant
+
+# Meta's own DFlash drafter of Muse Glimmer, in the layout of Z Lab's.
+
+ASSISTANT_TARGET = {  # Muse-Glimmer-30B: the head's factor is (6656 / 256) ** -0.5
+    "vocab_size": 202_048,
+    "output_multiplier": 0.19611613513818404,
+    "final_logit_softcapping": 20.0,
+}
+ASSISTANT_NAMES = {
+    "encoder.fc.weight": "fc.weight",
+    "encoder.output_norm_enc.weight": "hidden_norm.weight",
+}
+
+
+def from_assistant(raw: dict[str, Any]) -> dict[str, Any]:
+    """The config with Z Lab's keys; what it says itself wins."""
+    return {**ASSISTANT_TARGET, **raw, "architectures": ["DFlashDraftModel"], "is_causal": False}
+
+
+# Conversion of drafter configs in vLLM's `speculators` format to Z Lab's layout.
+
+SPECULATORS_ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
+# Top-level keys with the same meaning in both layouts.
+SHARED_KEYS = (
+    "block_size",
+    "mask_token_id",
+    "draft_vocab_size",
+    "sample_from_anchor",
+    "projector_type",
+    "shift_label",
+    "draft_ffn_type",
+    "conv_kernel_size",
+    "conv_group_size",
+    "selector_rank",
+    "selector_top_k",
+)
+
+
+def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
+    """The config in Z Lab's layout. Raises DFlashError if it is no DFlash drafter's."""
+    kind, layer = raw["speculators_model_type"], raw.get("transformer_layer_config")
+    if kind not in SPECULATORS_ARCHITECTURES:
+        raise refused(f"the drafter's 'speculators_model_type: {kind}' is not supported.")
+    if not isinstance(layer, dict):
+        raise refused(
+            f"the drafter's 'speculators_model_type: {kind}' has no 'transformer_layer_config'."
+        )
+    ids = raw.get("aux_hidden_state_layer_ids")
+    if not isinstance(ids, list) or not all(type(number) is int for number in ids):
+        raise refused(f"the drafter's config has a wrong 'aux_hidden_state_layer_ids: {ids}'.")
+    non_causal = raw.get("sliding_window_non_causal", kind == "dflash2")
+    return {
+        **layer,
+        **{key: raw[key] for key in SHARED_KEYS if key in raw},
+        "architectures": [SPECULATORS_ARCHITECTURES[kind]],
+        # Index 0 is the embedding's output; in Z Lab's layout it is the first layer.
+        "target_layer_ids": [number - 1 for number in ids],
+        # `sliding_window_non_causal` is for sliding layers; full layers are never causal.
+        "is_causal": False if non_causal else None,
+    }
+
+
+def refused(message: str) -> DFlashError:
+    """The error for a config that is not a DFlash drafter's."""
+    return DFlashError(message, hint="use a DFlash or DFlash 2 drafter")
+
+
+# Keys of dflash_config that do not change the computation.
+INFORMATIONAL = {"mask_token", "num_target_layers", "use_aux_hidden_state", "projector_type"}
+KNOWN = INFORMATIONAL | set(
+    "mask_token_id target_layer_ids block_size input_embedding_scale output_multiplier "
+    "final_logit_softcapping causal is_causal use_swa swa_window_size".split()
+)
+# Keys of dflash_config for DFlash 2 only, with the values of the published checkpoints as defaults.
+DFLASH2 = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 256, "selector_top_k": 16}
+# Keys, at either level, that may select an unsupported computation, with their supported values.
+REFUSED: dict[str, tuple[object, ...]] = {
+    "sample_from_anchor": (None, False),
+    "attention_sink_bias": (None, False),
+    "attention_value_scale": (None, 1.0),
+    "use_gemma_norm": (None, False),
+    "partial_rotary_factor": (None, 1.0),
+    "rope_is_neox_style": (None, True),
+    "attention_mode": (None, "gqa", "mha"),
+    "projector_type": (None, "dflash", "dflash2"),
+    "shift_label": (None, False),
+    "draft_ffn_type": (None, "dense"),
+}
+# Architectures whose layout is not published: neither code nor a config.json to build them by.
+UNPUBLISHED = ("MiniMaxDFlash2DraftModel",)
+HINT = "use a DFlash or DFlash 2 drafter; `dflash models list` shows the known pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class DFlash2:
+    """The additional sizes of a DFlash 2 drafter (inco.ai/blog/dflash2)."""
+
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """All settings of the drafter's forward pass (DFlash paper, section 3).
+
+    `target_layer_ids` are 0-based target layers whose outputs the drafter reads; `sliding` says for
+    each draft layer whether it has a sliding `window` (in tokens).
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    rms_norm_eps: float
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    num_target_layers: int | None
+    sliding: tuple[bool, ...]
+    window: int | None
+    is_causal: bool | None
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    max_position_embeddings: int
+    attention_bias: bool
+    input_embedding_scale: float
+    output_multiplier: float
+    final_logit_softcapping: float | None
+    dflash2: DFlash2 | None = None
+    draft_vocab_size: int | None = None  # None: the target's vocabulary and head
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens can be drafted."""
+        return self.draft_vocab_size or self.vocab_size
+
+    def causal(self, layer: int) -> bool:
+        """Whether a layer's attention inside the block is causal.
+
+        `is_causal` of the config decides; without it sliding layers are causal, full ones are not.
+        """
+        return self.sliding[layer] if self.is_causal is None else self.is_causal
+
+
+def default_layer_ids(target_layers: int, count: int) -> tuple[int, ...]:
+    """Z Lab's default `target_layer_ids`: `count` layers evenly from layer 1 to the third last."""
+    if count == 1:
+        return (target_layers // 2,)
+    return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
+
+
+def parse(raw: dict[str, Any]) -> DraftConfig:
+    """Parse a drafter's config. Raises DFlashError for an invalid or unsupported entry."""
+    if in_speculators(raw):
+        raw = from_speculators(raw)
+    if is_assistant(raw):
+        raw = from_assistant(raw)
+    nested = raw.get("dflash_config") or {}
+    if not isinstance(nested, dict):
+        raise invalid_value("dflash_config", nested)
+
+    def look(key: str, default: Any = None) -> Any:
+        found = nested.get(key)
+        found = raw.get(key) if found is None else found
+        return default if found is None else found
+
+    def need(key: str) -> Any:
+        found = look(key)
+        if found is None:
+            raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
+        return found
+
+    def whole(key: str, default: int | None = None, least: int = 1) -> int:
+        found = need(key) if default is None else look(key, default)
+        if type(found) is not int or found < least:
+            raise invalid_value(key, found)
+        return found
+
+    dflash2 = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
+    refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if dflash2 else KNOWN)
+    extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if dflash2 else None
+    layers = whole("num_hidden_layers")
+    heads = whole("num_attention_heads")
+    sliding, window = sliding_layers(look, layers)
+    values = (raw.get("is_causal"), nested.get("is_causal"), nested.get("causal"))
+    causal = next((value for value in values if value is not None), False if dflash2 else None)
+    theta, scaling = rotary(raw)
+    target_layers = look("num_target_layers")
+    ids = look("target_layer_ids")
+    if ids is None:
+        ids = default_layer_ids(whole("num_target_layers"), layers)
+    if not isinstance(ids, list | tuple) or not ids or {type(number) for number in ids} != {int}:
+        raise invalid_value("target_layer_ids", ids)
+    vocab = whole("vocab_size")
+    draft_vocab = whole("draft_vocab_size", vocab)
+    if draft_vocab > vocab or (extra and draft_vocab < vocab):
+        raise invalid_value("draft_vocab_size", draft_vocab)
+    if extra and whole("hidden_size") % extra.conv_group_size:
+        raise invalid_value("conv_group_size", extra.conv_group_size)
+    if extra and vocab < extra.selector_top_k:
+        raise invalid_value("selector_top_k", extra.selector_top_k)
+    return DraftConfig(
+        hidden_size=whole("hidden_size"),
+        intermediate_size=whole("intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=whole("num_key_value_heads", heads),
+        head_dim=whole("head_dim", whole("hidden_size") // heads),
+        vocab_size=vocab,
+        rms_norm_eps=look("rms_norm_eps", 1e-6),
+        block_size=whole("block_size", 16, least=2),
+        mask_token_id=whole("mask_token_id", least=0),
+        target_layer_ids=tuple(ids),
+        num_target_layers=target_layers,
+        sliding=sliding,
+        window=window,
+        is_causal=causal,
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_position_embeddings=whole("max_position_embeddings", 32768),
+        attention_bias=bool(look("attention_bias", False)),
+        input_embedding_scale=look("input_embedding_scale", 1.0),
+        output_multiplier=look("output_multiplier", 1.0),
+        final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 is none, too
+        dflash2=extra,
+        draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
+    )
+
+
+def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
+    """The base and the scaling (None without) of rotary embeddings; DFlashError for several."""
+    rope = raw.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
+        raise invalid_value("rope_parameters", rope)
+    scaling = raw.get("rope_scaling") or ({**rope} if rope.get("rope_type") else None)
+    if scaling and scaling.get("rope_type", scaling.get("type")) == "default":
+        scaling = None
+    return raw.get("rope_theta") or rope.get("rope_theta") or 10000.0, scaling
+
+
+def invalid_value(key: str, value: object) -> DFlashError:
+    """The error for an invalid value."""
+    return DFlashError(
+        f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
+    )
+
+
+def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
+    """Raise DFlashError for an unsupported architecture, activation or key."""
+    names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
+    if names and not set(ARCHITECTURES) & set(names):
+        hint = "what it computes is not published; take --draft lookup, or a small model"
+        raise DFlashError(
+            f"drafters of the kind '{names[0]}' are not supported.",
+            hint=hint if names[0] in UNPUBLISHED else HINT,
+        )
+    for key, supported in REFUSED.items():
+        value = nested.get(key, raw.get(key, rope.get(key)))
+        if value not in supported:
+            raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
+    for key in nested:
+        if key not in known and key not in REFUSED:
+            raise DFlashError(f"the drafter's dflash_config has an unknown '{key}'.", hint=HINT)
+    if raw.get("hidden_act", "silu") != "silu":
+        raise DFlashError(f"the activation '{raw['hidden_act']}' is not supported.", hint=HINT)
+
+
+def sliding_layers(look: Any, layers: int) -> tuple[tuple[bool, ...], int | None]:
+    """For each layer whether it is a sliding one, and the window in tokens (None without one)."""
+    kinds = look("layer_types")
+    window = look("swa_window_size", look("sliding_window"))
+    if kinds is None:
+        kinds = ["sliding_attention" if look("use_swa", False) else "full_attention"] * layers
+    unknown = set(kinds) - {"full_attention", "sliding_attention"}
+    if unknown or len(kinds) != layers:
+        raise DFlashError(
+            f"the drafter's layer_types {sorted(set(kinds))} do not fit its {layers} layers.",
+            hint=HINT,
+        )
+    sliding = tuple(kind == "sliding_attention" for kind in kinds)
+    if any(sliding) and not window:
+        raise DFlashError("the drafter has sliding layers but no 'sliding_window'.", hint=HINT)
+    return sliding, window if any(sliding) else None

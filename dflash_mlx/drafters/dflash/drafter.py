@@ -1,0 +1,296 @@
+"""The drafter at work: context caches, and the blocks of one or of several sequences in one pass.
+
+Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
+rejected, so a cache only grows, or is cut back when a conversation is. Does not know how drafts
+are chosen, or what becomes of them.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import mlx.core as mx
+from mlx_lm.models.cache import KVCache
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
+from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
+from dflash_mlx.models.dtypes import cast as cast_rows
+from dflash_mlx.models.dtypes import float_type
+from dflash_mlx.speculation.drafts import DraftBlock, Independent
+
+from .config import DraftConfig
+from .model import CachedRows, DraftModel, block_mask, context_mask, spread, target_ids
+
+WAITING = 128  # committed tokens whose rows are computed at the latest
+
+
+class Drafter:
+    """A drafter bound to its target's embedding and head.
+
+    Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
+    to it, and hidden states are cast to `head_type`, the dtype of the target's head (None: any).
+    Two 16-bit dtypes that meet would make float32 copies of all weights in each draft.
+    """
+
+    def __init__(
+        self,
+        model: DraftModel,
+        embed: Callable[[mx.array], mx.array],
+        head: Callable[[mx.array], mx.array],
+        head_type: mx.Dtype | None = None,
+    ):
+        self.model = model
+        self.config: DraftConfig = model.config
+        self._embed = embed
+        self._head = head
+        self._head_type = head_type
+
+    @property
+    def block_size(self) -> int:
+        """Rows of a block, the anchor's included, where nobody says otherwise."""
+        return self.config.block_size
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The target's layers whose outputs it reads."""
+        return self.config.target_layer_ids
+
+    def row_bytes(self, item: int) -> int:
+        """What a token takes in a cache, in numbers of `item` bytes."""
+        config = self.config
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """Token ids [..., T] -> block embeddings [..., T, H] in the drafter's dtype."""
+        own = self.model.get("embed_tokens")
+        x = self._enter(self._embed(ids) if own is None else own(ids))
+        if (row := self.model.get("mask_embedding")) is not None:
+            x = mx.where((ids == self.config.mask_token_id)[..., None], row.astype(x.dtype), x)
+        scale = self.config.input_embedding_scale
+        return x if scale == 1.0 else x * scale
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., H] -> logits [..., V]; -inf for tokens that it never drafts."""
+        logits = self.own_logits(hidden)
+        if (distances := self.model.get("d2t")) is None:
+            return logits
+        return spread(logits, target_ids(distances), self.config.vocab_size)
+
+    def own_logits(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., H] -> logits of the drafter's own vocabulary [..., Vd].
+
+        The head, scale, one softcap. Training needs the precision of its hidden states, so nothing
+        is cast here.
+        """
+        own = self.model.get("lm_head")
+        logits = self._head(hidden) if own is None else own(hidden)
+        if self.config.output_multiplier != 1.0:
+            logits = logits * self.config.output_multiplier
+        cap = self.config.final_logit_softcapping
+        return logits if cap is None else cap * mx.tanh(logits / cap)
+
+    def draft(
+        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+    ) -> list[DraftBlock]:
+        """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
+
+        What is said of the width - 1 positions after each anchor; evaluates nothing.
+        """
+        hidden = self._hidden(caches, anchors, width)
+        logits, select = self._logits(hidden), self.model.selector
+        if select is None:
+            return [Independent(rows) for rows in logits]
+        return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
+
+    def _logits(self, hidden: mx.array) -> mx.array:
+        """`head` of hidden states in the dtype that it computes in."""
+        shared = self.model.get("lm_head") is None
+        return self.head(cast_rows(hidden, self._head_type) if shared else hidden)
+
+    def _enter(self, rows: mx.array) -> mx.array:
+        """Rows of the target in the dtype of the drafter's weights."""
+        return cast_rows(rows, float_type(self.model.fc))
+
+    def _hidden(
+        self, caches: Sequence["DraftCache"], anchors: Sequence[int], width: int
+    ) -> mx.array:
+        """Hidden states [B, width - 1, H] of the positions after the anchors."""
+        self.commit_waiting(caches)
+        fill = [self.config.mask_token_id] * (width - 1)
+        x = self.embed(mx.array([[anchor, *fill] for anchor in anchors]))
+        visible = [cache.visible(width) for cache in caches]
+        if len(caches) == 1:
+            (context, masks), offset = visible[0], caches[0].offset
+            return self.model(x, context, offset, masks)[:, 1:]
+        context = [list(layer) for layer in zip(*(rows for rows, _ in visible), strict=True)]
+        masks = [list(layer) for layer in zip(*(seen for _, seen in visible), strict=True)]
+        offsets = mx.array([cache.offset for cache in caches])
+        return self.model(x, context, offsets, masks)[:, 1:]
+
+    def commit_waiting(self, caches: Sequence["DraftCache"]) -> None:
+        """Compute the context rows of all taps that wait, with one projection."""
+        waiting = [cache for cache in caches if cache.waiting]
+        if not waiting:
+            return
+        taps = [cache.take_waiting() for cache in waiting]
+        keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
+        ends = list(accumulate(part.shape[1] for part in taps))[:-1]
+        each = mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2)
+        for cache, new_keys, new_values in zip(waiting, *each, strict=True):
+            at = self.model.rotate_context(new_keys, cache.computed)
+            for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
+                rows.update_and_fetch(*new)
+
+    def make_cache(self) -> "DraftCache":
+        """An empty context cache."""
+        return DraftCache(self)
+
+
+class DraftCache:
+    """One sequence's context rows, per layer.
+
+    Row p of every layer belongs to token p. All rows are kept, also of sliding layers, which read
+    only their window: so any cut back is exact.
+    """
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+        self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
+        self._waiting: list[mx.array] = []
+        self._ahead = 0  # tokens that wait
+
+    @property
+    def offset(self) -> int:
+        """Number of committed context rows, which is the position of the next anchor."""
+        return self.computed + self._ahead
+
+    @property
+    def computed(self) -> int:
+        """Number of rows that do not wait."""
+        return self.rows[0].offset
+
+    @property
+    def waiting(self) -> int:
+        """Tokens whose rows are not computed yet."""
+        return self._ahead
+
+    def take_waiting(self) -> mx.array:
+        """The taps [1, S, K * Ht] that wait, which do so no longer."""
+        taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
+        return taps
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays to evaluate after `absorb`."""
+        self.drafter.commit_waiting([self])
+        held = [part for rows in self.rows for part in (rows.keys, rows.values)]
+        return [part for part in held if part is not None]
+
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+        """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
+
+        They are computed when they are needed, or a hundred at once: plain steps between drafts
+        would spend a good part of their time on it.
+        """
+        self._waiting.append(taps)
+        self._ahead += taps.shape[1]
+        if self._ahead >= WAITING:
+            mx.async_eval(self.state)
+
+    def rewind(self, length: int) -> None:
+        """Keep the rows of the first `length` tokens; what waits behind is never computed."""
+        while self._waiting and self.offset > length:
+            taps = self._waiting.pop()
+            kept = max(0, taps.shape[1] - (self.offset - length))
+            self._ahead -= taps.shape[1] - kept
+            if kept:
+                self._waiting.append(taps[:, :kept])
+        count = self.offset - length
+        for rows in self.rows:
+            rows.trim(count)
+
+    def fork(self) -> "DraftCache":
+        """A copy that goes on by itself."""
+        twin = DraftCache(self.drafter)
+        twin._waiting, twin._ahead = list(self._waiting), self._ahead
+        for ours, theirs in zip(self.rows, twin.rows, strict=True):
+            share_rows(ours, theirs)
+        return twin
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
+        self.drafter.commit_waiting([self])
+        return tuple(copy_rows(rows, start, end) for rows in self.rows)
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        self.drafter.commit_waiting([self])
+        for rows, *more in zip(self.rows, *parts, strict=True):
+            append_rows(rows, more)
+
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
+        self.drafter.commit_waiting([self])
+        for rows in self.rows:
+            fill_rows(rows, depth)
+        mx.eval(self.state)
+
+    def block(self, anchor: int, width: int) -> DraftBlock:
+        """`Drafter.draft` for this sequence alone."""
+        return self.drafter.draft([self], [anchor], width)[0]
+
+    def draft_logits(self, anchor: int, width: int) -> mx.array:
+        """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
+        return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
+
+    def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:
+        """Each layer's context rows and mask for a block of `width` rows.
+
+        No mask where every row sees everything.
+        """
+        config, start = self.drafter.config, self.offset
+        context, masks = [], []
+        queries = mx.arange(start, start + width)[:, None]
+        for number, rows in enumerate(self.rows):
+            first = 0
+            if config.window and config.sliding[number]:
+                first = max(0, start - config.window + 1)
+            context.append(CachedRows(rows, first))
+            if not config.sliding[number] and not config.causal(number):
+                masks.append(None)
+                continue
+            before = context_mask(config, number, queries, mx.arange(first, start)[None], start)
+            inside = block_mask(config, number, queries, queries.T)
+            masks.append(mx.concatenate([before, inside], axis=1))
+        return context, masks
+
+
+# A drafter's trained embedding of the mask token
+
+FILE = "mask_embedding.pt"
+
+
+def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
+    """The embedding [H], or None without the file. Raises DFlashError for an unknown content."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        content = read_torch_file(path)
+    except UNREADABLE as error:
+        raise DFlashError(
+            f"'{path}' cannot be read ({error}).", hint="download the drafter again"
+        ) from None
+    row, file_token_id = content, mask_token_id
+    if isinstance(content, dict):
+        row = content.get("embedding", content.get("mask_embedding"))
+        file_token_id = content.get("mask_token_id", mask_token_id)
+    if not isinstance(row, mx.array):
+        raise DFlashError(f"'{path}' holds no embedding.", hint="download the drafter again")
+    if file_token_id != mask_token_id:
+        raise DFlashError(
+            f"'{path}' is for the mask token {file_token_id}, the drafter's is {mask_token_id}.",
+            hint="download the drafter again",
+        )
+    return row.reshape(-1)

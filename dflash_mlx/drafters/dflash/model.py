@@ -1,0 +1,555 @@
+"""The drafter's network: a small Qwen3-style decoder whose layers also read the target's taps.
+
+DFlash paper (arXiv 2602.06036), section 3: the target's hidden states become one context vector a
+position, and every layer projects it to keys and values ("KV injection"). The block's own keys and
+values are never kept. Does not know the target, the embedding, the head or any cache; blocks of one
+batch may stand at different positions, which training uses.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from mlx_lm.models.activations import swiglu
+from mlx_lm.models.cache import KVCache
+from mlx_lm.models.rope_utils import initialize_rope
+
+from dflash_mlx.cpu.modules import on_cpu, softmax
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.kernels import selector_walk
+from dflash_mlx.speculation.drafts import Lattice
+
+from .config import DFlash2, DraftConfig
+
+# The grouped dynamic causal convolution of DFlash 2, around each attention and MLP sublayer.
+
+
+class DynamicConv(nn.Module):
+    """The kernels before and after a sublayer: base kernels plus a projection of its input."""
+
+    def __init__(self, config: DFlash2, hidden_size: int):
+        super().__init__()
+        self._taps, self._groups = config.conv_kernel_size, hidden_size // config.conv_group_size
+        # Identity at initialisation: tap 0 is 1, all others are 0.
+        self.base_kernel = mx.zeros((2, self._taps, hidden_size))
+        self.base_kernel[:, 0] = 1
+        self.kernel_projection = nn.Linear(hidden_size, 2 * self._taps * self._groups, bias=False)
+        self.kernel_projection.weight = mx.zeros_like(self.kernel_projection.weight)
+
+    def __call__(self, normed: mx.array) -> tuple[mx.array, mx.array]:
+        """The sublayer's normed input [B, T, H] -> kernels before and after it [B, T, taps, H]."""
+        batch, length, hidden = normed.shape
+        change = self.kernel_projection(normed)
+        change = change.reshape(batch, length, 2, self._taps, self._groups, 1)
+        base = self.base_kernel.reshape(2, self._taps, self._groups, -1)
+        kernels = (base + change).reshape(batch, length, 2, self._taps, hidden)
+        return kernels[:, :, 0], kernels[:, :, 1]
+
+
+def convolve(x: mx.array, kernel: mx.array) -> mx.array:
+    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r rows earlier, or zeros."""
+    length, out = x.shape[1], x * kernel[:, :, 0]
+    for back in range(1, kernel.shape[2]):
+        earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]
+        out = out + earlier * kernel[:, :, back]
+    return out
+
+
+# The rotary embedding of a drafter.
+
+
+class Rotary(Protocol):
+    """What a config says of rotary embeddings."""
+
+    @property
+    def head_dim(self) -> int:
+        """Dimensions of a head."""
+        ...
+
+    @property
+    def rope_theta(self) -> float:
+        """The base."""
+        ...
+
+    @property
+    def rope_scaling(self) -> dict[str, Any] | None:
+        """The scaling, None without."""
+        ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Positions that the model was made for."""
+        ...
+
+
+def make_rope(config: Rotary) -> Any:
+    """The module that rotates [B, heads, T, d] from an `offset` on.
+
+    Raises KeyError or ValueError for a `rope_scaling` that lacks a key or is of an unknown type.
+    """
+    scaling = config.rope_scaling or {}
+    kind = scaling.get("type") or scaling.get("rope_type")
+    ignored = not scaling.get("truncate", True) or scaling.get("attention_factor") is not None
+    if kind == "yarn" and ignored:
+        return Yarn(config.head_dim, config.rope_theta, scaling)
+    return initialize_rope(
+        config.head_dim,
+        base=config.rope_theta,
+        traditional=False,
+        scaling_config=config.rope_scaling,
+        max_position_embeddings=config.max_position_embeddings,
+    )
+
+
+class Yarn(nn.Module):
+    """YaRN (arXiv 2309.00071), with the settings of transformers."""
+
+    def __init__(self, dims: int, base: float, scaling: dict[str, Any]):
+        """`dims`: of a head. Raises KeyError without `factor` or the original context length."""
+        super().__init__()
+        self.dims = dims
+        factor, context = scaling["factor"], scaling["original_max_position_embeddings"]
+
+        def dimension(rotations: float) -> float:
+            """The pair of dimensions that turns so many times in the original context."""
+            return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(base))
+
+        low = dimension(scaling.get("beta_fast") or 32)
+        high = dimension(scaling.get("beta_slow") or 1)
+        if scaling.get("truncate", True):
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dims - 1)
+        high += 0.001 if low == high else 0.0
+        share = mx.clip((mx.arange(dims // 2, dtype=mx.float32) - low) / (high - low), 0, 1)
+        periods = base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims)
+        self._freqs = periods / (share / factor + (1 - share))
+        self._scale = attention_factor(scaling)
+
+    def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
+        """Rotate x [B, heads, T, d], whose first row stands at `offset`, or at [B] offsets."""
+        if self._scale != 1.0:
+            x = x * self._scale
+        return mx.fast.rope(
+            x, self.dims, traditional=False, base=None, scale=1.0, offset=offset, freqs=self._freqs
+        )
+
+
+def attention_factor(scaling: dict[str, Any]) -> float:
+    """The factor of rotated queries and keys: the config's own, or YaRN's for this `factor`."""
+    own = scaling.get("attention_factor")
+    if own is not None:
+        return float(own)
+
+    def by_length(weight: float) -> float:
+        return 1.0 + (0.1 * weight * math.log(scaling["factor"]) if scaling["factor"] > 1 else 0.0)
+
+    weight, weight_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    if weight and weight_all:
+        return by_length(weight) / by_length(weight_all)
+    return by_length(1.0)
+
+
+# The candidate selector of DFlash 2
+
+
+class CandidateSelector(nn.Module):
+    """S_t(a, b) = U_t(b) + sum_r A[a]_r (W h_t)_r B[b]_r over the top-k candidates b of position t.
+
+    U: the logits; A and B: the predecessor and successor codebooks [V, r]; W: the hidden
+    projection. In checkpoints the codebooks have no `.weight` suffix.
+    """
+
+    def __init__(self, config: DFlash2, vocab_size: int, hidden_size: int):
+        super().__init__()
+        self._top_k = config.selector_top_k
+        shape = (vocab_size, config.selector_rank)
+        self.predecessor_codebook = 0.02 * mx.random.normal(shape)
+        self.successor_codebook = 0.02 * mx.random.normal(shape)
+        self.hidden_projection = nn.Linear(hidden_size, config.selector_rank, bias=False)
+
+    def __call__(self, logits: mx.array, hidden: mx.array, anchor: int) -> Lattice:
+        """Score the positions after the anchor.
+
+        logits: [γ, V], hidden: [γ, H] after the final norm, anchor: the token id before position 1.
+        """
+        k = self._top_k
+        candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
+        made_of = (
+            mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32),
+            candidates,
+            anchor,
+            self.hidden_projection(hidden),
+            self.predecessor_codebook,
+            self.successor_codebook,
+        )
+        scores = selector_walk.scores(*made_of)
+        return Lattice(candidates, scores, made_of)
+
+
+# Attention of many blocks to one sequence's context rows, which are held once (training).
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRows:
+    """One layer's context rows of n sequences, [n, nKV, S, d] each, for m blocks a sequence."""
+
+    keys: mx.array
+    values: mx.array
+    blocks: int
+
+    def mix(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array
+    ) -> mx.array:
+        """Queries [n * m, heads, T, d], keys and values [n * m, nKV, T, d] -> [n * m, heads, T, d].
+
+        mask: bool [n * m, 1, T, S + T]. The scores are computed again in the backward pass: they
+        would take more memory than everything else.
+        """
+
+        def attend(*arrays: mx.array) -> mx.array:
+            return attention(*arrays, blocks=self.blocks, scale=scale, mask=mask)
+
+        return mx.checkpoint(attend)(self.keys, self.values, queries, keys, values)
+
+
+def attention(
+    context_keys: mx.array,
+    context_values: mx.array,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    *,
+    blocks: int,
+    scale: float,
+    mask: mx.array,
+) -> mx.array:
+    """`SharedRows.mix` of arrays; a head of the context serves a group of query heads."""
+    (n, kv_heads, rows, dim), (_, heads, length, _) = context_keys.shape, queries.shape
+    group = heads // kv_heads
+    own = (n, blocks, kv_heads, length, dim)
+    each = (n, kv_heads, blocks, group, length)
+    queries = queries.reshape(n, blocks, kv_heads, group, length, dim).swapaxes(1, 2) * scale
+    keys, values = keys.reshape(own).swapaxes(1, 2), values.reshape(own).swapaxes(1, 2)
+    # [n, nKV, m * group * T, d] against all rows, [n, nKV, m, group * T, d] against the block's.
+    every = queries.reshape(n, kv_heads, -1, dim) @ context_keys.swapaxes(-1, -2)
+    inside = queries.reshape(*each[:3], -1, dim) @ keys.swapaxes(-1, -2)
+    scores = mx.concatenate([every.reshape(*each, rows), inside.reshape(*each, length)], axis=-1)
+    seen = mask.reshape(n, 1, blocks, 1, length, rows + length)
+    lowest = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
+    scores = mx.where(seen, scores, lowest)
+    fast = on_cpu() and scores.dtype == mx.float32
+    shares = softmax(scores) if fast else mx.softmax(scores, axis=-1, precise=True)
+    every, inside = mx.split(shares, [rows], axis=-1)
+    mixed = (every.reshape(n, kv_heads, -1, rows) @ context_values).reshape(*each, dim)
+    mixed = mixed + (inside.reshape(*each[:3], -1, length) @ values).reshape(*each, dim)
+    return mixed.swapaxes(1, 2).reshape(n * blocks, heads, length, dim)
+
+
+KeysValues = tuple[mx.array, mx.array]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """One layer's context rows of one sequence in a cache, from row `first` on."""
+
+    cache: KVCache
+    first: int = 0
+
+    def joined(self, keys: mx.array, values: mx.array) -> KeysValues:
+        """They and a block's own [1, nKV, T, d] behind them: views [1, nKV, S + T, d].
+
+        The block's rows stand in the cache's free room, so nothing else is copied; they are not
+        kept, the next that are written take their place.
+        """
+        count = keys.shape[2]
+        held: Any = self.cache.update_and_fetch(keys, values)
+        self.cache.trim(count)
+        return held[0][:, :, self.first :], held[1][:, :, self.first :]
+
+
+# Of one layer: rows of all blocks [B, nKV, S, d], of the only block, of each block, or of each
+# sequence that several blocks belong to.
+Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
+Mask = mx.array | None | list[mx.array | None]
+# What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
+OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
+
+
+class Attention(nn.Module):
+    """Queries from the block; keys and values from the context and the block."""
+
+    def __init__(self, config: DraftConfig):
+        super().__init__()
+        hidden, dim, bias = config.hidden_size, config.head_dim, config.attention_bias
+        self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, dim
+        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=bias)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
+        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=bias)
+        self.q_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(dim, eps=config.rms_norm_eps)
+        self.rope = make_rope(config)
+
+    def __call__(
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
+    ) -> mx.array:
+        """x [B, T, H] after the layer's norm, and context rows -> [B, T, H].
+
+        Contexts of several sequences come as a list, with a list of masks: one for each block.
+        """
+        batch, length, _ = x.shape
+        # Queries and keys share one norm and one rotation: fewer small operations.
+        heads = mx.concatenate([self.q_proj(x), self.k_proj(x)], axis=-1)
+        weight = mx.concatenate(
+            [tiled(self.q_norm.weight, self.heads), tiled(self.k_norm.weight, self.kv_heads)]
+        )
+        heads = normed_heads(heads, weight, self.q_norm.eps)
+        queries, keys = mx.split(self.rope(heads, offset=offset), [self.heads], axis=1)
+        values = self.v_proj(x).reshape(batch, length, self.kv_heads, self.dim)
+        values = values.transpose(0, 2, 1, 3)
+        if isinstance(context, list):
+            assert isinstance(mask, list)
+            blocks = (mx.split(part, batch) for part in (queries, keys, values))
+            each = zip(*blocks, context, mask, strict=True)
+            mixed = mx.concatenate([self._attend(*block) for block in each])
+        else:
+            assert not isinstance(mask, list)
+            mixed = self._attend(queries, keys, values, context, mask)
+        return self.o_proj(mixed.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+    def _attend(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        context: KeysValues | CachedRows | SharedRows,
+        mask: mx.array | None,
+    ) -> mx.array:
+        if isinstance(context, SharedRows):
+            assert mask is not None
+            return context.mix(queries, keys, values, self.dim**-0.5, mask)
+        if isinstance(context, CachedRows):
+            keys, values = context.joined(keys, values)
+        else:
+            keys = mx.concatenate([context[0], keys], axis=2)
+            values = mx.concatenate([context[1], values], axis=2)
+        return mx.fast.scaled_dot_product_attention(
+            queries, keys, values, scale=self.dim**-0.5, mask=mask
+        )
+
+
+def tiled(weight: mx.array, heads: int) -> mx.array:
+    """A norm's weight [d] for each of several heads: [heads, d]."""
+    return mx.broadcast_to(weight, (heads, weight.shape[0]))
+
+
+def normed_heads(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    """x [B, L, heads * d], each head RMS-normed and times its row of weight [heads, d].
+
+    Returns [B, heads, L, d].
+    """
+    batch, length, _ = x.shape
+    heads = x.reshape(batch, length, *weight.shape)
+    return (mx.fast.rms_norm(heads, None, eps) * weight).transpose(0, 2, 1, 3)
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, hidden: int, inner: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden, inner, bias=False)
+        self.up_proj = nn.Linear(hidden, inner, bias=False)
+        self.down_proj = nn.Linear(inner, hidden, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """[B, T, H] -> [B, T, H]."""
+        return self.down_proj(swiglu(self.gate_proj(x), self.up_proj(x)))
+
+
+class DraftLayer(nn.Module):
+    """Attention and MLP, each with a norm before it and a residual around it."""
+
+    def __init__(self, config: DraftConfig):
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def __call__(
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
+    ) -> mx.array:
+        """[B, T, H] -> [B, T, H]."""
+        x = x + self.self_attn(self.input_layernorm(x), context, offset, mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class ConvolvedLayer(DraftLayer):
+    """A DFlash 2 layer: a convolution before and after each sublayer; residuals go around both."""
+
+    def __init__(self, config: DraftConfig, extra: DFlash2):
+        super().__init__(config)
+        self.attention_conv = DynamicConv(extra, config.hidden_size)
+        self.mlp_conv = DynamicConv(extra, config.hidden_size)
+
+    def __call__(
+        self, x: mx.array, context: Context, offset: int | mx.array, mask: Mask
+    ) -> mx.array:
+        """[B, T, H] -> [B, T, H]; context rows are not convolved."""
+        normed = self.input_layernorm(x)
+        before, after = self.attention_conv(normed)
+        mixed = self.self_attn(convolve(normed, before), context, offset, mask)
+        x = x + convolve(mixed, after)
+        normed = self.post_attention_layernorm(x)
+        before, after = self.mlp_conv(normed)
+        return x + convolve(self.mlp(convolve(normed, before)), after)
+
+
+class DraftModel(nn.Module):
+    """The trainable part of a drafter; parameter names are those of Z Lab's checkpoints."""
+
+    def __init__(
+        self, config: DraftConfig, target_hidden_size: int, own: frozenset[str] = frozenset()
+    ):
+        """`own` are those of OWN that the checkpoint brings instead of sharing the target's."""
+        super().__init__()
+        self.config = config
+        hidden, vocab = config.hidden_size, config.draft_vocab_size
+        if "embed_tokens" in own:
+            self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        if "mask_embedding" in own:
+            self.mask_embedding = mx.zeros((hidden,))
+        if "lm_head" in own or vocab:
+            self.lm_head = nn.Linear(hidden, vocab or config.vocab_size, bias=False)
+        if vocab:
+            self.d2t = mx.zeros((vocab,), dtype=mx.int32)
+        taps = len(config.target_layer_ids)
+        self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
+        self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        count, extra = config.num_layers, config.dflash2
+        if extra is None:
+            self.layers = [DraftLayer(config) for _ in range(count)]
+            return
+        self.layers = [ConvolvedLayer(config, extra) for _ in range(count)]
+        self.candidate_selector = CandidateSelector(extra, config.vocab_size, config.hidden_size)
+
+    @property
+    def selector(self) -> CandidateSelector | None:
+        """What picks among each position's likeliest tokens; None for DFlash v1."""
+        return self.get("candidate_selector")
+
+    def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
+        """Keys and values of the positions from `offset` on, all layers' heads one after another.
+
+        taps: [B, S, K * Ht], the tapped target layers' outputs in the config's order. The context
+        vectors are projected first, normalised second, and skip the layers' input norms.
+        Returns two arrays [B, N * nKV, S, d].
+        """
+        keys, values = self.project_context(taps)
+        return self.rotate_context(keys, offset), values
+
+    def rotate_context(self, keys: mx.array, offset: int | mx.array) -> mx.array:
+        """Projected keys [B, N * nKV, S, d] at their positions, from `offset` on."""
+        return self.layers[0].self_attn.rope(keys, offset=offset)
+
+    def project_context(self, taps: mx.array) -> KeysValues:
+        """`context_rows` before positions are rotated in."""
+        vectors = self.hidden_norm(self.fc(taps))
+        parts = [layer.self_attn for layer in self.layers]
+        weight = mx.concatenate([tiled(part.k_norm.weight, part.kv_heads) for part in parts])
+        keys = mx.concatenate([part.k_proj(vectors) for part in parts], axis=-1)
+        keys = normed_heads(keys, weight, self.config.rms_norm_eps)
+        values = mx.concatenate([part.v_proj(vectors) for part in parts], axis=-1)
+        values = values.reshape(*values.shape[:2], *weight.shape).transpose(0, 2, 1, 3)
+        return keys, values
+
+    def by_layer(self, rows: KeysValues) -> list[KeysValues]:
+        """Rows of all layers [B, N * nKV, S, d] -> each layer's own [B, nKV, S, d]."""
+        n = self.config.num_layers
+        return list(zip(mx.split(rows[0], n, axis=1), mx.split(rows[1], n, axis=1), strict=True))
+
+    def context(self, taps: mx.array, offset: int | mx.array) -> list[KeysValues]:
+        """`context_rows`, layer by layer."""
+        return self.by_layer(self.context_rows(taps, offset))
+
+    def __call__(
+        self,
+        x: mx.array,
+        context: Sequence[Context],
+        offset: int | mx.array,
+        masks: Sequence[Mask],
+    ) -> mx.array:
+        """Block embeddings x [B, T, H] that start at `offset`, or [B] offsets -> hidden states.
+
+        `context[i]` and `masks[i]` (broadcastable to [B, heads, T, S + T], None: see all) belong
+        to layer i.
+        """
+        for layer, keys_values, mask in zip(self.layers, context, masks, strict=True):
+            x = layer(x, keys_values, offset, mask)
+        return self.norm(x)
+
+
+def block_mask(config: DraftConfig, layer: int, queries: mx.array, keys: mx.array) -> mx.array:
+    """Which block positions see which, by absolute position (paper, section 3).
+
+    queries [..., T, 1] and keys [..., 1, T] -> bool [..., T, T].
+    """
+    distance = queries - keys
+    seen = distance >= 0 if config.causal(layer) else distance == distance
+    if config.sliding[layer]:
+        assert config.window is not None
+        seen = seen & (mx.abs(distance) < config.window)
+    return seen
+
+
+def context_mask(
+    config: DraftConfig, layer: int, queries: mx.array, keys: mx.array, anchor: mx.array | int
+) -> mx.array:
+    """Which context rows block positions see: those before the anchor, in a sliding layer's window.
+
+    queries [..., T, 1] and keys [..., 1, S] -> bool [..., T, S].
+    """
+    seen = (keys < anchor) & (queries >= anchor)
+    if config.sliding[layer]:
+        assert config.window is not None
+        seen = seen & (queries - keys < config.window)
+    return seen
+
+
+# A drafter's own vocabulary, which is a part of its target's.
+
+
+def target_ids(d2t: mx.array) -> mx.array:
+    """The target's ids [Vd] of the drafter's tokens."""
+    return mx.arange(d2t.size) + d2t
+
+
+def draft_ids(d2t: mx.array, vocab_size: int) -> mx.array:
+    """The drafter's ids [V] of the target's tokens, -1 for those that it does not have."""
+    places = mx.arange(d2t.size, dtype=mx.int32)
+    return mx.put_along_axis(mx.full(vocab_size, -1, mx.int32), target_ids(d2t), places, axis=0)
+
+
+def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
+    """Logits [..., Vd] of tokens with the target's ids [Vd] -> [..., V], -inf for others."""
+    places = mx.broadcast_to(ids, logits.shape)
+    everywhere = mx.full((*logits.shape[:-1], vocab_size), -mx.inf, dtype=logits.dtype)
+    return mx.put_along_axis(everywhere, places, logits, axis=-1)
+
+
+def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
+    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
+    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
+    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise DFlashError(
+            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
+            hint="download the drafter again",
+        )
+    return d2t.astype(mx.int32)

@@ -1,0 +1,159 @@
+"""Parsing and validation of an EAGLE-3 head's `config.json` (arXiv 2503.01840).
+
+The authors' layout (SafeAILab, yuhuili), which AngelSlim, SpecForge and NVIDIA share and extend by
+an `eagle_config`, and the `speculators` format. A key that changes the computation and is not
+supported is refused by name.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dflash_mlx.drafters.dflash.config import invalid_value, rotary
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub.formats import EAGLE3, in_speculators
+
+ARCHITECTURES = (
+    EAGLE3,
+    "Eagle3LlamaForCausalLM",
+    "LlamaForCausalLM",  # the authors' own
+    "Eagle3Speculator",
+    "Eagle3DraftModel",
+)
+# Keys that may select an unsupported computation, with their supported values.
+REFUSED: dict[str, tuple[object, ...]] = {
+    "num_hidden_layers": (None, 1),
+    "use_aux_hidden_state": (None, True),
+    "use_input_layernorm_in_first_layer": (None, True),
+    "use_last_layernorm": (None, True),
+    "use_mtp_layernorm": (None, False),
+    "parallel_draft_step": (None, 1),
+    "parallel_drafting": (None, False),
+    "hidden_act": (None, "silu"),
+    "mlp_bias": (None, False),
+    "logit_scale": (None, 1.0),
+    "kv_lora_rank": (None,),
+    "partial_rotary_factor": (None, 1.0),
+    "pretraining_tp": (None, 1),
+}
+HINT = "use an EAGLE-3 head of one layer in the layout of SafeAILab's or the speculators format"
+Layers = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EagleConfig:
+    """All settings of an EAGLE-3 head's forward pass.
+
+    `layer_ids` are the target's layers (0-based) whose outputs are read, None for the authors'.
+    `draft_vocab_size` None: the target's vocabulary. `target_hidden_size` None: the head's own.
+    `norm_before_residual`: what goes around the attention is normed, too. `norm_before_fc` norms
+    the taps together, `fc_norm` each. `norm_output`: a draft goes on from normed hidden states.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int | None
+    target_hidden_size: int | None
+    layer_ids: Layers | None
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: dict[str, Any] | None
+    max_position_embeddings: int
+    attention_bias: bool = False
+    qk_norm: bool = False
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+    def taps(self, layers: int) -> Layers:
+        """The layers to tap of a target that has so many.
+
+        The authors read what enters the layers 2, n // 2 and n - 3, which the ones before give.
+        """
+        return self.layer_ids or (1, layers // 2 - 1, layers - 4)
+
+
+def parse(raw: dict[str, Any]) -> EagleConfig:
+    """Parse a head's config. Raises DFlashError for an invalid or unsupported entry."""
+    names = raw.get("architectures") or [EAGLE3]
+    if not set(ARCHITECTURES) & set(names):
+        raise DFlashError(f"EAGLE-3 heads of the kind '{names[0]}' are not supported.", hint=HINT)
+    nested = raw.get("eagle_config") or {}
+    layer = raw.get("transformer_layer_config") if in_speculators(raw) else raw
+    if not isinstance(layer, dict) or not isinstance(nested, dict):
+        which = "eagle_config" if isinstance(layer, dict) else "transformer_layer_config"
+        raise invalid_value(which, raw.get(which))
+    places = (nested, raw, layer)
+
+    def look(key: str, default: Any = None) -> Any:
+        return next((p[key] for p in places if p.get(key) is not None), default)
+
+    def whole(key: str, default: int | None = None) -> int:
+        found = look(key, default)
+        if found is None:
+            raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
+        if type(found) is not int or found < 1:
+            raise invalid_value(key, found)
+        return found
+
+    for key, supported in REFUSED.items():
+        if (value := look(key)) not in supported:
+            raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
+    if "sliding_attention" in (look("layer_types") or []):
+        raise DFlashError("sliding layers of an EAGLE-3 head are not supported.", hint=HINT)
+    if in_speculators(raw) and "norm_before_residual" not in raw:  # its readers assume either
+        raise DFlashError("the drafter's config has no 'norm_before_residual'.", hint=HINT)
+    hidden, heads, vocab = whole("hidden_size"), whole("num_attention_heads"), whole("vocab_size")
+    kv_heads = whole("num_key_value_heads", heads)
+    drafted = None if look("draft_vocab_size") is None else whole("draft_vocab_size")
+    for key, wrong, value in (
+        ("draft_vocab_size", (drafted or 1) > vocab, drafted),
+        ("num_key_value_heads", heads % kv_heads > 0, kv_heads),
+        ("hidden_size", hidden % 2 > 0, hidden),
+    ):
+        if wrong:
+            raise invalid_value(key, value)
+    theta, scaling = rotary(layer)
+    wide = look("target_hidden_size")
+    return EagleConfig(
+        hidden_size=hidden,
+        intermediate_size=whole("intermediate_size"),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=whole("head_dim", hidden // heads),
+        vocab_size=vocab,
+        draft_vocab_size=drafted,
+        target_hidden_size=None if wide is None else whole("target_hidden_size"),
+        layer_ids=layer_ids(raw, nested),
+        rms_norm_eps=look("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        max_position_embeddings=whole("max_position_embeddings", 2048),
+        attention_bias=bool(look("attention_bias", False)),
+        qk_norm=in_speculators(raw) and layer.get("model_type") == "qwen3",
+        norm_before_residual=bool(look("norm_before_residual", False)),
+        norm_before_fc=bool(look("norm_before_fc", False)),
+        fc_norm=bool(look("fc_norm", False)),
+        norm_output=bool(look("norm_output", False)),
+    )
+
+
+def layer_ids(raw: dict[str, Any], nested: dict[str, Any]) -> Layers | None:
+    """The layers whose outputs are read; None where the config names none.
+
+    The ids count what enters a layer: 2 is the output of layer 1. In an `eagle_config` that begins
+    with 1 they name the outputs themselves, as SGLang tells the two apart.
+    """
+    key = "eagle_aux_hidden_state_layer_ids"
+    inner = nested.get(key)
+    ids = inner or raw.get(key)
+    if ids is None:
+        return None
+    if not isinstance(ids, list) or not ids or not all(type(n) is int and n > 0 for n in ids):
+        raise invalid_value(key, ids)
+    outputs = bool(inner) and ids[0] == 1
+    return tuple(ids) if outputs else tuple(number - 1 for number in ids)

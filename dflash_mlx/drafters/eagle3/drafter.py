@@ -1,0 +1,331 @@
+"""An EAGLE-3 head as what drafts: its caches and its blocks.
+
+It drafts one token after another, each in a pass of its one layer, sequences one after another.
+Rows of drafts never stay: the target's features take their place when tokens are committed. Does
+not know how drafts are accepted.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import KVCache
+
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+from dflash_mlx.speculation.sampling import Shaper, top_ids
+from dflash_mlx.speculation.tree import Ranked
+
+from .config import EagleConfig
+from .model import BoundHead, EagleModel
+
+# What an EAGLE-3 head keeps of one sequence
+
+WAITING = 128  # committed tokens whose rows are computed at the latest
+
+
+class EagleCache:
+    """One sequence's committed rows, and the features that go on from each of them.
+
+    Row t of `rows` is of token t and the feature before it, so it depends on no later token; row 0
+    has no feature before it and is never attended to. `features` holds each position's feature in
+    two halves, because a cache's rows are two arrays.
+    """
+
+    def __init__(self, head: BoundHead):
+        self.head = head
+        self.rows, self._features = KVCache(), KVCache()
+        self._taps: list[mx.array] = []
+        self._tokens: list[int] = []  # those whose rows wait
+
+    @property
+    def offset(self) -> int:
+        """Tokens that were committed."""
+        return self.rows.offset + len(self._tokens)
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays to evaluate after `absorb`."""
+        self.commit_waiting()
+        held = [part for each in self._all for part in (each.keys, each.values)]
+        return [part for part in held if part is not None]
+
+    @property
+    def _all(self) -> tuple[KVCache, KVCache]:
+        return self.rows, self._features
+
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+        """Commit the next S tokens, with their taps [1, S, K * Ht]."""
+        assert taps.shape[1] == len(tokens)
+        self._taps.append(taps)
+        self._tokens += tokens
+        if len(self._tokens) >= WAITING:
+            mx.async_eval(self.state)
+
+    def commit_waiting(self) -> None:
+        """Compute the rows of all tokens that wait."""
+        if not self._tokens:
+            return
+        head, tokens = self.head, mx.array(self._tokens)
+        features = head.model.features(head.enter(mx.concatenate(self._taps, axis=1)))
+        before = self.last_feature() if self.rows.offset else mx.zeros_like(features[:, :1])
+        shifted = mx.concatenate([before, features[:, :-1]], axis=1)
+        head.model.midlayer.write(head.embed(tokens), shifted, self.rows)
+        low, high = mx.split(features[:, None], 2, axis=-1)
+        self._features.update_and_fetch(low, high)
+        self._taps, self._tokens = [], []
+
+    def last_feature(self) -> mx.array:
+        """The feature [1, 1, H] of the last token that does not wait."""
+        held, last = self._features, self._features.offset - 1
+        assert held.keys is not None
+        assert held.values is not None
+        parts = [part[:, 0, last : last + 1] for part in (held.keys, held.values)]
+        return mx.concatenate(parts, axis=-1)
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens; what waits behind is never computed."""
+        kept = max(0, length - self.rows.offset)
+        if kept < len(self._tokens):
+            taps = mx.concatenate(self._taps, axis=1)[:, :kept]
+            self._taps, self._tokens = [taps] if kept else [], self._tokens[:kept]
+        for each in self._all:
+            each.trim(max(0, each.offset - length))
+
+    def fork(self) -> "EagleCache":
+        """A copy that goes on by itself."""
+        twin = EagleCache(self.head)
+        twin._taps, twin._tokens = [*self._taps], [*self._tokens]
+        for ours, theirs in zip(self._all, twin._all, strict=True):
+            share_rows(ours, theirs)
+        return twin
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """The rows and features of the tokens from `start` to before `end`, in arrays of their own.
+
+        As if they were two layers.
+        """
+        self.commit_waiting()
+        return tuple(copy_rows(each, start, end) for each in self._all)
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        self.commit_waiting()
+        for each, *more in zip(self._all, *parts, strict=True):
+            append_rows(each, more)
+
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
+        self.commit_waiting()
+        for each in self._all:
+            fill_rows(each, depth)
+        mx.eval(self.state)
+
+
+# The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858) as what a tree is built from.
+
+ENDS: Ranked = [], [], []
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of drafts, on the device.
+
+    tokens, logs: [P, k], the likeliest after each path, and their log-probabilities. goes_on: [Q],
+    the places among all P * k of those that the next level goes on from, the likeliest first.
+    """
+
+    tokens: mx.array
+    logs: mx.array
+    goes_on: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The levels of a tree, on their way to the host; a `PendingRankings`."""
+
+    levels: list[Level]
+
+    def begin(self) -> None:
+        """Compute them; the host does not wait."""
+        mx.async_eval(*(part for each in self.levels for part in arrays(each)))
+
+    def to_host(self) -> "Paths":
+        """Wait for them."""
+        return Paths([[np.array(part) for part in arrays(each)] for each in self.levels])
+
+
+class Paths:
+    """`Rankings` of the levels; a case is a path that goes on, -1 one that does not."""
+
+    def __init__(self, levels: list[list[np.ndarray]]):
+        self._levels = levels
+
+    @property
+    def positions(self) -> int:
+        """The number of levels."""
+        return len(self._levels)
+
+    def after(self, position: int, case: int) -> Ranked:
+        """The tokens after a path, the likeliest first; of equals the smaller id of the head's."""
+        if case < 0:
+            return ENDS
+        tokens, logs, goes_on = self._levels[position]
+        order = np.argsort(-logs[case], kind="stable")
+        paths = {int(place): number for number, place in enumerate(goes_on)}
+        cases = [paths.get(case * len(order) + int(place), -1) for place in order]
+        ranked = np.minimum(logs[case][order], 0.0)
+        return ranked.tolist(), tokens[case][order].tolist(), cases
+
+
+def arrays(level: Level) -> tuple[mx.array, mx.array, mx.array]:
+    """A level's arrays."""
+    return level.tokens, level.logs, level.goes_on
+
+
+# The drafts after one anchor
+
+TOP_K = 10  # continuations of a path, and paths that go on, as in the authors' trees
+
+
+class EagleBlock:
+    """The positions after one anchor; a `DraftBlock` that runs the head when it is asked."""
+
+    def __init__(self, cache: EagleCache, anchor: int, positions: int):
+        self._cache, self._model, self._positions = cache, cache.head.model, positions
+        self._anchor = mx.array([anchor])
+
+    def greedy(self, kernels: Kernels | None = None) -> Draft:
+        """The likeliest token after the one just taken."""
+        return Draft(self._greedy[0])
+
+    def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
+        """Tokens drawn at the shaper's temperature and filters; penalties do not apply."""
+        keys = iter(mx.random.split(key, self._positions))
+
+        def choose(logits: mx.array) -> mx.array:
+            return mx.random.categorical(shaper.shape(self._model.spread(logits)), key=next(keys))
+
+        tokens, logits = self._chain(choose)
+        return Draft(tokens, mx.softmax(shaper.shape(self._model.spread(logits)), axis=-1))
+
+    def confidence(self) -> Callable[[], np.ndarray]:
+        """The largest probability at each position of the greedy chain."""
+        return Independent(self._greedy[1]).confidence()
+
+    def top_tokens(self, count: int) -> Levels:
+        """The levels of the authors' dynamic tree: the likeliest paths go on, `TOP_K` a level."""
+        wide = min(TOP_K, count)
+        levels = list[Level]()
+        with self._drafting() as step:
+            hidden, tokens = None, self._anchor
+            seen, sums = mx.zeros((1, 0), dtype=mx.bool_), mx.zeros((1, 1))
+            for position in range(min(self._positions, count)):
+                hidden, logits = step(tokens, hidden, seen if position else None)
+                logits = logits.astype(mx.float32)
+                best = top_ids(logits, min(wide, logits.shape[-1]))
+                logs = mx.take_along_axis(logits, best, axis=-1)
+                logs = logs - mx.logsumexp(logits, axis=-1, keepdims=True)
+                ids = self._model.ids(best)
+                paths = (sums + logs).reshape(-1)
+                goes_on = mx.argsort(-paths)[:wide]
+                levels.append(Level(ids, logs, goes_on))
+                parents = goes_on // best.shape[-1]
+                sums = paths[goes_on][:, None]
+                hidden, tokens = hidden[:, parents], ids.reshape(-1)[goes_on]
+                seen = mx.concatenate([seen[parents], mx.eye(len(goes_on)) > 0], axis=1)
+        return Levels(levels)
+
+    @cached_property
+    def _greedy(self) -> tuple[mx.array, mx.array]:
+        """The chain's tokens [γ] and the logits [γ, Vd] that they were chosen by."""
+        return self._chain(lambda logits: self._model.ids(mx.argmax(logits, axis=-1)))
+
+    def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
+        """Tokens [γ] by `choose(logits [1, Vd]) -> [1]`, and logits [γ, Vd]."""
+        tokens, rows = [self._anchor], list[mx.array]()
+        with self._drafting() as step:
+            hidden = None
+            for _ in range(self._positions):
+                hidden, logits = step(tokens[-1], hidden, None)
+                rows.append(logits)
+                tokens.append(choose(logits))
+        return mx.concatenate(tokens[1:]), mx.concatenate(rows)
+
+    @contextmanager
+    def _drafting(self) -> Iterator["Step"]:
+        """What runs the head; the rows that it writes are taken back."""
+        self._cache.commit_waiting()
+        step = Step(self._cache)
+        try:
+            yield step
+        finally:
+            self._cache.rows.trim(self._cache.rows.offset - step.committed)
+
+
+class Step:
+    """Runs the head over the rows of one position after another, from an anchor on."""
+
+    def __init__(self, cache: EagleCache):
+        self._cache = cache
+        self.committed = self._position = cache.rows.offset
+
+    def __call__(
+        self, tokens: mx.array, hidden: mx.array | None, seen: mx.array | None
+    ) -> tuple[mx.array, mx.array]:
+        """Tokens [S] after hidden states [1, S, H] -> new ones, and logits [S, Vd].
+
+        `hidden` None: the anchor after the last committed token. `seen` [S, D]: which of the D
+        rows of drafts each row sees, itself included; None for all.
+        """
+        head, cache = self._cache.head, self._cache
+        features = cache.last_feature() if hidden is None else hidden
+        mask = None
+        if seen is not None:  # row 0 of the cache is nobody's, the anchor's is everybody's
+            mask = mx.concatenate([mx.ones((len(seen), self.committed), mx.bool_), seen], axis=1)
+        embeddings = head.embed(tokens)
+        out = head.model.midlayer(embeddings, features, cache.rows, self._position, mask)
+        self._position += 1
+        normed = head.model.norm(out)
+        return normed if head.config.norm_output else out, head.logits(normed)
+
+
+BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' trees
+
+
+class EagleDrafter:
+    """A bound head that reads the outputs of the target's layers `taps`; a `DraftSource`."""
+
+    block_size = BLOCK
+
+    def __init__(self, head: BoundHead, taps: tuple[int, ...]):
+        self.head, self.taps = head, taps
+
+    @property
+    def model(self) -> EagleModel:
+        """Its weights."""
+        return self.head.model
+
+    @property
+    def config(self) -> EagleConfig:
+        """Its sizes."""
+        return self.head.config
+
+    def row_bytes(self, item: int) -> int:
+        """What a token takes in a cache, in numbers of `item` bytes."""
+        config = self.config
+        return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
+
+    def make_cache(self) -> EagleCache:
+        """An empty cache."""
+        return EagleCache(self.head)
+
+    def draft(
+        self, caches: Sequence[EagleCache], anchors: Sequence[int], width: int
+    ) -> list[DraftBlock]:
+        """A block of `width` rows after each anchor; evaluates nothing."""
+        return [EagleBlock(*each, width - 1) for each in zip(caches, anchors, strict=True)]

@@ -1,0 +1,1 @@
+"""The prefix cache: prompts with the same beginning are processed only once."""

@@ -1,0 +1,270 @@
+"""One text that is read and written: its tokens, its caches, and the answer being found for it.
+
+The target's cache and the drafter's cover the same tokens wherever drafts are made; a drafter that
+was left out for a while is caught up by reading again from where it stopped. Does not know text,
+or how rounds are computed.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from dflash_mlx.constrained.constraint import Constraint
+from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.ngram import Lookup
+from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.models.cache.target_cache import Snapshot
+from dflash_mlx.models.packed import SequencePass, SequenceRows
+from dflash_mlx.models.target import Target
+from dflash_mlx.policy.belief import Belief
+from dflash_mlx.policy.policy import Policy
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.sampling import HISTORY
+from dflash_mlx.speculation.tree import Tree
+
+from .request import Request
+
+CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
+EXACT_CHUNK = 256  # the same in exact mode, where each pass but the last ends at a multiple of it
+CLEAR_EVERY = 256  # tokens between returns of unused memory to the system, as in mlx-lm
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens of a prompt that one round reads; with `last` the answer's first token follows."""
+
+    tokens: tuple[int, ...]
+    last: bool
+
+
+@dataclass(slots=True)
+class Answer:
+    """The answer that is being found: what it was asked for, by which rule, and how far it is.
+
+    `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
+    `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
+    tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
+    is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
+    is one. `lookup`: where the text stood before, if drafts may be copied from there; `copied`: the
+    belief in such drafts, and `copying`: whether this round's are.
+    """
+
+    request: Request
+    rule: Match
+    policy: Policy
+    belief: Belief
+    copied: Belief
+    block_size: int
+    left: int
+    snapshots_at: tuple[int, ...]
+    last_alone: bool
+    constraint: Constraint | None = None
+    lookup: Lookup | None = None
+    copying: bool = False
+    anchor: int | None = None
+    place: int = 0
+    finish_reason: str | None = None
+
+
+class Sequence:
+    """The tokens that the caches hold, and the answer that goes on from them, if there is one.
+
+    Kept between answers it reads nothing twice. It may be left alone and gone on with at any round.
+    With `shares` what it reads may serve others, and what they have read may serve it.
+    """
+
+    def __init__(self, target: Target, drafter: DraftSource | None, *, shares: bool = True):
+        self.target = target
+        self.drafter = drafter
+        self.shares = shares
+        self.answer: Answer | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything that was read."""
+        self.tokens: list[int] = []
+        self.target_cache = self.target.make_cache()
+        self.draft_cache = None if self.drafter is None else self.drafter.make_cache()
+
+    def fork(self) -> "Sequence":
+        """A copy at the same token that goes on by itself."""
+        twin = copy(self)
+        twin.tokens = list(self.tokens)
+        twin.target_cache = self.target_cache.fork()
+        twin.draft_cache = None if self.draft_cache is None else self.draft_cache.fork()
+        if self.answer is not None:
+            twin.answer = copy(self.answer)
+            twin.answer.rule = copy(self.answer.rule)
+            twin.answer.belief = self.answer.belief.fork()
+            twin.answer.copied = self.answer.copied.fork()
+            twin.answer.lookup = None if self.answer.lookup is None else Lookup()
+            if self.answer.constraint is not None:
+                twin.answer.constraint = self.answer.constraint.fork()
+        return twin
+
+    @property
+    def now(self) -> Answer:
+        """The answer that is being found."""
+        assert self.answer is not None
+        return self.answer
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompt that are still to be read."""
+        answer = self.answer
+        if answer is None or answer.anchor is not None:
+            return 0
+        return len(answer.request.prompt) - len(self.tokens)
+
+    def next_piece(self, chunk: int) -> Piece:
+        """The next of the prompt's tokens to read, at most `chunk`."""
+        prompt, start = self.now.request.prompt, len(self.tokens)
+        if self.target.kernels.exact:
+            chunk = EXACT_CHUNK - start % EXACT_CHUNK
+        ends = [start + chunk, len(prompt)]
+        if self.now.last_alone and start < len(prompt) - 1:
+            ends.append(len(prompt) - 1)
+        if self.target_cache.needs_snapshots:
+            ends += [place for place in self.now.snapshots_at if start < place]
+        end = min(ends)
+        return Piece(prompt[start:end], last=end == len(prompt))
+
+    def align(self, length: int) -> int:
+        """How many of so many tokens that were read of a prompt another prompt may go on from.
+
+        In exact mode whole passes only: the bits of a row depend on what a long pass reads with it.
+        """
+        return length // EXACT_CHUNK * EXACT_CHUNK if self.target.kernels.exact else length
+
+    @property
+    def reusable(self) -> int:
+        """How many of the tokens a prompt may go on from; in exact mode an answer's are none."""
+        if not self.target.kernels.exact:
+            return len(self.tokens)
+        prompt = 0 if self.answer is None else len(self.answer.request.prompt) - 1
+        return self.align(min(prompt, len(self.tokens)))
+
+    def reuse(self, prompt: Iterable[int], *, drafting: bool) -> tuple[int, int]:
+        """Keep what a prompt shares with the tokens read: how many are kept, how many are lost.
+
+        At least the prompt's last token is left to read. Where the caches cannot go back to just
+        there, they go back further, and what was shared from there on is lost. With `drafting`
+        nothing is kept that the drafter has not read.
+        """
+        common = 0
+        for old, new in zip(self.tokens, [*prompt][:-1], strict=False):
+            if old != new:
+                break
+            common += 1
+        goes_on = common == len(self.tokens)
+        common = self.align(min(common, self.reusable))
+        wanted = common
+        if drafting and self.draft_cache is not None:
+            wanted = min(common, self.draft_cache.offset)
+        if kept := self.target_cache.reachable(wanted):
+            self.rewind(kept)
+        else:
+            self.clear()
+        if goes_on and kept == common:
+            self.target_cache.snapshot()  # the end of an answer
+        return kept, common - kept
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
+        self.target_cache.rewind(length)
+        if self.draft_cache is not None and self.draft_cache.offset > length:
+            self.draft_cache.rewind(length)
+        del self.tokens[length:]
+
+    def extend(
+        self,
+        tokens: list[int],
+        target: list[tuple[Rows, ...]],
+        draft: list[tuple[Rows, ...]] | None,
+        snapshot: Snapshot | None,
+    ) -> None:
+        """Go on as if tokens had been read, by the rows that both models' caches had of them.
+
+        The drafter's may be left out, and the drafter is caught up later. `snapshot`: what other
+        layers of the target need, where there are some.
+        """
+        before = len(self.tokens)
+        self.target_cache.extend(target, snapshot)
+        self.tokens += tokens
+        assert self.target_cache.offset == len(self.tokens)
+        if draft is not None and self.draft_cache is not None and self.draft_cache.offset == before:
+            self.draft_cache.extend(draft)
+            assert self.draft_cache.offset == len(self.tokens)
+
+    @property
+    def anchor(self) -> int:
+        """The newest token, which is not in the caches yet."""
+        assert self.now.anchor is not None
+        return self.now.anchor
+
+    @property
+    def history(self) -> list[int]:
+        """The tokens that penalties look at, the anchor's included."""
+        return [*self.tokens[1 - HISTORY :], self.anchor]
+
+    def commit(
+        self,
+        tokens: tuple[int, ...],
+        taps: mx.array,
+        path: tuple[int, ...] | None = None,
+        *,
+        all_kept: bool = False,
+    ) -> None:
+        """Make tokens permanent that the last pass read, from their taps [1, R, K * Ht].
+
+        Its further rows are dropped, unless `all_kept`: a later pass may have been begun then.
+        `path` are a tree's rows of the tokens, the anchor's first.
+        """
+        count = len(tokens)
+        if path is not None:
+            self.target_cache.keep_path(path)
+            taps = taps[:, mx.array(path)]
+        elif not all_kept:
+            self.target_cache.rewind(len(self.tokens) + count)
+        self.absorb(tokens, taps[:, :count])
+
+    def rows(self, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> SequenceRows:
+        """What a verify of drafts [γ] after an anchor [1] reads."""
+        tokens = mx.concatenate([anchor, drafts.astype(mx.int32)]) if drafts.size else anchor
+        return SequenceRows(self.target_cache, tokens, tree)
+
+    def verify(self, anchor: int, drafts: mx.array, tree: Tree | None = None) -> SequencePass:
+        """One pass over [anchor, drafts] of this sequence alone; follow it with `commit`."""
+        return self.target.read([self.rows(mx.array([anchor]), drafts, tree)])[0]
+
+    def read(self, tokens: list[int], chunk: int = CHUNK) -> mx.array:
+        """Read tokens of this sequence alone, a chunk a pass: the logits [1, V] after the last."""
+        logits = mx.zeros((1, 0))
+        for first in range(0, len(tokens), chunk):
+            part = tokens[first : first + chunk]
+            rows = SequenceRows(self.target_cache, mx.array(part), tape=False, last=True)
+            (found,) = self.target.read([rows])
+            logits = found.logits
+            self.absorb(tuple(part), found.taps)
+            mx.eval(logits, self.state)
+        return logits
+
+    @property
+    def state(self) -> list[Any]:
+        """The arrays of both caches, to evaluate after a part of a prompt was read."""
+        drafted = [] if self.draft_cache is None else self.draft_cache.state
+        return [self.target_cache.state, drafted]
+
+    def absorb(self, tokens: tuple[int, ...], taps: mx.array) -> None:
+        """Count tokens that the target's cache holds, and hand their taps to the drafter."""
+        drafting = self.answer is None or self.answer.block_size > 1
+        if self.draft_cache is not None and drafting:
+            assert self.draft_cache.offset == len(self.tokens)
+            self.draft_cache.absorb(taps, tokens)
+        before = len(self.tokens)
+        self.tokens += tokens
+        if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:
+            mx.clear_cache()

@@ -1,0 +1,317 @@
+"""Attention of a target's layers by this package's operation, wherever that takes it.
+
+mlx-lm's attention modules call `scaled_dot_product_attention` by that name. Those of one model
+instance get a class of their own, which runs their code with that name leading here; mlx-lm's
+classes and modules stay as they are. In a packed pass attention goes sequence by sequence; modules
+whose code cannot be led here run as a whole for one sequence after another. Knows caches and masks,
+no family; what it does not know is left to stock.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.base import scaled_dot_product_attention
+from mlx_lm.models.cache import KVCache
+
+from dflash_mlx.cpu.modules import MaskedCache, attend_rows, on_cpu
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Scores
+
+from .cache.batch import reads_batch
+from .cache.sliding import SlidingCache
+from .cache.tree_pass import TreePass
+from .packed import PackedCache, PackedPass, PerSegment, per_segment
+
+STOCK = "_dflash_stock"
+NAME = scaled_dot_product_attention.__name__
+KINDS = (KVCache, MaskedCache, SlidingCache)
+
+
+@dataclass(frozen=True, slots=True)
+class CachedRows:
+    """What one cache holds in a pass: keys and values [1, Hkv, capacity, D] by position.
+
+    Row 0 has position `start`; `context` rows were there before the pass, then come its own. A row
+    sees the `window` newest positions, 0 is all, which is what `mask` says.
+    """
+
+    keys: mx.array
+    values: mx.array
+    start: int
+    context: int
+    window: int
+    mask: Any
+
+
+class MaskedRows:
+    """One sequence's rows in a pass: the windows of their masks, and what its caches hold."""
+
+    def __init__(self, rows: Rows):
+        self._rows: dict[tuple[int, int], Rows] = {(0, 0): rows}
+        self._windows: dict[int, tuple[mx.array, int]] = {}
+        self._shared: dict[int, tuple[mx.array, CachedRows]] = {}
+
+    def recording(self, cache: Any) -> Callable[..., Any]:
+        """A cache's `make_mask` that also records the windows of the masks it makes."""
+        make_mask, size = cache.make_mask, getattr(cache, "max_size", 0)
+
+        def recorded(N: int, return_array: bool = False, window_size: int | None = None) -> Any:
+            mask = make_mask(N, return_array=return_array, window_size=window_size)
+            if isinstance(mask, mx.array):
+                self._windows[id(mask)] = mask, window_size or size
+            return mask
+
+        return recorded
+
+    def cached(self, keys: mx.array, cache: Any, mask: Any) -> CachedRows | None:
+        """What a layer reads that was given these keys; None if that is not known.
+
+        Some layers have no cache, and read what an earlier one with the same mask has read.
+        """
+        _, shared = self._shared.get(id(keys), (None, None))
+        if cache is None or shared is not None:
+            return shared if shared is not None and shared.mask is mask else None
+        window = 0
+        if isinstance(mask, mx.array):
+            if id(mask) not in self._windows:
+                return None
+            _, window = self._windows[id(mask)]
+        if (found := by_position(cache, self.count, window, mask)) is not None:
+            self._shared[id(keys)] = keys, found
+        return found
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self._rows[0, 0].paths)
+
+    def rows(self, cached: CachedRows) -> Rows:
+        """The rows of the pass behind what was cached."""
+        place = cached.context, cached.start
+        if place not in self._rows:
+            self._rows[place] = replace(self._rows[0, 0], context=place[0], start=place[1])
+        return self._rows[place]
+
+
+def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | None:
+    """What a cache holds that `count` rows were just added to; None for other kinds of caches."""
+    if type(cache) not in KINDS:
+        return None
+    keys, values = cache.keys, cache.values
+    if type(cache) is SlidingCache:
+        start, context = cache.offset - cache._idx, cache._idx - count
+        return CachedRows(keys, values, start, context, window or int(cache.max_size), mask)
+    return CachedRows(keys, values, 0, cache.offset - count, window, mask)
+
+
+class Attention:
+    """What the attention modules of one model instance call, and the passes that run now."""
+
+    def __init__(self, kernels: Callable[[], Kernels]):
+        self._kernels = kernels
+        self._passes: list[MaskedRows | None] = [None]
+        self._packed: PackedPass | None = None
+        self._chains: dict[int, Rows] = {}
+        self._classes: dict[type, type] = {}
+
+    @contextmanager
+    def over(
+        self,
+        parts: Sequence[tuple[int, Iterable[Any] | None, TreePass | None]],
+        packed: PackedPass | None = None,
+    ) -> Iterator[None]:
+        """The pass in this context reads, for each sequence, so many rows with these caches.
+
+        With a tree the rows are its, else a chain; None for a sequence without caches. DFlashError
+        for more rows than an exact pass can have.
+        """
+        changed: list[tuple[Any, Any]] = []
+        try:
+            self._packed = packed
+            self._passes = [self._begin(*part, changed) for part in parts]
+            yield
+        finally:
+            self._passes, self._packed = [None], None
+            for cache, before in changed:
+                vars(cache).pop("make_mask", None)
+                if before is not None:
+                    cache.make_mask = before
+
+    def _begin(
+        self,
+        count: int,
+        caches: Iterable[Any] | None,
+        tree: TreePass | None,
+        changed: list[tuple[Any, Any]],
+    ) -> MaskedRows | None:
+        if caches is None or not self._wanted(count, tree):
+            return None
+        begun = MaskedRows(self._shape(count, tree))
+        for cache in caches:
+            if type(cache) in KINDS:
+                changed.append((cache, vars(cache).get("make_mask")))
+                cache.make_mask = begun.recording(cache)  # this object's, not its class's
+        return begun
+
+    def _wanted(self, count: int, tree: TreePass | None) -> bool:
+        """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
+        kernels = self._kernels()
+        if not kernels.uses(OP) or (count == 1 and not kernels.exact and not kernels.own):
+            return False
+        if count <= MAX_ATTENTION_ROWS:
+            return True
+        if tree is not None and kernels.exact and kernels.launcher is not None:
+            raise DFlashError(
+                f"exact mode verifies at most {MAX_ATTENTION_ROWS} rows at once, not {count}.",
+                hint=f"give a tree budget of at most {MAX_ATTENTION_ROWS - 1}",
+            )
+        return tree is not None
+
+    def _shape(self, count: int, tree: TreePass | None) -> Rows:
+        if tree is not None:
+            return Rows.of(0, tree.parents)
+        if count not in self._chains:
+            self._chains[count] = Rows.of(0, range(-1, count - 1))
+        return self._chains[count]
+
+    def adopt(self, module: nn.Module) -> None:
+        """Let an attention module run its code with mlx-lm's function replaced by `attend`.
+
+        The module gets a class of its own, whose base is its class, and keeps everything else.
+        """
+        kind = stock_class(module)
+        if kind not in self._classes:
+            call: Any = kind.__call__
+            names = {**call.__globals__, NAME: self.attend}
+            ours = FunctionType(
+                call.__code__, names, call.__name__, call.__defaults__, call.__closure__
+            )
+            ours.__kwdefaults__ = call.__kwdefaults__
+            self._classes[kind] = type(kind.__name__, (kind,), {"__call__": ours, STOCK: kind})
+        module.__class__ = self._classes[kind]
+
+    def attend(
+        self,
+        queries: mx.array,
+        keys: mx.array | PerSegment,
+        values: mx.array | PerSegment,
+        cache: Any,
+        scale: float,
+        mask: Any,
+        sinks: mx.array | None = None,
+    ) -> mx.array:
+        """As mlx-lm's function of that name: queries [1, Hq, T, D] -> [1, Hq, T, D].
+
+        DFlashError in exact mode for a cache or mask that is not known.
+        """
+        if not isinstance(keys, PerSegment):
+            (now,) = self._passes
+            return self._attend(now, queries, keys, values, cache, scale, mask, sinks)
+        count = len(keys)
+        caches = [None] * count if cache is None else cache.members
+        assert self._packed is not None
+        parts = self._packed.split(queries, 2)
+        masks = per_segment(mask, count)
+        each = zip(self._passes, parts, keys, values, caches, masks, strict=True)
+        return mx.concatenate(
+            [
+                self._attend(now, q, k, v, member, scale, seen, sinks)
+                for now, q, k, v, member, seen in each
+            ],
+            axis=2,
+        )
+
+    def _attend(
+        self,
+        now: MaskedRows | None,
+        queries: mx.array,
+        keys: Any,
+        values: Any,
+        cache: Any,
+        scale: float,
+        mask: Any,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        kernels = self._kernels()
+        cached = None if now is None or len(queries) > 1 else now.cached(keys, cache, mask)
+        if now is not None and cached is not None:
+            scores = Scores(scale, window=cached.window, sinks=sinks)
+            found = queries, cached.keys, cached.values, now.rows(cached), scores
+            if (out := kernels.attempt(OP, *found)) is not None:
+                return out
+        if now is not None and kernels.exact:
+            raise DFlashError(
+                f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",
+                hint="leave exact mode off for this model",
+            )
+        if reads_batch(cache) and sinks is None and mask.dtype == mx.bool_ and on_cpu():
+            return attend_rows(queries, keys, values, scale, mask)
+        return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
+
+
+def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
+    """Let an attention module that cannot be led here run sequence by sequence in a packed pass.
+
+    `enter(tree)` makes the rows of one sequence the current ones; it returns what was before.
+    """
+    kind: Any = stock_class(module)
+
+    def call(self: Any, x: mx.array, mask: Any = None, cache: Any = None, **options: Any) -> Any:
+        """x [1, R, H] -> [1, R, H]."""
+        if not isinstance(cache, PackedCache):
+            return kind.__call__(self, x, mask, cache, **options)
+        packed, outs = cache.packed, []
+        masks = per_segment(mask, len(packed.segments))
+        rows = zip(packed.split(x, 1), packed.segments, masks, cache.members, strict=True)
+        for part, segment, seen, member in rows:
+            before = enter(segment.tree)
+            try:
+                outs.append(kind.__call__(self, part, seen, member, **options))
+            finally:
+                enter(before)
+        return mx.concatenate(outs, axis=1)
+
+    give_class(module, call)
+
+
+def give_class(module: nn.Module, call: Callable[..., Any]) -> None:
+    """Give one module instance a class of its own that runs `call`; everything else stays."""
+    kind = stock_class(module)
+    own: Any = type(kind.__name__, (kind,), {"__call__": call, STOCK: kind})
+    module.__class__ = own
+
+
+def stock_class(module: nn.Module) -> type:
+    """mlx-lm's or MLX's class of a module that may have been given one of its own."""
+    return getattr(type(module), STOCK, type(module))
+
+
+def covered(module: nn.Module) -> bool:
+    """Whether an attention module is of the kind whose inner function can be another.
+
+    Latent attention is not: a part of its scores comes as a mask of numbers, and a single row takes
+    another way through it than several.
+    """
+    call: Any = stock_class(module).__call__
+    named = call.__globals__.get(NAME) is scaled_dot_product_attention
+    return named and NAME in call.__code__.co_names and not hasattr(module, "kv_lora_rank")
+
+
+def install(
+    layers: Iterable[Any], attention: Attention, enter: Callable[[Any], Any]
+) -> tuple[str, ...]:
+    """Let one model's layers attend by `attention`; returns the classes that stay stock's."""
+    stock: set[str] = set()
+    for layer in [layer for layer in layers if hasattr(layer, "self_attn")]:
+        if covered(layer.self_attn):
+            attention.adopt(layer.self_attn)
+        else:
+            stock.add(type(layer.self_attn).__name__)
+            run_one_by_one(layer.self_attn, enter)
+    return tuple(sorted(stock))

@@ -1,0 +1,1 @@
+"""KV caches and recurrent states of the target that rewind, fork and batch."""

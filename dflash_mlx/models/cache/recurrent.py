@@ -1,0 +1,202 @@
+"""The cache of a recurrent layer, which can go back into its last pass.
+
+A recurrent state has no rows that could be cut. A pass therefore keeps a tape of what each row fed
+the recurrence, which is small, and going back runs mlx-lm's own update again over the rows that
+stay; or, where this package's operations ran, a tape of what each row wrote, and going back is one
+operation a layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import ArraysCache
+
+from dflash_mlx.models.gated_delta import State, Writes, replay, update
+
+from .tree_pass import TreePass
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """What the S rows of one pass fed a layer.
+
+    `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
+    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] the recurrence's; `states` [1, Hv, Dv, Dk] those before
+    every `stride`-th row.
+    """
+
+    net: Any
+    inputs: mx.array
+    keys: mx.array
+    values: mx.array
+    a: mx.array
+    b: mx.array
+    states: tuple[mx.array | None, ...]
+    stride: int
+
+    def after(self, rows: int) -> State:
+        """The states of convolution and recurrence after the first `rows` rows."""
+        number = min(rows // self.stride, len(self.states) - 1)
+        state, first = self.states[number], number * self.stride
+        if first < rows:
+            part = slice(first, rows)
+            keys, values = self.keys[:, part], self.values[:, part]
+            # Queries only read the state: any will do.
+            _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
+        return [self.inputs[:, rows : rows + self.net.conv_kernel_size - 1], state]
+
+    def along(self, rows: tuple[int, ...]) -> State:
+        """The states after these rows of a tree, a path from its anchor."""
+        path, window = mx.array(rows), self.net.conv_kernel_size - 1
+        keys, values = self.keys[:, path], self.values[:, path]
+        _, state = update(
+            self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
+        )
+        last = [*range(window), *(window + row for row in rows)][-window:]
+        return [self.inputs[:, mx.array(last)], state]
+
+
+class RecurrentCache(ArraysCache):
+    """mlx-lm's cache of one recurrent layer, which counts tokens and can go back into a pass.
+
+    The state before the last pass is always kept, its tape only if `taping` was set. While `tree`
+    is set a pass reads a tree: the state stays what it was until `keep_path` is called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.offset = 0
+        self.taping = True
+        self.tree: TreePass | None = None
+        self._start = 0
+        self._before: State = [None, None]
+        self._tape: Tape | Writes | None = None
+
+    def begin(self) -> None:
+        """A pass begins."""
+        self._start, self._before, self._tape = self.offset, list(self.cache), None
+
+    def remember(self, tape: Tape | Writes) -> None:
+        """Keep the tape of the pass that runs now."""
+        self._tape = tape
+
+    def make_mask(self, N: int, **options: Any) -> None:
+        """No row of one sequence is masked."""
+
+    def advance(self, N: int) -> None:
+        """Count N tokens, as mlx-lm's layers say when they have read them."""
+        super().advance(N)
+        self.offset += N
+
+    def can_rewind(self, length: int) -> bool:
+        """Whether the state after `length` tokens can be had."""
+        if length in (0, self._start, self.offset):
+            return length <= self.offset
+        return self._tape is not None and self._start < length <= self.offset
+
+    @property
+    def start(self) -> int:
+        """The offset before the last pass."""
+        return self._start
+
+    def writes(self, length: int | None = None) -> Writes | None:
+        """The last pass's tape of that kind, if going back to `length` tokens needs it."""
+        inside = length is None or self._start < length < self.offset
+        return self._tape if inside and isinstance(self._tape, Writes) else None
+
+    def rewind(self, length: int, state: State | None = None) -> None:
+        """Go back to `length` tokens, as `can_rewind` has allowed; `state` is that of a replay."""
+        if length == self._start:  # also when the pass was broken off in this layer
+            self.cache = list(self._before)
+        elif length == 0:
+            self.load([None, None], 0)
+        elif length < self.offset:
+            self.cache = state or self._taped().after(length - self._start)
+        self.offset = length
+
+    def keep_path(self, rows: tuple[int, ...], state: State | None = None) -> None:
+        """Keep the path of these rows of the last pass, which read a tree; `state` as above.
+
+        From there it goes back to before the pass, not into it.
+        """
+        self.cache, self.offset = state or self._taped().along(rows), self._start + len(rows)
+        self._tape = None
+
+    def _taped(self) -> Tape:
+        assert isinstance(self._tape, Tape)
+        return self._tape
+
+    def save(self) -> tuple[mx.array, ...]:
+        """The state of a layer that has read something; nothing else is kept alive by it."""
+        conv, state = self.cache
+        assert conv is not None
+        assert state is not None
+        return mx.take(conv, mx.arange(conv.shape[1]), axis=1), state
+
+    def load(self, state: Sequence[mx.array | None], length: int) -> None:
+        """Take over the state after `length` tokens."""
+        self.cache, self.offset = list(state), length
+        self.begin()
+
+    @property
+    def state(self) -> Any:
+        """The arrays, and the count."""
+        return self.cache, self.offset
+
+    @state.setter
+    def state(self, v: Any) -> None:
+        self.__init__()
+        self.load(*v)
+
+
+class States:
+    """The adapter of `RecurrentCache`: back into the last pass, or to a snapshot."""
+
+    goes_anywhere = False
+
+    def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
+        """As the cache says."""
+        return cache.can_rewind(length)
+
+    def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
+        """A replay for the layers that need one."""
+        tapes = [cache.writes(length) for cache in caches]
+        rows = [length - cache.start for cache, tape in zip(caches, tapes, strict=True) if tape]
+        states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
+        for cache, tape in zip(caches, tapes, strict=True):
+            cache.rewind(length, next(states) if tape else None)
+
+    def can_keep_path(self, cache: RecurrentCache) -> bool:
+        """Whether there is a tape."""
+        return True
+
+    def keep_path(
+        self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
+    ) -> None:
+        """A replay for the layers that kept such a tape."""
+        tapes = [cache.writes() for cache in caches]
+        states = iter(replay([tape for tape in tapes if tape], rows))
+        for cache, tape in zip(caches, tapes, strict=True):
+            cache.keep_path(rows, next(states) if tape else None)
+
+    def save(self, cache: RecurrentCache) -> tuple[mx.array, ...]:
+        """As the cache does."""
+        return cache.save()
+
+    def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
+        """As the cache does."""
+        cache.load(part, length)
+
+    def fill(self, cache: RecurrentCache, depth: int) -> None:
+        """Its state stays as it is."""
+        cache.load(cache.save(), depth)
+
+    def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
+        """Each row goes on from its parent's state."""
+        cache.tree = tree
+
+    def end_tree(self, cache: RecurrentCache) -> None:
+        """Rows follow each other again."""
+        cache.tree = None

@@ -1,0 +1,230 @@
+"""Caches that keep the keys and values of all tokens, plain or quantised."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_map
+
+from .tree_pass import TreePass, tree_mask
+
+
+class AllRows:
+    """`KVCache`, `MaskedCache` and `QuantizedKVCache`: rows are cut, at any token."""
+
+    goes_anywhere = True
+
+    def can_rewind(self, cache: Any, length: int) -> bool:
+        """Always."""
+        return True
+
+    def rewind(self, caches: Sequence[Any], length: int) -> None:
+        """Move the offset; the rows behind it are overwritten later."""
+        for cache in caches:
+            cache.trim(cache.offset - length)
+
+    def can_keep_path(self, cache: Any) -> bool:
+        """Always."""
+        return True
+
+    def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
+        """Move the path's rows together, and cut behind them."""
+        for cache in caches:
+            self._keep_rows(cache, rows, count)
+
+    def _keep_rows(self, cache: Any, rows: tuple[int, ...], count: int) -> None:
+        first = self.first_row(cache, count)
+        if rows != tuple(range(len(rows))):
+            places = mx.array([first + row for row in rows])
+
+            def compact(part: mx.array) -> mx.array:
+                kept = mx.take(part, places, axis=-2)
+                part[..., first : first + len(rows), :] = kept
+                return part
+
+            cache.keys, cache.values = tree_map(compact, (cache.keys, cache.values))
+        cache.trim(count - len(rows))
+
+    def first_row(self, cache: Any, count: int) -> int:
+        """Where in the arrays the newest `count` rows begin."""
+        return cache.offset - count
+
+    def save(self, cache: Any) -> tuple[mx.array, ...]:
+        """Not needed: the rows are there after a rewind."""
+        return ()
+
+    def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
+        """Go back to `length` tokens."""
+        cache.trim(cache.offset - length)
+
+    def fill(self, cache: Any, depth: int) -> None:
+        """`depth` rows of zeros."""
+        cache.keys, cache.values = zero_rows(cache, depth)
+        cache.offset = depth
+
+    def begin_tree(self, cache: Any, tree: TreePass) -> None:
+        """This cache, not its class, makes the tree's mask."""
+        cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
+
+    def end_tree(self, cache: Any) -> None:
+        """The class makes the masks again."""
+        vars(cache).pop("make_mask", None)
+
+
+def zero_rows(cache: Any, count: int) -> tuple[Any, Any]:
+    """Evaluated keys and values of zeros, `count` rows in the shapes and types of a cache's."""
+
+    def rows(array: mx.array) -> mx.array:
+        return mx.zeros((*array.shape[:2], count, array.shape[3]), dtype=array.dtype)
+
+    found = tree_map(rows, cache.keys), tree_map(rows, cache.values)
+    mx.eval(found)
+    return found
+
+
+# Keys and values of some tokens of a layer, taken out of mlx-lm's cache and put into another.
+
+Rows = tuple[Any, Any]  # keys and values of some tokens of a layer, as its cache holds them
+STEP = 256  # rows by which a cache grows, as mlx-lm's do
+
+
+def copy_rows(cache: Any, start: int, end: int) -> Rows:
+    """Keys and values of the tokens from `start` to before `end`, in arrays of their own."""
+    places = mx.arange(start, end)
+    return tree_map(lambda part: mx.take(part, places, axis=-2), (cache.keys, cache.values))
+
+
+def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
+    """Add such rows, whose tokens follow one another, to a cache; they stay as they are."""
+    held = [] if cache.keys is None else [tree_map(first(cache.offset), arrays_of(cache))]
+    length = cache.offset + sum(count_rows(part) for part in parts)
+    free = STEP - length % STEP
+
+    def join(*arrays: mx.array) -> mx.array:
+        shape = arrays[0].shape
+        room = mx.zeros((*shape[:-2], free, shape[-1]), arrays[0].dtype)
+        return mx.concatenate([*arrays, room], axis=-2)
+
+    cache.keys, cache.values = tree_map(join, *held, *parts)
+    cache.offset = length
+
+
+def first(count: int) -> Callable[[mx.array], mx.array]:
+    """What takes the first `count` rows of an array."""
+    return lambda part: part[..., :count, :]
+
+
+def arrays_of(cache: Any) -> Rows:
+    """Its keys and values, with the free rows behind them."""
+    return cache.keys, cache.values
+
+
+def count_rows(rows: Rows) -> int:
+    """The number of tokens that they are of."""
+    flat: Any = tree_flatten(rows)
+    return flat[0][1].shape[-2]
+
+
+def share_rows(ours: Any, theirs: Any) -> None:
+    """Let an empty cache go on from another one's rows by itself."""
+    if ours.keys is not None:
+        theirs.keys, theirs.values = tree_map(lambda part: part[...], arrays_of(ours))
+        theirs.offset = ours.offset
+
+
+def fill_rows(cache: Any, depth: int) -> None:
+    """Let a cache that holds some tokens look as if it held `depth`, for timing."""
+    held = cache.keys_and_values()
+    zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
+    cache.keys, cache.values, cache.offset = *zeros, depth
+
+
+# What every class of layer caches has to be able to do
+
+
+class Adapter(Protocol):
+    """What one class of mlx-lm's caches does to go back, to keep a path, to be saved and filled."""
+
+    @property
+    def goes_anywhere(self) -> bool:
+        """Whether a cache can go back to just any token by itself; else snapshots are needed."""
+        ...
+
+    def can_rewind(self, cache: Any, length: int) -> bool:
+        """Whether a cache can go back to `length` tokens, at most its offset, by itself."""
+        ...
+
+    def rewind(self, caches: Sequence[Any], length: int) -> None:
+        """Let the caches of one sequence's layers go back, as `can_rewind` has allowed."""
+        ...
+
+    def can_keep_path(self, cache: Any) -> bool:
+        """Whether a cache can keep some of the newest rows."""
+        ...
+
+    def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
+        """Of the newest `count` rows, those of a tree, keep `rows`: a path from the anchor's, 0."""
+        ...
+
+    def save(self, cache: Any) -> tuple[mx.array, ...]:
+        """Copies of what a cache that has read something needs to go on from here."""
+        ...
+
+    def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
+        """Put a cache back to what `save` gave after `length` tokens."""
+        ...
+
+    def fill(self, cache: Any, depth: int) -> None:
+        """Make a cache that has read something look as if it had read `depth` tokens, for timing.
+
+        Its rows are zeros. It cannot go back behind them.
+        """
+        ...
+
+    def begin_tree(self, cache: Any, tree: TreePass) -> None:
+        """The next pass reads a tree: every row sees its own path."""
+        ...
+
+    def end_tree(self, cache: Any) -> None:
+        """The pass over a tree is over."""
+        ...
+
+
+# `ChunkedKVCache`
+
+
+class ChunkedRows(AllRows):
+    """Goes back as far as the rows that the next token needs are still there."""
+
+    goes_anywhere = False
+
+    def can_rewind(self, cache: Any, length: int) -> bool:
+        """Whether no row that is needed at `length` was cut from the front."""
+        return length == cache.offset or cache.start_position <= max(0, length - cache.chunk_size)
+
+    def first_row(self, cache: Any, count: int) -> int:
+        """Counted from the first row that is still there."""
+        return cache.offset - count - cache.start_position
+
+    def save(self, cache: Any) -> tuple[mx.array, ...]:
+        """All its rows."""
+        keys, values = cache.keys_and_values()
+        rows = mx.arange(keys.shape[2])
+        return mx.take(keys, rows, axis=2), mx.take(values, rows, axis=2)
+
+    def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
+        """Hold these rows as those before token `length`."""
+        cache.keys, cache.values = part
+        cache.offset, cache.start_position = length, length - part[0].shape[2]
+
+    def fill(self, cache: Any, depth: int) -> None:
+        """At most `chunk_size` rows of zeros."""
+        self.load(cache, zero_rows(cache, min(depth, cache.chunk_size)), depth)
+
+    def begin_tree(self, cache: Any, tree: TreePass) -> None:
+        """As for all rows, less those that were cut from the front."""
+
+        def held(window: int | None) -> tuple[int, int | None]:
+            return cache.offset - cache.start_position, window
+
+        cache.make_mask = tree_mask(tree, held)

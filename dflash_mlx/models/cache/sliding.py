@@ -1,0 +1,138 @@
+"""The cache of a sliding layer whose rows lie in order in an array with free room behind them.
+
+mlx-lm's `RotatingKVCache` writes a full window anew for every pass of several rows, and turns it
+for single ones. Here a pass writes its own rows; the window moves to the front of a new array every
+few hundred tokens. Attention sees the same rows under the same masks, always in order.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import RotatingKVCache
+
+from .rows import zero_rows
+from .tree_pass import TreePass, tree_mask
+
+ROOM = 256  # rows
+
+
+class SlidingCache(RotatingKVCache):
+    """Keys and values [1, Hkv, capacity, D]; the first `_idx` rows are the newest tokens' in order.
+
+    At least the `max_size` - 1 rows are there that the next token sees besides itself.
+    """
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Add rows [1, Hkv, S, D]: they, and those before that the first of them sees."""
+        count, seen = keys.shape[2], min(self._idx, self.max_size - 1)
+        if self.keys is None or self._idx + count > self.keys.shape[2]:
+            self._make_room(keys, values, seen, count + (ROOM if count <= ROOM else 0))
+        first, end = self._idx - seen, self._idx + count
+        arrays: tuple[Any, Any] = self.keys, self.values
+        for held, new in zip(arrays, (keys, values), strict=True):
+            held[..., self._idx : end, :] = new
+        self._idx, self.offset = end, self.offset + count
+        return arrays[0][..., first:end, :], arrays[1][..., first:end, :]
+
+    def _make_room(self, keys: mx.array, values: mx.array, seen: int, free: int) -> None:
+        """New arrays of the last `seen` rows and so many free ones."""
+        shapes = [((*new.shape[:2], free, new.shape[3]), new.dtype) for new in (keys, values)]
+        empty = [mx.zeros(*each) for each in shapes]
+        if self.keys is not None and self.values is not None:
+            rows = slice(self._idx - seen, self._idx)
+            held = self.keys[..., rows, :], self.values[..., rows, :]
+            empty = [mx.concatenate([*each], axis=2) for each in zip(held, empty, strict=True)]
+        self.keys, self.values = empty
+        self._idx = seen
+
+    def keys_and_values(self) -> Any:
+        """At most the newest `max_size` rows."""
+        rows = slice(max(0, self._idx - self.max_size), self._idx)
+        keys: Any = self.keys
+        values: Any = self.values
+        return keys[..., rows, :], values[..., rows, :]
+
+    def make_mask(
+        self, N: int, window_size: int | None = None, return_array: bool = False
+    ) -> mx.array | str | None:
+        """As mlx-lm's; its mask of a single row in a smaller window is for a turned array."""
+        if N > 1 or window_size is None or window_size >= self.max_size:
+            return super().make_mask(N, window_size=window_size, return_array=return_array)
+        rows = min(self.offset, self.max_size - 1) + 1
+        return mx.arange(rows) >= rows - window_size
+
+    def _temporal_order(self, v: Any) -> Any:
+        return v[..., : self._idx, :]
+
+
+class Window:
+    """Goes back while the rows that the next token's window needs are still there."""
+
+    goes_anywhere = False
+
+    def can_rewind(self, cache: SlidingCache, length: int) -> bool:
+        """A token sees `max_size` tokens, itself included."""
+        return cache._idx - (cache.offset - length) >= min(length, cache.max_size - 1)
+
+    def rewind(self, caches: Sequence[SlidingCache], length: int) -> None:
+        """Forget the newest rows; later ones are written over them."""
+        for cache in caches:
+            cut(cache, cache.offset - length)
+
+    def can_keep_path(self, cache: SlidingCache) -> bool:
+        """Always."""
+        return True
+
+    def keep_path(self, caches: Sequence[SlidingCache], rows: tuple[int, ...], count: int) -> None:
+        """Move the path's rows together, and cut behind them."""
+        for cache in caches:
+            first = cache._idx - count
+            if rows != tuple(range(len(rows))):
+                places = mx.array([first + row for row in rows])
+                arrays: tuple[Any, Any] = cache.keys, cache.values
+                for part in arrays:
+                    part[..., first : first + len(rows), :] = mx.take(part, places, axis=2)
+            cut(cache, count - len(rows))
+
+    def save(self, cache: SlidingCache) -> tuple[mx.array, ...]:
+        """Copies of the rows that the next token's window needs."""
+        count = min(cache.offset, cache.max_size - 1)
+        newest = mx.arange(cache._idx - count, cache._idx)
+        arrays: tuple[Any, Any] = cache.keys, cache.values
+        return tuple(mx.take(part, newest, axis=2) for part in arrays)
+
+    def load(self, cache: SlidingCache, part: tuple[mx.array, ...], length: int) -> None:
+        """Hold these rows, the newest of `length` tokens, as objects that are written to apart."""
+        cache.keys, cache.values = part[0][...], part[1][...]
+        cache.offset, cache._idx = length, part[0].shape[2]
+
+    def fill(self, cache: SlidingCache, depth: int) -> None:
+        """A window of zeros."""
+        keys, values = zero_rows(cache, min(depth, cache.max_size - 1))
+        self.load(cache, (keys, values), depth)
+
+    def begin_tree(self, cache: Any, tree: TreePass) -> None:
+        """This cache, not its class, makes the tree's mask."""
+
+        def held(window: int | None) -> tuple[int, int | None]:
+            return min(cache.offset, cache.max_size - 1), window or cache.max_size
+
+        cache.make_mask = tree_mask(tree, held)
+
+    def end_tree(self, cache: Any) -> None:
+        """The class makes the masks again."""
+        vars(cache).pop("make_mask", None)
+
+
+def cut(cache: SlidingCache, count: int) -> None:
+    """Forget so many of the newest rows."""
+    cache.offset -= count
+    cache._idx -= count
+
+
+def sliding_caches(layers: list[Any]) -> list[Any]:
+    """mlx-lm's empty caches of one model, with windows as above where they are plain."""
+    plain = [type(layer) is RotatingKVCache and not layer.keep for layer in layers]
+    each = zip(layers, plain, strict=True)
+    return [SlidingCache(layer.max_size) if window else layer for layer, window in each]

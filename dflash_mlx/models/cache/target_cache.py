@@ -1,0 +1,291 @@
+"""The target's caches of one sequence, which can go back to an earlier token exactly.
+
+Rows of keys and values are cut. Recurrent states and full windows go back into the last pass;
+further back only to a snapshot, which the caller asks for where a turn ends. Of a pass over a tree
+one path is kept. Each of these succeeds exactly or raises. Knows layers, not models.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models.cache import (
+    CacheList,
+    ChunkedKVCache,
+    KVCache,
+    QuantizedKVCache,
+)
+
+from dflash_mlx.cpu.modules import MaskedCache
+from dflash_mlx.errors import DFlashError, RewindError
+from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
+from dflash_mlx.speculation.tree import Tree
+
+from .recurrent import RecurrentCache, States
+from .rows import Adapter, AllRows, ChunkedRows, Rows, append_rows, copy_rows
+from .sliding import SlidingCache, Window
+from .tree_pass import TreePass
+
+# The classes of caches that this engine knows, each with its adapter
+
+KINDS: dict[type, Adapter] = {
+    KVCache: AllRows(),
+    MaskedCache: AllRows(),
+    QuantizedKVCache: AllRows(),
+    ChunkedKVCache: ChunkedRows(),
+    SlidingCache: Window(),
+    RecurrentCache: States(),
+}
+
+
+def members(layers: list[Any]) -> Iterator[Any]:
+    """The caches of all layers, those in mlx-lm's lists one by one."""
+    for layer in layers:
+        if type(layer) is CacheList:
+            yield from members(list(layer.caches))
+        else:
+            yield layer
+
+
+def adapter_of(cache: Any) -> Adapter:
+    """The adapter of a cache's class; DFlashError for a class that is not known."""
+    found = KINDS.get(type(cache))
+    if found is None:
+        raise DFlashError(
+            f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
+            hint="use this model without a drafter: --no-draft",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a rewind by itself cannot give back, as it was after `length` tokens.
+
+    One part for each cache that cannot go back to just any token.
+    """
+
+    length: int
+    parts: tuple[tuple[mx.array, ...], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(array.nbytes for part in self.parts for array in part)
+
+
+class TargetCache:
+    """The caches of all layers, moved together.
+
+    `layers` are mlx-lm's, `members` the same with those in mlx-lm's lists one by one. `tree` is
+    that of the pass that runs now, if it reads one.
+    """
+
+    def __init__(self, layers: list[Any]):
+        """DFlashError for a class of caches that is not known."""
+        self.layers = layers
+        self.members = list(members(layers))
+        self._snapshots: list[Snapshot] = []
+        self._tree_read: tuple[int, Tree] | None = None  # where it began; until a path is kept
+        self.tree: TreePass | None = None
+        self._groups: list[tuple[Adapter, list[Any]]] = []
+        for cache in self.members:
+            adapter = adapter_of(cache)
+            group = next((caches for one, caches in self._groups if one is adapter), None)
+            if group is None:
+                self._groups.append((adapter, [cache]))
+            else:
+                group.append(cache)
+        self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
+        self._pairs = [(adapter_of(cache), cache) for cache in self.members]
+        self._stateful = [(one, cache) for one, cache in self._pairs if not one.goes_anywhere]
+        self._rows = [cache for one, cache in self._pairs if one.goes_anywhere]
+
+    @property
+    def offset(self) -> int:
+        """Number of tokens read; after a pass that was broken off, by the layer that read most."""
+        return max(cache.offset for cache in self.members)
+
+    @property
+    def state(self) -> list[Any]:
+        """The arrays to evaluate after a forward pass."""
+        return [layer.state for layer in self.layers if not layer.empty()]
+
+    @property
+    def needs_snapshots(self) -> bool:
+        """Whether some layer cannot go back to just any token."""
+        return bool(self._stateful)
+
+    @property
+    def snapshots(self) -> int:
+        """Number of places to go back to."""
+        return len(self._snapshots)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Memory that the snapshots take."""
+        return sum(snapshot.nbytes for snapshot in self._snapshots)
+
+    def fork(self) -> "TargetCache":
+        """A copy that goes on by itself; snapshots are shared, and rows until one is written to."""
+        assert self._tree_read is None
+
+        def twin(layer: Any) -> Any:
+            other = copy(layer)
+            if hasattr(layer, "caches"):
+                other.caches = tuple(twin(cache) for cache in layer.caches)
+                return other
+            for name, value in vars(layer).items():
+                setattr(other, name, tree_map(again, value) if is_arrays(value) else value)
+            return other
+
+        found = TargetCache([twin(layer) for layer in self.layers])
+        found._snapshots = list(self._snapshots)
+        return found
+
+    def tape(self, on: bool) -> None:
+        """Whether the next passes can be taken back row by row, or only as a whole.
+
+        Costs memory for each row of a pass where layers are recurrent: not for a prompt.
+        """
+        assert self._tree_read is None
+        for cache in self._recurrent:
+            cache.taping = on
+
+    def snapshot(self) -> None:
+        """Make the tokens read so far a place to go back to; the oldest such places are dropped.
+
+        Does nothing where every layer can go back anywhere.
+        """
+        assert self._tree_read is None
+        length = self.offset
+        if not length or not self._stateful or any(s.length == length for s in self._snapshots):
+            return
+        if any(getattr(cache, "keep", 0) for _, cache in self._stateful):
+            return
+        taken = Snapshot(length, tuple(one.save(cache) for one, cache in self._stateful))
+        mx.eval(taken.parts)
+        self._add(taken)
+
+    def _add(self, taken: Snapshot) -> None:
+        self._snapshots.append(taken)
+        while len(self._snapshots) > 1 and (
+            len(self._snapshots) > SNAPSHOTS or self.snapshot_bytes > SNAPSHOT_BYTES
+        ):
+            del self._snapshots[0]
+
+    @property
+    def snapshots_held(self) -> dict[int, Snapshot]:
+        """The places to go back to, by their numbers of tokens."""
+        return {snapshot.length: snapshot for snapshot in self._snapshots}
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """What the layers that keep all rows have of the tokens from `start` to before `end`."""
+        return tuple(copy_rows(cache, start, end) for cache in self._rows)
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]], snapshot: Snapshot | None) -> None:
+        """Go on as if the tokens of these rows had been read, which `copy_rows` gave.
+
+        `snapshot` is that after the last of them, needed where `needs_snapshots`.
+        """
+        for cache, *rows in zip(self._rows, *parts, strict=True):
+            append_rows(cache, rows)
+        if snapshot is not None:
+            for (adapter, cache), part in zip(self._stateful, snapshot.parts, strict=True):
+                adapter.load(cache, part, snapshot.length)
+            self._add(snapshot)
+
+    @contextmanager
+    def reading(self, tree: Tree) -> Iterator[TreePass]:
+        """The one pass in this context reads a tree: every row sees its own path.
+
+        Follow it with `keep_path`, or with a rewind to before the pass.
+        """
+        assert self._tree_read is None
+        self._tree_read, self.tree = (self.offset, tree), TreePass(tree)
+        try:
+            for adapter, cache in self._pairs:
+                adapter.begin_tree(cache, self.tree)
+            yield self.tree
+        finally:
+            self.tree = None
+            for adapter, cache in self._pairs:
+                adapter.end_tree(cache)
+
+    def keep_path(self, rows: tuple[int, ...]) -> None:
+        """Keep one path of the tree that was just read: row 0, the anchor's, and on from there.
+
+        RewindError, with nothing changed, if that cannot be.
+        """
+        start, tree = self._tree_read or (self.offset, None)
+        if not (
+            tree
+            and tree.is_path(rows)
+            and all(cache.offset == start + tree.rows for cache in self.members)
+            and all(adapter.can_keep_path(cache) for adapter, cache in self._pairs)
+        ):
+            raise RewindError(
+                "the cache has read no tree with such a path.", hint="start a new conversation"
+            )
+        for adapter, caches in self._groups:
+            adapter.keep_path(caches, rows, tree.rows)
+        self._tree_read = None
+
+    def can_rewind(self, length: int) -> bool:
+        """Whether `rewind(length)` would succeed."""
+        if self._tree_read and length > self._tree_read[0]:
+            return False
+        return 0 <= length <= self.offset and (
+            self._can_cut(length) or any(s.length == length for s in self._snapshots)
+        )
+
+    def reachable(self, length: int) -> int:
+        """The most tokens, up to `length`, to which `rewind` can go back; 0 is to start anew."""
+        if self.can_rewind(length):
+            return length
+        return max((s.length for s in self._snapshots if s.length <= length), default=0)
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
+        if not self.can_rewind(length):
+            raise RewindError(
+                f"the cache of {self.offset} tokens cannot go back to {length}.",
+                hint="start a new conversation",
+            )
+        if self._can_cut(length):
+            for adapter, caches in self._groups:
+                adapter.rewind(caches, length)
+        else:
+            taken = next(s for s in self._snapshots if s.length == length)
+            parts = iter(taken.parts)
+            for adapter, cache in self._pairs:
+                adapter.load(cache, () if adapter.goes_anywhere else next(parts), length)
+        self._snapshots = [s for s in self._snapshots if s.length <= length]
+        self._tree_read = None
+
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been read, for timing; a few must have been."""
+        for adapter, cache in self._pairs:
+            adapter.fill(cache, depth)
+
+    def _can_cut(self, length: int) -> bool:
+        return all(
+            length <= cache.offset and adapter.can_rewind(cache, length)
+            for adapter, cache in self._pairs
+        )
+
+
+def is_arrays(value: Any) -> bool:
+    """Whether an attribute of a cache is an array, or a list or tuple of arrays."""
+    if isinstance(value, list | tuple):
+        return bool(value) and all(part is None or is_arrays(part) for part in value)
+    return isinstance(value, mx.array)
+
+
+def again(array: Any) -> Any:
+    """The same array as another object, which is written to apart."""
+    return None if array is None else array[...]

@@ -1,0 +1,188 @@
+"""The mathematics of a Gated DeltaNet layer: mlx-lm's functions, with a layer's own parameters.
+
+Knows how a layer projects its input and steps its recurrence; knows no cache.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.gated_delta import compute_g, gated_delta_ops, gated_delta_update
+
+from dflash_mlx.kernels import gated_delta_replay, gated_delta_tape, gated_delta_tree
+from dflash_mlx.kernels.dispatch import Kernels
+
+from .cache.tree_pass import TreePass
+
+Project = Callable[[Any, mx.array], tuple[mx.array, mx.array, mx.array, mx.array]]
+
+
+def update(
+    net: Any,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+) -> tuple[mx.array, mx.array]:
+    """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
+    own, kernel = (net.A_log, net.dt_bias), not net.training
+    return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
+
+
+def walk(
+    net: Any,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+    stride: int,
+) -> tuple[mx.array, list[mx.array]]:
+    """`update` by mlx-lm's steps: the outputs, and the states after every `stride` rows and all."""
+    repeat = net.num_v_heads // net.num_k_heads
+    queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
+    fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
+    places = list(range(stride, keys.shape[1], stride))
+    outs, states = [], []
+    for q, k, v, g, beta in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
+        out, state = gated_delta_ops(q, k, v, g, beta, state)
+        outs.append(out)
+        states.append(state)
+    return mx.concatenate(outs, axis=1), states
+
+
+def update_tree(
+    net: Any,
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    a: mx.array,
+    b: mx.array,
+    state: mx.array | None,
+    tree: TreePass,
+) -> mx.array:
+    """`update` over a tree: the outputs [1, R, Hv, Dv] of rows that each go on from their parent.
+
+    The rows of one depth are a batch, one step of the recurrence from their parents' states.
+    """
+    fed = (tree.split(part.swapaxes(0, 1)) for part in (queries, keys, values, a, b))
+    outs = []
+    for (count, parents), q, k, v, decay, beta in zip(tree.levels, *fed, strict=True):
+        before = state
+        if state is not None and not count == len(state) == 1:
+            before = state[parents]
+        out, state = update(net, q, k, v, decay, beta, before)
+        outs.append(out)
+    return tree.join(outs).swapaxes(0, 1)
+
+
+def split_heads(net: Any, mixed: mx.array) -> list[mx.array]:
+    """Queries, keys and values [1, S, heads, d] of the convolution's output [1, S, C]."""
+    parts = mx.split(mixed, [net.key_dim, 2 * net.key_dim], axis=-1)
+    wide = (net.head_k_dim, net.head_k_dim, net.head_v_dim)
+    return [
+        part.reshape(1, mixed.shape[1], -1, width) for part, width in zip(parts, wide, strict=True)
+    ]
+
+
+def project_separate(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Qwen3.5: input x -> convolution input [1, S, C], gate [1, S, Hv, Dv], a and b [1, S, Hv]."""
+    gate = net.in_proj_z(x).reshape(1, x.shape[1], net.num_v_heads, net.head_v_dim)
+    return net.in_proj_qkv(x), gate, net.in_proj_a(x), net.in_proj_b(x)
+
+
+def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """Qwen3-Next: the same from two joined projections, which mlx-lm takes apart."""
+    queries, keys, values, gate, b, a = net.fix_query_key_value_ordering(
+        net.in_proj_qkvz(x), net.in_proj_ba(x)
+    )
+    flat = [part.reshape(1, x.shape[1], -1) for part in (queries, keys, values)]
+    return mx.concatenate(flat, axis=-1), gate, a, b
+
+
+# Gated DeltaNet rows by this package's operations, and the small tape that can commit fewer.
+
+NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]
+State = list[mx.array | None]  # of the convolution, and of the recurrence
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What the T rows of one pass wrote to one layer's state.
+
+    `inputs` [1, K - 1 + T, C] are the convolution's; `state` [Hv, Dv, Dk] is that before the rows;
+    `keys` [T, Hk, Dk], `gates` [T, Hv] and `delta` [T, Hv, Dv] are theirs.
+    """
+
+    kernels: Kernels
+    inputs: mx.array
+    state: mx.array
+    keys: mx.array
+    gates: mx.array
+    delta: mx.array
+
+
+def read(
+    kernels: Kernels,
+    net: Any,
+    fed: Sequence[mx.array],
+    inputs: mx.array,
+    state: mx.array | None,
+    tree: TreePass | None,
+) -> tuple[mx.array, mx.array | None, Writes] | None:
+    """The outputs [1, T, Hv, Dv] of a layer's rows, the state after them all, and their tape.
+
+    `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. There is no state after
+    a tree. None if the operations do not take such rows.
+    """
+    if kernels.exact and not kernels.off.keys().isdisjoint(NAMES):
+        kernels = replace(kernels, launcher=None)  # a kernel's bits are not its reference's
+    queries, keys, values, a, b = (part.squeeze(0) for part in fed)  # views; an index copies
+    if state is None:
+        sizes = net.num_v_heads, net.head_v_dim, net.head_k_dim
+        state = mx.zeros((1, *sizes), dtype=mx.float32)
+    gates, before = compute_g(net.A_log, a, net.dt_bias), state.squeeze(0)
+    args = queries, keys, values, gates, mx.sigmoid(b), before
+    after = None
+    if tree is not None:
+        if not kernels.takes(gated_delta_tree.OP, *args, tree.parents):
+            return None
+        y, delta = kernels(gated_delta_tree.OP, *args, tree.parents)
+    else:
+        if not kernels.takes(gated_delta_tape.OP, *args):
+            return None
+        y, delta, after = kernels(gated_delta_tape.OP, *args)
+        after = after[None]
+    return y[None], after, Writes(kernels, inputs, before, keys, gates, delta)
+
+
+def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
+    """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers after these rows.
+
+    `rows` are those of the pass from the first on, a path where it read a tree. One operation a
+    layer: to stack the layers for one would move every state twice more.
+    """
+    path, count = mx.array([*rows], mx.int32), mx.array([len(rows)], mx.int32)
+    found: list[State] = []
+    for tape in tapes:
+        parts = (part[None] for part in (tape.state, tape.delta, tape.keys, tape.gates))
+        after, window = tape.kernels(gated_delta_replay.OP, *parts, path, count, tape.inputs)
+        found.append([window, after])
+    return found
+
+
+def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
+    """A layer's convolution without a bias, [1, T, C], each row summed by itself in one order.
+
+    Row t reads `inputs` [1, K - 1 + T, C] at `places` [T, K].
+    """
+    taps = net.conv1d.weight[..., 0].T.astype(mx.float32)  # [K, C]
+    rows = inputs.squeeze(0)[places].astype(mx.float32)
+    total = rows[:, 0] * taps[0]
+    for tap in range(1, len(taps)):
+        total = total + rows[:, tap] * taps[tap]
+    return total[None].astype(inputs.dtype)

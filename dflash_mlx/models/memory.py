@@ -1,0 +1,231 @@
+"""Memory estimate of a pair, and the check against this machine's memory.
+
+The estimate is the weights and caches, from file sizes and config.json; no model is loaded. The
+share above `COMFORTABLE_SHARE` is for the rest: activations, the interpreter, other programs.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import TORCH_FILE, byte_counts, load_config
+from dflash_mlx.hub import registry
+from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
+from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
+
+FREE_ROWS = 256  # behind a window, as the caches of sliding layers make room
+CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of the target's weights, of the caches of both models, and of the drafter's weights."""
+
+    weights: int
+    caches: int
+    draft: int
+
+    @property
+    def total(self) -> int:
+        """The sum, in bytes."""
+        return self.weights + self.caches + self.draft
+
+
+def working_set() -> int:
+    """The bytes that models may use: Metal's recommended working set size.
+
+    75 % of physical memory where MLX has no Metal.
+    """
+    import mlx.core as mx
+
+    limit = mx.device_info().get("max_recommended_working_set_size")
+    if limit:
+        return int(limit)
+    return int(CPU_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def estimate_memory(
+    target: Path | Entry,
+    draft: Path | None = None,
+    context_tokens: int = CONTEXT,
+    *,
+    draft_bits: int | None = None,
+    item_bytes: int = 2,
+    ranks: int = 1,
+) -> MemoryEstimate:
+    """The memory of a pair with a context of `context_tokens` tokens.
+
+    `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
+    that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
+    of a quantised target. `item_bytes` is the size of a number that is not quantised: 2, or 4 where
+    MLX computes on the CPU. With several `ranks` it is that of rank 0: a part of a target's folder,
+    and the drafter. Raises DFlashError if a config.json cannot be read.
+    """
+    widening = item_bytes / 2
+    if isinstance(target, Entry):
+        weights, draft_weights = target.target_bytes or 0, target.draft_bytes or 0
+        caches = target.kv_bytes * context_tokens * widening
+        caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
+        quantised = target.quantised
+    else:
+        config = load_config(target)
+        weights = weight_bytes(target, "model*.safetensors")
+        quantised = "quantization" in config
+        caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
+        caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
+        if ranks > 1:
+            whole = whole_bytes(target)
+            weights = whole + (weights - whole) / ranks
+            caches /= 1 if "kv_lora_rank" in text_config(config) else ranks
+        if draft is not None:
+            draft_weights = weight_bytes(draft, "*.safetensors") or weight_bytes(draft, TORCH_FILE)
+            caches += cache_bytes(load_config(draft), context_tokens, item_bytes)
+    weights *= 1 if quantised else widening
+    bits = chosen_bits(draft_bits, target_quantised=quantised)
+    draft_weights *= share_of_bytes(bits) if bits else widening
+    return MemoryEstimate(round(weights), round(caches), round(draft_weights))
+
+
+def weight_bytes(folder: Path, pattern: str) -> int:
+    """The bytes of a folder's files that match `pattern`."""
+    return sum(file.stat().st_size for file in folder.glob(pattern))
+
+
+def whole_bytes(target: Path) -> int:
+    """The bytes of what every rank has all of: the embeddings and the head."""
+    sizes = [byte_counts(file) for file in target.glob("model*.safetensors")]
+    names = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
+    return sum(n for each in sizes for name, n in each.items() if any(s in name for s in names))
+
+
+def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
+    """The bytes of all layer caches of a model after `tokens` tokens, from its config.json.
+
+    A sliding layer holds at most its window, a recurrent layer a state of constant size. Free rows
+    behind a window are `free_bytes`.
+    """
+    config = text_config(config)
+    window = config.get("sliding_window") or tokens
+    total = 0
+    for kind in layer_types(config):
+        if kind == "linear_attention":
+            total += state_bytes(config, item_bytes)
+        else:
+            rows = min(window, tokens) if kind == "sliding_attention" else tokens
+            total += rows * kv_width(config, kind) * item_bytes
+    return total
+
+
+def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
+    """The bytes of the free rows behind the windows of a model's caches, at most."""
+    config = text_config(config)
+    if not config.get("sliding_window"):
+        return 0
+    layers, kind = layer_types(config), "sliding_attention"
+    return layers.count(kind) * FREE_ROWS * kv_width(config, kind) * item_bytes
+
+
+def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
+    """The largest number of bytes of a conversation's cache snapshots.
+
+    A snapshot holds the states of recurrent layers and the windows of sliding layers.
+    """
+    config = text_config(config)
+    kinds, window = layer_types(config), config.get("sliding_window")
+    one = kinds.count("linear_attention") * state_bytes(config, item_bytes)
+    if window:
+        width = kv_width(config, "sliding_attention") * item_bytes
+        one += kinds.count("sliding_attention") * window * width
+    return max_snapshot_bytes(one)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the entries of its language model at the top level.
+
+    Multimodal models have it as `text_config`, drafters of `speculators` as
+    `transformer_layer_config`.
+    """
+    inner = config.get("text_config") or config.get("transformer_layer_config")
+    return {**config, **(inner or {})}
+
+
+def layer_types(config: dict[str, Any]) -> list[str]:
+    """The type of each layer that has a cache; without KV-shared layers.
+
+    "full_attention", "sliding_attention" or "linear_attention", as `layer_types` of transformers.
+    """
+    layers = config["num_hidden_layers"]
+    kinds = config.get("layer_types")
+    if not kinds:
+        every = config.get("full_attention_interval") or 1
+        kinds = [
+            "linear_attention" if number % every else "full_attention"
+            for number in range(1, layers + 1)
+        ]
+    return list(kinds[: layers - (config.get("num_kv_shared_layers") or 0)])
+
+
+def kv_width(config: dict[str, Any], kind: str) -> int:
+    """How many numbers the KV cache of one layer of this type holds for each token."""
+    if rank := config.get("kv_lora_rank"):  # MLA: one latent for keys and values
+        return rank + config["qk_rope_head_dim"] + 2 * (config.get("index_head_dim") or 0)
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    if kind == "full_attention":  # Gemma 4: other heads in full layers
+        head_dim = config.get("global_head_dim") or head_dim
+        if config.get("attention_k_eq_v"):
+            kv_heads = config.get("num_global_key_value_heads") or kv_heads
+    return 2 * kv_heads * head_dim
+
+
+def state_bytes(config: dict[str, Any], item_bytes: int) -> int:
+    """The bytes of a Gated DeltaNet layer's cache: float32 state and inputs of the convolution."""
+    values = config.get("linear_num_value_heads") or 0
+    keys = config.get("linear_num_key_heads") or values
+    key_dim = config.get("linear_key_head_dim") or 0
+    value_dim = config.get("linear_value_head_dim") or 0
+    rows = (config.get("linear_conv_kernel_dim") or 4) - 1
+    return 4 * values * key_dim * value_dim + rows * item_bytes * (
+        2 * keys * key_dim + values * value_dim
+    )
+
+
+def memory_fit(total: MemoryEstimate | int, limit: int) -> Literal["ok", "warn", "refuse"]:
+    """How bytes fit a limit: "ok" up to 75 % of it, "warn" up to 100 %, else "refuse"."""
+    size = total.total if isinstance(total, MemoryEstimate) else total
+    if size > limit:
+        return "refuse"
+    return "warn" if size > COMFORTABLE_SHARE * limit else "ok"
+
+
+def check_fits(
+    needed: MemoryEstimate, limit: int, name: str, *, force: bool = False, where: str = "here"
+) -> str | None:
+    """A warning if a pair needs more than 75 % of `limit` bytes, else None.
+
+    Raises DFlashError above 100 %, with a smaller pair in its hint; not with `force`. `where` is
+    the machine.
+    """
+    fit = memory_fit(needed, limit)
+    if fit == "ok":
+        return None
+    share = f"{needed.total / 1e9:.1f} GB of the {limit / 1e9:.1f} GB that models may take {where}"
+    if fit == "warn":
+        return f"'{name}' needs {share}: close other programs if it gets slow"
+    if force:
+        return f"'{name}' needs {share}: weights will not stay in memory, and it can be very slow"
+    if where != "here":
+        raise DFlashError(
+            f"'{name}' needs {share}.",
+            hint="take more machines, or a smaller target; --force loads it all the same",
+        )
+    smaller = registry.best_pair(limit, 1 << 62)
+    fits = smaller is not None and (smaller.memory_bytes or 0) < needed.total
+    other = f"`-m {smaller.target}`" if smaller and fits else "the bundled pair (no --model)"
+    raise DFlashError(
+        f"'{name}' needs {share}.",
+        hint=f"{other} fits this machine; --force loads it all the same",
+    )

@@ -1,0 +1,186 @@
+"""One pass over the rows of several sequences, which stand in one [1, R] batch.
+
+Norms, projections, experts and the head see R rows and read their weights once. Attention and
+recurrences go sequence by sequence, each over its own cache: nothing is padded, and no cache is
+rolled. Knows caches and rows; does not know models, or what the rows are for.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.rope_utils import Llama3RoPE, ProportionalRoPE, SuScaledRoPE, YarnRoPE
+
+from dflash_mlx.cpu.modules import SharedRope
+from dflash_mlx.speculation.tree import Tree
+
+from .cache.target_cache import TargetCache
+from .cache.tree_pass import TreePass
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRows:
+    """What one sequence brings to a pass: its tokens [S], behind what its `cache` holds.
+
+    The tokens follow one another, or they are the anchor and the nodes of a `tree`. With a `tape`
+    the pass can be taken back row by row. With `last` only the last row's logits are wanted.
+    """
+
+    cache: TargetCache
+    tokens: mx.array
+    tree: Tree | None = None
+    tape: bool = True
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePass:
+    """What a pass gave one sequence: logits [S, V], or [1, V] of its last row, and taps [1, S, D].
+
+    D is the number of tapped layers times the target's hidden size.
+    """
+
+    logits: mx.array
+    taps: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows of one sequence in a packed pass: `count` from position `start` on.
+
+    With a `tree` they follow their parents, else one another.
+    """
+
+    start: int
+    count: int
+    tree: TreePass | None
+
+
+class PackedPass:
+    """The segments of one pass, R rows in all."""
+
+    def __init__(self, segments: Sequence[Segment]):
+        self.segments = tuple(segments)
+        depths = [
+            seg.start + (mx.arange(seg.count) if seg.tree is None else seg.tree.depths)
+            for seg in self.segments
+        ]
+        self.positions = mx.concatenate(depths)  # [R]
+        self._ends = [0]
+        for seg in self.segments:
+            self._ends.append(self._ends[-1] + seg.count)
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        return self._ends[-1]
+
+    def split(self, x: mx.array, axis: int) -> list[mx.array]:
+        """An array with R entries along an axis -> each segment's."""
+        return list(mx.split(x, self._ends[1:-1], axis=axis))
+
+
+class PerSegment(list[Any]):
+    """Keys, values or masks of a packed pass, one for each segment; layers only hand it on."""
+
+
+class PackedCache:
+    """One layer's caches of the sequences of a packed pass, where mlx-lm's layers want one cache.
+
+    `members` are mlx-lm's caches of that layer, one for each segment.
+    """
+
+    def __init__(self, packed: PackedPass, members: Sequence[Any]):
+        self.packed, self.members = packed, list(members)
+
+    def __getitem__(self, place: int) -> "PackedCache":
+        """One of the caches of a layer that has several."""
+        return PackedCache(self.packed, [member[place] for member in self.members])
+
+    @property
+    def offset(self) -> mx.array:
+        """The positions of all rows [R], which rotary embeddings take as their offset."""
+        return self.packed.positions
+
+    def make_mask(
+        self, N: int, return_array: bool = False, window_size: int | None = None
+    ) -> PerSegment | None:
+        """Each segment's own mask; None where the caches make none."""
+        assert self.packed.rows == N
+        masks = PerSegment(
+            member.make_mask(seg.count, return_array=return_array, window_size=window_size)
+            for member, seg in zip(self.members, self.packed.segments, strict=True)
+        )
+        return None if all(mask is None for mask in masks) else masks
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PerSegment, PerSegment]:
+        """Add keys and values [1, Hkv, R, D] to the caches: what each of them holds then."""
+        parts = zip(self.packed.split(keys, 2), self.packed.split(values, 2), strict=True)
+        pairs = [
+            member.update_and_fetch(*part) for member, part in zip(self.members, parts, strict=True)
+        ]
+        return PerSegment(k for k, _ in pairs), PerSegment(v for _, v in pairs)
+
+
+def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
+    """What each segment has, also where none has any."""
+    return [None] * count if masks is None else list(masks)
+
+
+# Rotary embeddings of one model instance whose rows need not stand one after another.
+
+# They take an offset for each element of a batch; others read their offset as a number.
+BATCHED = (nn.RoPE, Llama3RoPE, ProportionalRoPE, SharedRope, SuScaledRoPE, YarnRoPE)
+Current = Callable[[], TreePass | PackedPass | None]
+
+
+class PassRope(nn.Module):
+    """Stands in for a rotary embedding; `current` gives the pass that runs now.
+
+    Without one, or where rows follow each other, nothing is different.
+    """
+
+    def __init__(self, rope: nn.Module, current: Current):
+        super().__init__()
+        self.rope = rope
+        self._current = current
+
+    def __call__(self, x: mx.array, offset: Any = 0, **options: Any) -> mx.array:
+        """Rotate x [1, heads, R, d], whose first row stands at position `offset`."""
+        return rotate(self.rope, x, offset, self._current(), options)
+
+
+def rotate(
+    rope: Any, x: mx.array, offset: Any, rows: TreePass | PackedPass | None, options: dict[str, Any]
+) -> mx.array:
+    """Rotate x [1, heads, R, d] by the positions of a pass's rows."""
+    if rows is None:
+        return rope(x, offset=offset, **options)
+    packed = isinstance(rows, PackedPass)
+    first: Any = 0 if packed else offset
+    depths = rows.positions if packed else rows.depths
+    if isinstance(rope, SharedRope) and rope.shares(x, first):
+        return rope(x, offset=first, depths=depths)
+    if isinstance(rope, BATCHED):  # a row an element of a batch: [R, heads, 1, d]
+        each = rope(x.transpose(2, 1, 0, 3), offset=first + depths, **options)
+        return each.transpose(2, 1, 0, 3)
+    if packed:
+        parts = zip(rows.split(x, axis=2), rows.segments, strict=True)
+        found = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
+        return mx.concatenate(found, axis=2)
+    levels = enumerate(rows.split(x.transpose(2, 1, 0, 3)))
+    each = rows.join([rope(level, offset=offset + depth, **options) for depth, level in levels])
+    return each.transpose(2, 1, 0, 3)
+
+
+def wrap_ropes(model: nn.Module, current: Current) -> None:
+    """Put a `PassRope` around every rotary embedding of one model instance."""
+    wrapped: dict[int, PassRope] = {}
+    for module in model.modules():
+        if isinstance(module, (PassRope, SharedRope)):
+            continue
+        for name, child in module.children().items():
+            if isinstance(child, (*BATCHED, nn.Module) if name == "rope" else BATCHED):
+                module[name] = wrapped.setdefault(id(child), PassRope(child, current))

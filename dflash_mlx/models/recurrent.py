@@ -1,0 +1,138 @@
+"""Gated DeltaNet layers whose passes can be taken back, of one or of several sequences.
+
+Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are. Knows
+the layer's mathematics and its cache, not when a pass is taken back.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import ArraysCache
+from mlx_lm.models.gated_delta import normalize_qk
+
+from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.kernels.dispatch import Kernels
+
+from .cache.recurrent import RecurrentCache, Tape
+from .gated_delta import Project, convolve, read, split_heads, update, update_tree, walk
+from .packed import PackedCache
+
+# On the CPU mlx-lm takes row after row, and keeping the states on the way costs only their memory:
+# that many bytes a layer. On a GPU they stay inside a kernel.
+KEPT_STATES = 4 << 20
+
+
+class TapedDelta(nn.Module):
+    """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted.
+
+    `kernels` gives the target's, asked anew every pass. `keeps_states` says whether states
+    on the way through a pass are kept.
+    """
+
+    def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
+        super().__init__()
+        self.net = net
+        self._project, self._kernels = project, kernels
+        self.keeps_states = on_cpu()
+
+    def __call__(
+        self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
+    ) -> mx.array:
+        """Rows [1, S, H] -> [1, S, H]; stock mlx-lm wherever no tape is wanted.
+
+        Where plain steps have to have the bits of a verify, they are taken the same way. The
+        projections of a packed pass are computed once, its recurrences one sequence at a time.
+        """
+        if isinstance(cache, PackedCache):
+            return self._packed(inputs, cache)
+        if isinstance(cache, RecurrentCache):
+            cache.begin()
+            count, exact = inputs.shape[1], self._kernels().exact
+            if (cache.taping and count > 1) or (exact and count == 1):
+                mixed, a, b, gate = self._projected(inputs)
+                return self._finished(self._recur(mixed, a, b, cache), gate)
+        return self.net(inputs, mask, cache)
+
+    def _packed(self, inputs: mx.array, cache: PackedCache) -> mx.array:
+        *fed, gate = self._projected(inputs)
+        parts = zip(*(cache.packed.split(part, axis=1) for part in fed), strict=True)
+        outs = []
+        for (mixed, a, b), member in zip(parts, cache.members, strict=True):
+            member.begin()
+            outs.append(self._recur(mixed, a, b, member))
+        return self._finished(mx.concatenate(outs, axis=1), gate)
+
+    def _projected(self, inputs: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+        """Convolution inputs [1, S, C], a and b [1, S, Hv], gate [1, S, Hv, Dv]."""
+        mixed, gate, a, b = self._project(self.net, inputs)
+        return mixed, a, b, gate
+
+    def _finished(self, out: mx.array, gate: mx.array) -> mx.array:
+        """Outputs of the recurrence [1, S, Hv, Dv] -> the layer's [1, S, H]."""
+        net: Any = self.net
+        out = net.out_proj(net.norm(out, gate).reshape(1, out.shape[1], -1))
+        if (group := getattr(net, "sharding_group", None)) is not None:
+            out = mx.distributed.all_sum(out, group=group)
+        return out
+
+    def _recur(self, mixed: mx.array, a: mx.array, b: mx.array, cache: RecurrentCache) -> mx.array:
+        """Convolution and recurrence of one sequence's rows: [1, S, Hv, Dv], and the tape."""
+        net: Any = self.net
+        kernels, tree = self._kernels(), cache.tree
+        count, window = mixed.shape[1], net.conv_kernel_size - 1
+        before, state = cache.cache
+        if before is None:
+            before = mx.zeros((1, window, net.conv_dim), dtype=mixed.dtype)
+        rows = mx.concatenate([before, mixed], axis=1)
+        if kernels.exact:
+            chain = mx.arange(count)[:, None] + mx.arange(window + 1)
+            mixed = convolve(net, rows, tree.windows(window + 1) if tree else chain)
+        elif tree is None:
+            mixed = net.conv1d(rows)
+        else:
+            mixed = net.conv1d(rows.squeeze(0)[tree.windows(window + 1)]).swapaxes(0, 1)
+        queries, keys, values = split_heads(net, nn.silu(mixed))
+        queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
+        fed = queries, keys, values, a, b
+        stride = stride_of(net, count) if self.keeps_states else count
+        states, tape = [state], None
+        taped = cache.taping or kernels.exact
+        made = read(kernels, net, fed, rows, state, tree) if taped and not kernels.stock else None
+        if made is not None:
+            out, after, tape = made
+            states.append(after)
+        elif tree is not None:
+            out, stride = update_tree(net, *fed, state, tree), count
+        elif taped and stride < count:
+            out, states[1:] = walk(net, *fed, state, stride)
+        else:
+            out, state = update(net, *fed, state)
+            states.append(state)
+        if tree is None:
+            cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
+        if taped:
+            cache.remember(tape or Tape(net, rows, keys, values, a, b, tuple(states), stride))
+        cache.advance(count)
+        return out
+
+
+def stride_of(net: Any, count: int) -> int:
+    """After how many of a pass's rows a state is kept, or all of them."""
+    size = 4 * net.num_v_heads * net.head_v_dim * net.head_k_dim
+    return min(count, -(-count * size // KEPT_STATES))
+
+
+def tape_layers(layers: list[Any], project: Project, kernels: Callable[[], Kernels]) -> None:
+    """Put a `TapedDelta` in place of every Gated DeltaNet module of one model's layers."""
+    for layer in layers:
+        if layer.is_linear:
+            taped = isinstance(layer.linear_attn, TapedDelta)
+            net = layer.linear_attn.net if taped else layer.linear_attn
+            layer.linear_attn = TapedDelta(net, project, kernels)
+
+
+def recurrent_caches(layers: list[Any]) -> list[Any]:
+    """Empty caches of one model; the recurrent ones can go back."""
+    return [RecurrentCache() if type(layer) is ArraysCache else layer for layer in layers]

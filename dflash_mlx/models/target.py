@@ -1,0 +1,452 @@
+"""The target: an mlx-lm model whose hidden states can be read while it runs.
+
+Taps sit on the layers of this one model instance, never on a class, and record only during a call
+of this module; stock mlx-lm code runs on the same instance unchanged. Knows nothing of drafts.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Self
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.utils import load_model
+
+from dflash_mlx.chat.reasoning_parser import end_of_turn_ids
+from dflash_mlx.chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
+from dflash_mlx.constrained.compiler import Compiler
+from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
+from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.files.checkpoint import check_weights, json_object, load_config
+from dflash_mlx.hub.formats import is_drafter
+from dflash_mlx.kernels.dispatch import Kernels, available
+from dflash_mlx.types import SamplingParams
+
+from . import attention, linear
+from .cache.batch import Batch
+from .cache.sliding import sliding_caches
+from .cache.target_cache import TargetCache
+from .cache.tree_pass import TreePass
+from .dtypes import float_type
+from .gated_delta import Project, project_joined, project_separate
+from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
+from .recurrent import recurrent_caches, tape_layers
+
+# The target families
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Where an mlx-lm model class keeps its parts; paths are dotted attribute names.
+
+    `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
+    the body's attribute that token embeddings are multiplied by, `project` how its Gated DeltaNet
+    layers project their input.
+    """
+
+    body: str = "model"
+    outer: str = ""
+    embed_scale: str = ""
+    project: Project | None = None
+
+
+INNER, OUTER = "language_model.model", "language_model"
+FAMILIES: dict[str, Family] = {
+    "deepseek_v3": Family(),
+    "gemma4": Family(INNER, OUTER, embed_scale="embed_scale"),
+    "gemma4_text": Family(embed_scale="embed_scale"),
+    "gemma4_unified": Family(INNER, OUTER, embed_scale="embed_scale"),
+    "glm4_moe": Family(),
+    "glm_moe_dsa": Family(),
+    "gpt_oss": Family(),
+    "kimi_k2": Family(),
+    "kimi_k25": Family(INNER, OUTER),
+    "llama": Family(),
+    "minimax": Family(),
+    "minimax_m2": Family(),
+    "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
+    "qwen3": Family(),
+    "qwen3_5": Family(INNER, OUTER, project=project_separate),
+    "qwen3_5_moe": Family(INNER, OUTER, project=project_separate),
+    "qwen3_moe": Family(),
+    "qwen3_next": Family(project=project_joined),
+}
+
+
+def flat(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the settings of its language model, if it has them apart, on top."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        return config
+    return {**config, **inner, "model_type": config.get("model_type")}
+
+
+class Tap(nn.Module):
+    """A decoder layer of our instance that also hands its output on; attributes are the layer's."""
+
+    def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
+        super().__init__()
+        self["layer"] = layer  # before any attribute: __getattr__ needs it
+        self._record = record
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer; record its output (the first, if it returns several)."""
+        out = self.layer(*args, **kwargs)
+        self._record(out[0] if isinstance(out, tuple) else out)
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is asked of the layer."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self["layer"], name)
+
+
+def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
+    """Let the final norm of our instance leave out rows whose logits nobody wants."""
+    kind: Any = attention.stock_class(norm)
+
+    def call(self: Any, x: mx.array) -> mx.array:
+        """x [B, S, H] -> [B, rows, H]."""
+        rows = wanted()
+        return kind.__call__(self, x if rows is None else x[:, rows])
+
+    attention.give_class(norm, call)
+
+
+class Target:
+    """A loaded target with its tokenizer, and the kernels that its pair runs.
+
+    `stock_attention` names the classes of attention that no kernel knows. `shared_by` says between
+    whom it is sharded; it is empty for a whole one, and times depend on it.
+    """
+
+    shared_by = ""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: TokenizerWrapper,
+        config: dict[str, Any],
+        path: Path,
+        kernels: Kernels | None = None,
+    ):
+        config = flat(config)
+        family = FAMILIES[config["model_type"]]
+        self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
+        self._body: Any = reduce(getattr, family.body.split("."), model)
+        self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
+        self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
+        self._attention = attention.Attention(lambda: self.kernels)
+        layers = self._body.layers
+        self.stock_attention = attention.install(layers, self._attention, self._enter)
+        select_rows(self._body.norm, lambda: self._wanted)
+        self.kernels = kernels or Kernels()
+        if family.project:
+            tape_layers(self._body.layers, family.project, lambda: self.kernels)
+        self._tapped: tuple[int, ...] = ()
+        self._seen: dict[int, mx.array] | None = None
+        self._current: TreePass | PackedPass | None = None
+        self._wanted: mx.array | None = None  # the rows whose logits are wanted; None: all
+        self._at_once = False
+        self._ropes_wrapped = False
+        self.layers = len(self._body.layers)
+        self.hidden_size: int = config["hidden_size"]
+        # Gemma's class makes a table of its own size where config.json says none on top.
+        self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
+        self.context_length: int = config.get("max_position_embeddings") or 1 << 20
+        self.eos_ids = frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
+        self.template = Template(tokenizer, path.name)
+        self.compiler = Compiler(tokenizer, self.vocab_size, self.eos_ids)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels that all layers run, and the pair; may be set at any time between passes."""
+        return self._kernels
+
+    @kernels.setter
+    def kernels(self, kernels: Kernels) -> None:
+        """DFlashError where they are to be exact and some layer is not known to be."""
+        if kernels.exact and (unknown := (*self.stock_attention, *linear.unknown(self.model))):
+            raise DFlashError(
+                f"exact mode does not know the layers {', '.join(unknown)} of "
+                f"'{self.config['model_type']}'.",
+                hint="leave exact mode off for this model",
+            )
+        if kernels.exact:
+            restore_modules(self.model)
+        linear.install(self.model, kernels)
+        self._kernels = kernels
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        trust_remote_code: bool = False,
+        exact: bool = False,
+        read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
+    ) -> Self:
+        """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
+
+        With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
+        With `exact` no row's bits depend on how many rows are read with it. `read_model` gives the
+        model and its config. Raises DFlashError for a missing or damaged file, for a model type
+        that is not known, or not known to be exact.
+        """
+        use_openblas()  # says so, if it is too late
+        target_config(path)
+        check_weights(path, "model*.safetensors")
+        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        try:
+            model, config = read_model(path)
+        except DFlashError:
+            raise
+        except Exception as error:  # mlx-lm and its model classes have many kinds
+            raise DFlashError(
+                f"the target in '{path}' cannot be loaded ({first_line(error)}).",
+                hint="check that the folder holds a whole mlx-lm or Hugging Face model",
+            ) from error
+        use_cpu_modules(model)
+        mx.eval(model.parameters())
+        return cls(model, tokenizer, config, path, available(exact=exact))
+
+    def tap(self, layer_ids: tuple[int, ...]) -> None:
+        """Choose the decoder layers whose outputs are read, in the order they are joined."""
+        for number in sorted(set(layer_ids) - set(self._tapped)):
+            self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
+        self._tapped = tuple(layer_ids)
+
+    @property
+    def tapped(self) -> int:
+        """The number of layers whose outputs are read."""
+        return len(self._tapped)
+
+    def _recorder(self, number: int) -> Callable[[mx.array], None]:
+        def record(hidden: mx.array) -> None:
+            if self._seen is not None:
+                self._seen[number] = hidden
+                if self._at_once:
+                    mx.async_eval(hidden)
+
+        return record
+
+    def embed(self, ids: mx.array) -> mx.array:
+        """Token ids [...] -> the embeddings the drafter's block starts from, [..., Ht]."""
+        x = self._body.embed_tokens(ids)
+        return x if self._embed_scale == 1.0 else x * self._embed_scale
+
+    def head(self, hidden: mx.array) -> mx.array:
+        """Hidden states [..., Ht] after a final norm -> logits [..., V], without a softcap.
+
+        A drafter has its own factor and softcap in its config.json.
+        """
+        if "lm_head" in self._outer:
+            return self._outer.lm_head(hidden)
+        return self._body.embed_tokens.as_linear(hidden)
+
+    @property
+    def head_type(self) -> mx.Dtype | None:
+        """The dtype that the head's weights compute in; None where they take any."""
+        own = self._outer.get("lm_head")
+        return float_type(self._body.embed_tokens if own is None else own)
+
+    def make_cache(self) -> TargetCache:
+        """Empty caches of one sequence, as mlx-lm makes them for this model."""
+        layers = use_cpu_caches(make_prompt_cache(self.model))
+        return TargetCache(recurrent_caches(sliding_caches(layers)))
+
+    def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
+        """One pass over the rows of these sequences, each behind what its own cache holds.
+
+        The rows of all stand in one batch, so weights are read once. Nothing is evaluated, or
+        `at_once` the layers up to each tap while the host builds those behind it.
+        """
+        with ExitStack() as stack:
+            trees: list[TreePass | None] = []
+            for part in parts:
+                part.cache.tape(part.tape)
+                read = None if part.tree is None else part.cache.reading(part.tree)
+                trees.append(None if read is None else stack.enter_context(read))
+            tokens = mx.concatenate([part.tokens for part in parts])[None]
+            current, layers = trees[0], parts[0].cache.layers
+            packed = None
+            if len(parts) > 1:
+                each = zip(parts, trees, strict=True)
+                packed = PackedPass([Segment(p.cache.offset, p.tokens.size, t) for p, t in each])
+                per_layer = zip(*(part.cache.layers for part in parts), strict=True)
+                current, layers = packed, [PackedCache(packed, caches) for caches in per_layer]
+            each = zip(parts, trees, strict=True)
+            reading = [(part.tokens.size, part.cache.members, tree) for part, tree in each]
+            with self._attention.over(reading, packed):
+                wanted = wanted_rows(parts)
+                logits, taps = self._run(tokens, layers, current, wanted, at_once=at_once)
+        if packed is None:
+            return [SequencePass(logits.squeeze(0), taps)]
+        counts = [1 if part.last else part.tokens.size for part in parts]
+        ends = list(accumulate(counts))[:-1]
+        each = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
+        return [SequencePass(*both) for both in each]
+
+    def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
+        """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
+
+        Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache is reading
+        a tree every row follows its parent. Batches, and sequences without a cache, are stock's.
+        """
+        tree = None if cache is None else cache.tree
+        members = cache.members if cache is not None and len(tokens) == 1 else None
+        with self._attention.over([(tokens.shape[1], members, tree)]):
+            return self._run(tokens, None if cache is None else cache.layers, tree, None)
+
+    def read_batch(self, tokens: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:
+        """The next token [N] of each sequence of a batch: logits [N, V], taps [N, K * Ht].
+
+        Evaluates nothing.
+        """
+        batch.begin()
+        with self._attention.over([(1, None, None)]):
+            found = self._run(tokens[:, None], batch.layers, None, None)
+        batch.end()
+        return found[0].squeeze(1), found[1].squeeze(1)
+
+    def _run(
+        self,
+        tokens: mx.array,
+        layers: list[Any] | None,
+        current: TreePass | PackedPass | None,
+        wanted: mx.array | None,
+        *,
+        at_once: bool = False,
+    ) -> tuple[mx.array, mx.array]:
+        if current is not None and not self._ropes_wrapped:
+            wrap_ropes(self.model, lambda: self._current)
+            self._ropes_wrapped = True
+        self._seen, self._current, self._wanted = {}, current, wanted
+        self._at_once = at_once
+        try:
+            logits = self.model(tokens, cache=layers)
+            taps = [self._seen[number] for number in self._tapped]
+        finally:
+            self._seen = self._current = self._wanted = None
+        if not taps:
+            return logits, mx.zeros((*tokens.shape, 0), dtype=logits.dtype)
+        return logits, mx.concatenate(taps, axis=-1)
+
+    def _enter(self, rows: TreePass | PackedPass | None) -> TreePass | PackedPass | None:
+        """Make rows the current ones for rotary embeddings; what was current before."""
+        before, self._current = self._current, rows
+        return before
+
+    def taps(self, tokens: mx.array) -> mx.array:
+        """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
+        return self.forward(tokens, None)[1]
+
+    def chat_tokens(
+        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
+    ) -> list[int]:
+        """Token ids of a chat with the opening of the next answer."""
+        return self.encode(self.template.write(messages, options))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of text whose special tokens are written out, as a template writes them."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+
+def wanted_rows(parts: Sequence[SequenceRows]) -> mx.array | None:
+    """The rows of a pass whose logits are wanted; None for all."""
+    if not any(part.last for part in parts):
+        return None
+    found, first = [], 0
+    for part in parts:
+        end = first + part.tokens.size
+        found += [end - 1] if part.last else range(first, end)
+        first = end
+    return mx.array(found)
+
+
+def target_config(path: Path) -> dict[str, Any]:
+    """The target's config.json, its language model's part on top.
+
+    Raises DFlashError for a drafter and for a type that is not known.
+    """
+    config = flat(load_config(path))
+    if is_drafter(config):
+        raise DFlashError(
+            f"'{path.name}' is a drafter, not a model that can answer by itself.",
+            hint="give it as --draft, and its target as --model",
+        )
+    if config.get("model_file"):
+        raise DFlashError(
+            f"'{path.name}' brings its own model code, which is never run.",
+            hint="use a conversion that mlx-lm's own model classes load",
+        )
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise DFlashError(
+            f"targets of the type '{kind}' are not supported.",
+            hint=f"use a model of one of the types {', '.join(sorted(FAMILIES))}",
+        )
+    for key in ("hidden_size", "vocab_size", "num_hidden_layers"):
+        if not isinstance(config.get(key), int):
+            raise DFlashError(
+                f"the config of '{path.name}' has no '{key}'.", hint="download the model again"
+            )
+    return config
+
+
+# How a model's makers would sample it
+
+FILE = "generation_config.json"
+FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def recommended_sampling(folder: Path) -> dict[str, float]:
+    """The fields of `SamplingParams` that a model's folder names; empty where it names none.
+
+    As transformers reads the file: with do_sample false, or without it and a temperature, a model
+    is decoded greedily, and the rest says nothing; with do_sample true alone the temperature is 1.
+    (Its default of 50 for a top_k that is not there is not taken.) Raises DFlashError for a file
+    that is not JSON, or has a value that cannot be.
+    """
+    try:
+        raw = json_object(folder / FILE)
+    except FileNotFoundError:
+        return {}
+    if raw.get("do_sample") is False:
+        return {}
+    found = {n: value_of(n, raw[n], folder) for n in FIELDS if raw.get(n) is not None}
+    if raw.get("do_sample"):
+        found.setdefault("temperature", 1.0)
+    return found if found.get("temperature") else {}
+
+
+def value_of(name: str, value: Any, folder: Path) -> float:
+    """A value as `SamplingParams` takes it; DFlashError for what cannot be one."""
+    try:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(value)
+        found: Any = {name: int(value) if name == "top_k" else float(value)}
+        SamplingParams(**found)
+    except (UsageError, ValueError, OverflowError):
+        raise DFlashError(
+            f"'{folder / FILE}' recommends a {name} that cannot be: {value!r:.40}.",
+            hint="mend the file, or remove it",
+        ) from None
+    return found[name]

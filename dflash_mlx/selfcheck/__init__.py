@@ -1,0 +1,1 @@
+"""Checks on this machine that each kernel is correct and faster at the shapes of a pair."""

@@ -1,0 +1,534 @@
+"""The inputs with which every operation is tried on a user's machine.
+
+There are few cases, of the kinds that tend to fail: one row, odd sizes, ties, NaN, trees, windows.
+A kernel is compiled for one dtype and head size, so all cases have those of the given shapes. The
+last case has the sizes of the model. This module knows the operations only by their arguments.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
+from mlx_lm.models.gated_delta import gated_delta_update
+
+from dflash_mlx.kernels import (
+    gated_delta_replay,
+    gated_delta_tape,
+    gated_delta_tree,
+    selector_walk,
+    small_m_qmm,
+    verify_accept,
+    verify_accept_sample,
+    verify_attention,
+)
+from dflash_mlx.kernels.dispatch import Op
+from dflash_mlx.kernels.small_m_qmm import BUCKETS, LEAST_COLUMNS, MOST_COLUMNS, Weights
+from dflash_mlx.kernels.small_m_qmm import size as product_size
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.kernels.verify_attention import FEW_ROWS, NEAR, Rows, Scores
+from dflash_mlx.kernels.verify_attention import size as attention_size
+from dflash_mlx.models.cache.tree_pass import TreePass
+from dflash_mlx.models.gated_delta import update_tree
+from dflash_mlx.speculation.acceptance import random_bits
+from dflash_mlx.speculation.tree import Tree
+
+from .shapes import AttentionShape, LinearShape, Shapes
+
+Case = tuple[Any, ...]
+TREE = (-1, 0, 0, 1, 2, 4, 3)  # parents; branches at each depth, one node right after its parent
+MAX_CODEBOOK_ROWS = 4096  # more rows would test nothing else
+# Relative to the larger of 1 and the expected absolute value. MLX may compute float32 products with
+# 19 bits (TF32) on the newest chips.
+TOLERANCE = {mx.float32: 2e-3, mx.float16: 4e-3, mx.bfloat16: 3e-2}
+
+
+def normal_array(seed: int, *shape: int, dtype: mx.Dtype = mx.float32) -> mx.array:
+    """Normal random numbers from a seed."""
+    return mx.random.normal(shape, key=mx.random.key(seed)).astype(dtype)
+
+
+def dtype_of(name: str) -> mx.Dtype:
+    """The dtype with this name in `mlx.core`."""
+    return getattr(mx, name)
+
+
+# Accept operations
+
+
+def greedy_case(rows: int, vocab: int, dtype: mx.Dtype, wrong: int | None = None) -> Case:
+    """Logits [rows, vocab] with many ties, and drafts equal to their argmax except at `wrong`."""
+    logits = mx.round(4 * normal_array(rows, rows, vocab)) / 4
+    drafts = mx.argmax(logits[:-1], axis=-1)
+    if wrong is not None:
+        drafts[wrong] = (drafts[wrong] + 1) % vocab
+    return logits.astype(dtype), drafts
+
+
+def accept_cases(shapes: Shapes) -> list[Case]:
+    """One draft; more drafts than SIMD lanes; a NaN after the prefix; infinities; the model's."""
+    dtype = dtype_of(shapes.dtype)
+    with_nan, drafts = greedy_case(3, 4103, dtype, 0)
+    with_nan[2, 90] = mx.nan
+    with_inf, others = greedy_case(3, 4103, dtype)
+    with_inf[0, 1021], with_inf[1, 4099] = mx.inf, -mx.inf
+    return [
+        greedy_case(2, 9, dtype),
+        greedy_case(11, 4103, dtype, 9),
+        greedy_case(40, 33, dtype, 34),
+        (with_nan, drafts),
+        (with_inf, others),
+        greedy_case(shapes.rows, shapes.vocab, dtype, shapes.rows // 2),
+    ]
+
+
+def sampled_case(seed: int, rows: int, vocab: int, k: int, block: bool, apart: float = 0.4) -> Case:
+    """A block of sampled drafts, from the vocabulary (`k` 0) or from `k` candidates each.
+
+    `apart` is the distance of the drafter's logits from the target's. `block`: block verification.
+    """
+    scores = 3 * normal_array(seed, rows, vocab)
+    logits, candidates = scores[:-1] + apart * normal_array(seed + 1, rows - 1, vocab), None
+    bits = random_bits(mx.random.key(seed), rows)
+    if k:
+        candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
+        logits = mx.take_along_axis(logits, candidates, axis=-1)
+    drafts = mx.random.categorical(logits, key=mx.random.key(seed + 1))
+    if candidates is not None:
+        drafts = mx.take_along_axis(candidates, drafts[:, None], axis=-1)[:, 0]
+    return scores, drafts, mx.softmax(logits, axis=-1), candidates, bits, block
+
+
+def tie_case(block: bool) -> Case:
+    """Probabilities that are powers of 2, and random bits exactly at the acceptance thresholds."""
+    q = mx.array([[0.25, 0.25, 0.5, 0, 0, 0, 0, 0], [0.125] * 8])
+    bits = mx.array([1 << 31, 0, 1 << 31], dtype=mx.uint32)
+    return mx.zeros((3, 8)), mx.array([0, 5]), q, None, bits, block
+
+
+def sample_cases(shapes: Shapes) -> list[Case]:
+    """Both rules: near and far drafts, two chunks of the vocabulary, ties, a NaN; the model's."""
+    k, found = shapes.selector.candidates if shapes.selector else 0, []
+    few = min(k, 29)
+    for block in (False, True):
+        found += [sampled_case(seed, 12, 4200, few, block) for seed in (1, 3)]
+        found += [sampled_case(5, 10, 40, few, block, 1.0)]
+        found += [sampled_case(6, 2, 33, few, block, 0.0)]
+        found += [] if k else [tie_case(block)]
+        scores, *rest = sampled_case(7, 10, 50, few, block)
+        scores[9, 9] = mx.nan
+        found.append((scores, *rest))
+    model = sampled_case(9, shapes.rows, shapes.vocab, min(k, shapes.vocab), True)
+    return [*found, (*model[:-1], False), model]
+
+
+def defined_part(outcome: mx.array) -> mx.array:
+    """The outcome of an accept operation; if its NaN flag is set, zeros after the flag."""
+    return mx.where((outcome[0] == 1) & (mx.arange(outcome.size) > 0), 0, outcome)
+
+
+def walk_cases(shapes: Shapes) -> list[Case]:
+    """One position, six, 13; the model's.
+
+    The values are small integers: sums do not depend on their order, and there are many ties.
+    """
+    assert shapes.selector is not None
+    k, rank = shapes.selector.candidates, shapes.selector.rank
+    dtype, hidden_dtype = dtype_of(shapes.selector.dtype), dtype_of(shapes.dtype)
+
+    def lattice(seed: int, positions: int) -> Case:
+        vocab = max(k, min(shapes.vocab, MAX_CODEBOOK_ROWS))
+        hidden, before, after = (
+            mx.round(0.7 * normal_array(seed + place, count, rank)).astype(kind)
+            for place, count, kind in (
+                (0, positions, hidden_dtype),
+                (1, vocab, dtype),
+                (2, vocab, dtype),
+            )
+        )
+        ids = mx.argpartition(normal_array(seed + 3, positions, vocab), k - 1, axis=-1)[:, :k]
+        scores = mx.round(0.7 * normal_array(seed + 4, positions, k))
+        return scores, mx.sort(ids, axis=-1).astype(mx.uint32), 7, hidden, before, after
+
+    return [lattice(1, 1), lattice(2, 6), lattice(3, 13), lattice(4, shapes.rows - 1)]
+
+
+# Gated DeltaNet
+
+
+def delta_rows(shapes: Shapes, count: int, seed: int) -> Case:
+    """q, k, v, g, beta and the state before; unit keys keep the state bounded."""
+    assert shapes.delta is not None
+    sizes, dtype = shapes.delta, dtype_of(shapes.dtype)
+    q, k = (normal_array(seed + n, count, sizes.key_heads, sizes.key_dim) for n in (0, 1))
+    k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
+    q = q * sizes.key_dim**-0.5
+    v = normal_array(seed + 2, count, sizes.value_heads, sizes.value_dim, dtype=dtype)
+    g, beta = (mx.sigmoid(normal_array(seed + n, count, sizes.value_heads)) for n in (3, 4))
+    state = normal_array(seed + 5, sizes.value_heads, sizes.value_dim, sizes.key_dim)
+    return q.astype(dtype), k.astype(dtype), v, g, beta.astype(dtype), state
+
+
+def tape_cases(shapes: Shapes) -> list[Case]:
+    """One row, three; the model's."""
+    return [delta_rows(shapes, count, count) for count in (1, 3, shapes.rows)]
+
+
+def tree_cases(shapes: Shapes) -> list[Case]:
+    """A tree with several roots; a binary tree of the model's number of rows."""
+    wide = tuple(max(-1, row // 2 - 1) for row in range(shapes.rows))
+    return [(*delta_rows(shapes, len(p), 7), p) for p in ((-1, *TREE[1:-1], -1, 0, 5), wide)]
+
+
+def replay_cases(shapes: Shapes) -> list[Case]:
+    """None, one and four rows of a path accepted in two layers; half of a chain in one layer, as
+    the engine launches it."""
+    assert shapes.delta is not None
+    sizes, dtype = shapes.delta, dtype_of(shapes.dtype)
+
+    def layers(count: int, rows: int, path: Sequence[int], accepted: int) -> Case:
+        _, k, _, g, _, state = delta_rows(shapes, rows, accepted)
+        stack = [mx.stack([part] * count) for part in (state, k, g)]
+        delta = normal_array(1, count, rows, sizes.value_heads, sizes.value_dim)
+        inputs = normal_array(2, count, sizes.window + rows, sizes.channels, dtype=dtype)
+        at, number = mx.array([*path], mx.int32), mx.array([accepted], mx.int32)
+        return stack[0], delta, *stack[1:], at, number, inputs
+
+    path, half = (1, 4, 6, 7), max(1, shapes.rows // 2)
+    found = [layers(2, 9, path, accepted) for accepted in (0, 1, 4)]
+    return [*found, layers(1, shapes.rows, range(half), half)]
+
+
+# The products of a few rows with a model's matrices
+
+
+def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) -> Weights:
+    """Random weights, scaled so that products are about as large as their inputs.
+
+    Quantised weights are random bits: all bit patterns are valid. A bias has the `dtype`.
+    """
+    small = inputs**-0.5
+    bias = normal_array(1, outputs, dtype=dtype) if kind.biased else None
+    if not kind.bits:
+        values = small * normal_array(outputs, outputs, inputs)
+        return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
+    key, shape = mx.random.key(outputs), (outputs, inputs * kind.bits // 32)
+    values = mx.random.randint(0, 1 << 32, shape, mx.uint32, key=key)
+    scales = mx.random.uniform(0.5 * small, small, (outputs, inputs // kind.group), key=key)
+    packing = kind.group, kind.bits, kind.mode
+    if kind.mode != "affine":  # scales are powers of 2, stored as exponents
+        powers = mx.round(mx.log2(scales)).astype(mx.int32) + 127
+        return Weights(values, powers.astype(mx.uint8), None, bias, *packing)
+    scales = (scales * 2.0 ** (1 - kind.bits)).astype(dtype_of(kind.dtype))
+    return Weights(values, scales, -scales * 2 ** (kind.bits - 1), bias, *packing)
+
+
+def product_cases(shapes: Shapes) -> list[Case]:
+    """For each kind of weights: a number of rows for each size of a threadgroup, 19 for more than
+    one of the largest; the model's."""
+    found, dtype = [], dtype_of(shapes.dtype)
+    for kind in shapes.linears:
+        few = 3 * max(kind.group, 64)
+        for rows, outputs, inputs in (
+            (1, 33, few),
+            (3, 35, few),
+            (7, 33, few),
+            (19, 35, few),
+            (shapes.rows, kind.outputs, kind.inputs),
+        ):
+            weights = weights_of(kind, outputs, inputs, dtype)
+            found.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
+    return found
+
+
+class Sized(NamedTuple):
+    """A case to time an operation at one of its sizes; `weight` are the bytes that it reads."""
+
+    size: tuple[int, ...]
+    weight: int
+    case: Case
+
+
+def product_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Every matrix of the model with every bucket of rows; too narrow ones are left out.
+
+    Those of one size count together. Weights are made when their turn comes.
+    """
+    dtype = dtype_of(shapes.dtype)
+    kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
+    for kind, count in shapes.products:
+        key = min(kind.outputs, MOST_COLUMNS), kind.inputs, kind.bits, kind.biased
+        read = count * kind.outputs * kind.inputs * (kind.bits or 16) // 8
+        kinds[key] = kind, read + kinds.get(key, (kind, 0))[1]
+    for (columns, inputs, *_), (kind, read) in kinds.items():
+        if columns < LEAST_COLUMNS:
+            continue
+        weights = weights_of(kind, columns, inputs, dtype)
+        for rows in BUCKETS:
+            x = normal_array(rows, rows, inputs, dtype=dtype)
+            yield Sized(product_size(x, weights), read, (x, weights))
+
+
+# What attention is tried and timed with
+
+FAR = 2 * NEAR  # tokens in the cache when a long context is timed
+
+
+def attention_case(
+    kind: AttentionShape,
+    dtype: mx.Dtype,
+    parents: Sequence[int],
+    context: int,
+    start: int = 0,
+    window: int = 0,
+) -> Case:
+    """Rows of a layer type behind a context. The cache is NaN after the rows of the block."""
+    count = context + len(parents)
+    q = normal_array(2, kind.heads, len(parents), kind.head_dim, dtype=dtype)
+    sinks = normal_array(1, kind.heads, dtype=dtype) if kind.sinks else None
+    spare = mx.full((kind.kv_heads, 4, kind.head_dim), mx.nan, dtype=dtype)
+    parts = (normal_array(n, kind.kv_heads, count, kind.head_dim, dtype=dtype) for n in (3, 4))
+    keys, values = (mx.concatenate([part, spare], axis=1) for part in parts)
+    scores = Scores(kind.head_dim**-0.5, window=window, sinks=sinks)
+    return q, keys, values, Rows.of(context, parents, start), scores
+
+
+def attention_cases(shapes: Shapes) -> list[Case]:
+    """For each layer type: one row, a tree, a tree across the border of a split; the model's."""
+    dtype, chain = dtype_of(shapes.dtype), range(-1, shapes.rows - 1)
+    return [
+        attention_case(kind, dtype, parents, context, start, window)
+        for kind in shapes.attention
+        for parents, context, start, window in (
+            ((-1,), 0, 0, 0),
+            (TREE, 37, 5, 9 if kind.window else 0),
+            (TREE, 253, 0, kind.window and 12),
+            (chain, shapes.context, 0, kind.window),
+        )
+    ]
+
+
+def attention_sizes(shapes: Shapes) -> Iterator[Sized]:
+    """Each layer type with few rows and with the model's, behind a short and a long context. A
+    window sees no more behind a long one."""
+    dtype = dtype_of(shapes.dtype)
+    for kind in dict.fromkeys(shapes.attention):
+        for count in sorted({min(FEW_ROWS, shapes.rows), shapes.rows}):
+            for context in (shapes.context, *(() if kind.window else (FAR,))):
+                case = attention_case(kind, dtype, range(-1, count - 1), context, 0, kind.window)
+                seen = min(context, kind.window or context)
+                read = 2 * seen * kind.kv_heads * kind.head_dim * dtype.size
+                yield Sized(attention_size(*case), read, case)
+
+
+# The trial of each operation
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How an operation is tried.
+
+    `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
+    the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
+    Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
+    is applied to both. `alone(*case)` are arguments of row `row` only, along `axis` of the first
+    output; exact mode requires the same bits. `sizes(shapes)` are the cases to time, where the
+    speed depends on them; without it that is the last case.
+    """
+
+    op: Op
+    cases: Callable[[Shapes], list[Case]]
+    stock: Callable[..., Any]
+    needs: Callable[[Shapes], bool] = lambda _: True
+    comparable: Callable[[mx.array], mx.array] = lambda output: output
+    expected: Callable[..., Any] | None = None
+    alone: Callable[..., Case] | None = None
+    row: int = 0
+    axis: int = 0
+    sizes: Callable[[Shapes], Iterator[Sized]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return self.op.name
+
+    def fitting(self, shapes: Shapes) -> list[Case]:
+        """The cases whose shapes the kernel supports; empty if the model has no such layers."""
+        cases = self.cases(shapes) if self.needs(shapes) else []
+        return [case for case in cases if self.op.fits(*case)]
+
+
+def mlx_lm_chain(
+    q: mx.array, k: mx.array, v: mx.array, g: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """mlx-lm's `gated_delta_update` of a chain; computes its gates from g."""
+    zeros = mx.zeros((v.shape[1],))
+    rows = (q[None], k[None], v[None], g[None], beta[None])
+    return gated_delta_update(*rows, zeros, zeros, state[None])
+
+
+def mlx_lm_tree(*args: Any) -> mx.array:
+    """The engine's tree verify without the kernel: one mlx-lm update for each depth."""
+    *rows, state, parents = args
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 1)
+    nodes = len(parents)  # without the anchor, which is one more row
+    tree = Tree((0,) * nodes, tuple(p + 1 for p in parents), tuple(depths), (0.0,) * nodes)
+    q, k, v, g, beta = (mx.concatenate([part[:1], part])[None] for part in rows)
+    zeros = mx.zeros((v.shape[2],))
+    net = SimpleNamespace(A_log=zeros, dt_bias=zeros, training=False)
+    return update_tree(net, q, k, v, g, beta, state[None], TreePass(tree))
+
+
+def mlx_lm_replay(
+    state: mx.array,
+    delta: mx.array,
+    k: mx.array,
+    g: mx.array,
+    path: mx.array,
+    count: mx.array,
+    inputs: mx.array,
+) -> list[mx.array]:
+    """The engine's commit without the kernel: the accepted rows run again in each layer."""
+    found, accepted, rows = [], len(path), delta.shape[1]
+    for layer in range(len(state)):
+        fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
+        found.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
+        found.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
+    return found
+
+
+def mlx_attention(
+    q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
+) -> mx.array:
+    """MLX's attention of a chain, with mlx-lm's mask."""
+    count, window = q.shape[1], scores.window or None
+    cached = rows.context if window is None else min(rows.context, window - 1)
+    first, end = rows.context - cached, rows.context + count
+    mask: Any = "causal" if count > 1 else None
+    if window is not None:
+        mask = create_causal_mask(count, cached, window_size=window)
+    k, v = (part[None, :, first:end] for part in (keys, values))
+    return mx.fast.scaled_dot_product_attention(
+        q[None], k, v, scale=scores.scale, mask=mask, sinks=scores.sinks
+    )
+
+
+def float32_product(x: mx.array, weights: Weights) -> mx.array:
+    """The product in float32, rounded once. MLX's CPU backend also rounds partial sums."""
+    if weights.scales is None:
+        weights = replace(weights, values=weights.values.astype(mx.float32))
+    return small_m_qmm.product(x.astype(mx.float32), weights).astype(x.dtype)
+
+
+def last_row(x: mx.array, weights: Weights) -> Case:
+    """The arguments of a product of the last row only."""
+    return x[-1:], weights
+
+
+def first_rows(*args: Any) -> Case:
+    """The arguments of a recurrence, chain or tree, of the first row only."""
+    rows, rest = args[:5], args[5:]
+    return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
+
+
+def first_query(q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores) -> Case:
+    """The arguments of attention of the first row only."""
+    return q[:, :1], keys, values, Rows.of(rows.context, (-1,), rows.start), scores
+
+
+def has_delta(shapes: Shapes) -> bool:
+    """Whether a model has Gated DeltaNet layers."""
+    return shapes.delta is not None
+
+
+ACCEPT, SAMPLE, WALK = verify_accept.OP, verify_accept_sample.OP, selector_walk.OP
+TRIALS = (
+    Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
+    Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
+    Trial(WALK, walk_cases, WALK.reference, lambda shapes: shapes.selector is not None),
+    Trial(
+        small_m_qmm.OP,
+        product_cases,
+        small_m_qmm.product,
+        lambda shapes: bool(shapes.linears),
+        expected=float32_product,
+        alone=last_row,
+        row=-1,
+        sizes=product_sizes,
+    ),
+    Trial(gated_delta_tape.OP, tape_cases, mlx_lm_chain, has_delta, alone=first_rows),
+    Trial(gated_delta_tree.OP, tree_cases, mlx_lm_tree, has_delta, alone=first_rows),
+    Trial(gated_delta_replay.OP, replay_cases, mlx_lm_replay, has_delta),
+    Trial(
+        verify_attention.OP,
+        attention_cases,
+        mlx_attention,
+        lambda shapes: bool(shapes.attention),
+        alone=first_query,
+        axis=1,
+        sizes=attention_sizes,
+    ),
+)
+
+
+# How long a kernel takes, and stock MLX for the same
+
+MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
+RUNS, CALLS = 5, 4  # the time is the median of RUNS runs of CALLS dependent calls
+
+Clock = Callable[[], float]
+
+
+class Timed(NamedTuple):
+    """A kernel at one size: seconds a call, their `ratio` to stock MLX's, and bytes as `weight`."""
+
+    size: tuple[int, ...]
+    weight: int
+    seconds: float
+    ratio: float
+
+    @property
+    def won(self) -> bool:
+        """Whether the kernel is used at this size."""
+        return self.ratio <= MAX_TIME_RATIO
+
+
+def compare_times(
+    launcher: Launcher, trial: Trial, case: Case, clock: Clock
+) -> tuple[float, float]:
+    """Seconds of a call of the kernel, and their ratio to those of stock MLX, run in turn.
+
+    The first run of each is a warm-up.
+    """
+    calls = (lambda *args: trial.op.launch(launcher, *args), trial.stock)
+    durations: tuple[list[float], list[float]] = ([], [])
+    mx.eval([part for part in case if isinstance(part, mx.array)])
+    for _ in range(RUNS + 1):
+        for call, seconds in zip(calls, durations, strict=True):
+            seconds.append(time_calls(call, case, clock))
+    ours, theirs = (median(seconds[1:]) / CALLS for seconds in durations)
+    return ours, ours / theirs if theirs else 1.0
+
+
+def describe_ratio(ratio: float) -> str:
+    """The reason that is shown for a slow kernel; empty for one that is not."""
+    return f"{ratio:.1f}x as slow as MLX's own" if ratio > MAX_TIME_RATIO else ""
+
+
+def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
+    """The seconds of CALLS calls, each of which depends on the one before."""
+    began, result = clock(), outputs(call(*case))
+    for _ in range(CALLS - 1):
+        result = outputs(call(mx.depends(case[0], result), *case[1:]))
+    mx.eval(result)
+    return clock() - began
+
+
+def outputs(result: Any) -> list[mx.array]:
+    """The outputs of an operation as a list of arrays."""
+    return list(result) if isinstance(result, list | tuple) else [result]

@@ -1,0 +1,515 @@
+"""Comparison of every kernel with its reference on this machine, and with the time of stock MLX.
+
+A kernel with other results, with an exception, or slower than stock MLX is not used. `trials` has
+the inputs of each operation. This module knows no models, files or terminals.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.files.checkpoint import cache_file, replace_json
+from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
+from dflash_mlx.kernels.source import Launcher
+from dflash_mlx.models.packed import SequencePass
+from dflash_mlx.models.target import Target
+from dflash_mlx.types import Progress, silent
+
+from .cases import (
+    TOLERANCE,
+    TRIALS,
+    Case,
+    Clock,
+    Sized,
+    Timed,
+    Trial,
+    compare_times,
+    describe_ratio,
+    outputs,
+)
+from .shapes import GENERIC, Shapes
+
+TIME_BUDGET = 2.0  # seconds, at the start of a program
+UNUSED = "this model does not use it"
+UNTIMED = "not timed yet: the time was spent"
+NARROW = "all matrices are too narrow for it"
+STARTED = "its last check did not end"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelResult:
+    """The result of one operation's kernel.
+
+    `right` is False if the kernel raises or its outputs are wrong. `error` is the largest
+    difference of an output from the reference's, divided by the larger of 1 and the absolute value
+    of the reference; None if integers differ or nothing was compared. `seconds` per call and
+    `ratio` to the time of stock MLX are None if not timed. `reason` says why the kernel is not
+    used; empty if it is used. With `sizes` it is used where it won, and `seconds` and `ratio` are
+    means of all sizes, weighted by their bytes.
+    """
+
+    name: str
+    right: bool
+    error: float | None = None
+    seconds: float | None = None
+    ratio: float | None = None
+    reason: str = ""
+    sizes: tuple[Timed, ...] = ()
+
+    @property
+    def final(self) -> bool:
+        """Whether neither a comparison nor a timing is left to do."""
+        return self.reason != UNTIMED
+
+    @property
+    def used(self) -> bool:
+        """Whether the model uses the operation."""
+        return self.reason != UNUSED
+
+
+OnResult = Callable[[KernelResult], None]
+
+
+def prove(
+    launcher: Launcher,
+    shapes: Shapes,
+    *,
+    clock: Clock = time.perf_counter,
+    budget: float = TIME_BUDGET,
+    known: Mapping[str, KernelResult] | None = None,
+    everything: bool = False,
+    trials: Sequence[Trial] = TRIALS,
+    on_result: OnResult = lambda _: None,
+) -> tuple[KernelResult, ...]:
+    """Check the kernels of the operations that a model of these shapes uses.
+
+    First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
+    on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
+    which then only times it, or the sizes that are left. With `everything` also the operations that
+    the model does not use are compared, at `GENERIC` shapes. `on_result` is called before each
+    comparison and timing with the reason `STARTED`, and after it with the result. Returns one
+    result for each operation tried.
+    """
+    began, results = clock(), dict(known or {})
+    if shapes.exact:
+        trials = [exactly(trial) for trial in trials]
+    tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
+    for trial, used in tried.items():
+        if trial.name in results or not (used or everything):
+            continue
+        on_result(KernelResult(trial.name, False, reason=STARTED))
+        cases = trial.fitting(shapes if used else GENERIC)
+        result = compare(launcher, trial, cases, bits=shapes.exact)
+        if result.right and everything:
+            result = compare(launcher, exactly(trial), cases, bits=True)
+        if result.right:
+            result = replace(result, reason=UNTIMED if used else UNUSED)
+        results[trial.name] = result
+        on_result(result)
+    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):  # those take longest
+        result = results.get(trial.name)
+        if result is None or result.final or not tried[trial] or clock() - began >= budget:
+            continue
+        on_result(KernelResult(trial.name, False, reason=STARTED))
+        if trial.sizes is not None and not shapes.exact:
+            ends = began + budget
+            found = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
+        else:
+            found = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
+        results[trial.name] = found
+        on_result(results[trial.name])
+    return tuple(results[trial.name] for trial in tried if trial.name in results)
+
+
+def exactly(trial: Trial) -> Trial:
+    """The trial of the launch of exact mode."""
+    return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
+
+
+def compare(
+    launcher: Launcher, trial: Trial, cases: Sequence[Case], *, bits: bool = False
+) -> KernelResult:
+    """Compare the outputs of a kernel with those of its reference, for all cases.
+
+    With `bits` one row must also have the same bits as in a launch with that row alone.
+    """
+    worst = 0.0
+    for case in cases:
+        try:
+            got = outputs(trial.op.launch(launcher, *case))
+            alone: list[mx.array] = []
+            if bits and trial.alone:
+                alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
+            mx.eval(got, alone)
+        except Exception as error:  # whatever it is, the kernel cannot be used
+            return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
+        want = outputs((trial.expected or trial.op.reference)(*case))
+        if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
+            return KernelResult(trial.name, False, reason="gives another shape or dtype")
+        for ours, theirs in zip(got, want, strict=True):
+            error, allowed = error_and_tolerance(trial.comparable(ours), trial.comparable(theirs))
+            if not error <= allowed:
+                reason = describe_difference(error, theirs)
+                return KernelResult(trial.name, False, error if allowed else None, reason=reason)
+            worst = max(worst, error)
+        if alone and not same_bits(trial, got[0], alone[0]):
+            return KernelResult(
+                trial.name, False, reason="gives a row other bits than that row alone"
+            )
+    return KernelResult(trial.name, True, worst)
+
+
+def same_bits(trial: Trial, whole: mx.array, alone: mx.array) -> bool:
+    """Whether one row has the same bits with the other rows and without them."""
+    place = trial.row % whole.shape[trial.axis]
+    row = mx.take(whole, mx.array([place]), axis=trial.axis)
+    unsigned = {2: mx.uint16, 4: mx.uint32}[alone.dtype.size]
+    return bool(mx.array_equal(row.view(unsigned), alone.view(unsigned)))
+
+
+def error_and_tolerance(got: mx.array, want: mx.array) -> tuple[float, float]:
+    """The largest error of `got` and the largest that is allowed; infinite if only one is NaN.
+
+    Integers have no tolerance; floats are relative, see `TOLERANCE`.
+    """
+    if not mx.issubdtype(want.dtype, mx.floating):
+        far = mx.abs(got.astype(mx.int64) - want.astype(mx.int64))
+        return largest(far), 0.0
+    allowed = TOLERANCE[want.dtype]
+    got, want = got.astype(mx.float32), want.astype(mx.float32)
+    same = (got == want) | (mx.isnan(got) & mx.isnan(want))
+    far = mx.where(same, 0.0, mx.abs(got - want) / mx.maximum(1, mx.abs(want)))
+    return largest(mx.where(mx.isnan(far), mx.inf, far)), allowed
+
+
+def largest(x: mx.array) -> float:
+    """The largest element."""
+    found: Any = x.max().item()
+    return float(found)
+
+
+def describe_difference(error: float, want: mx.array) -> str:
+    """The reason that is shown for a wrong output."""
+    if not mx.issubdtype(want.dtype, mx.floating):
+        return "decides otherwise than its reference"
+    if error == float("inf"):
+        return "gives what is no number"
+    return f"differs from its reference by {error:.1g}"
+
+
+def describe_error(error: Exception) -> str:
+    """The class and the first line of an exception."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def measure_times(
+    launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
+) -> KernelResult:
+    """The result with `seconds` and `ratio`."""
+    try:
+        ours, ratio = compare_times(launcher, trial, case, clock)
+    except Exception as error:
+        return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    return replace(result, seconds=ours, ratio=ratio, reason=describe_ratio(ratio))
+
+
+def measure_sizes(
+    launcher: Launcher,
+    trial: Trial,
+    sizes: Iterable[Sized],
+    result: KernelResult,
+    clock: Clock,
+    ends: float,
+) -> KernelResult:
+    """The result with what is not timed yet of its `sizes`, begun before the clock is at `ends`."""
+    found = {timed.size: timed for timed in result.sizes}
+    for size, weight, case in sizes:
+        if size in found:
+            continue
+        if clock() >= ends:
+            return replace(result, sizes=(*found.values(),))
+        try:
+            found[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+        except Exception as error:
+            return replace(result, right=False, reason=f"raised {describe_error(error)}")
+    if not found:
+        return replace(result, reason=NARROW)
+    total = sum(timed.weight for timed in found.values())
+    seconds = sum(timed.weight * timed.seconds for timed in found.values()) / total
+    ratio = sum(timed.weight * timed.ratio for timed in found.values()) / total
+    won = any(timed.won for timed in found.values())
+    return replace(
+        result,
+        seconds=seconds,
+        ratio=ratio,
+        reason="" if won else describe_ratio(ratio),
+        sizes=(*found.values(),),
+    )
+
+
+# Builds the kernels that a pair uses before anybody waits for its first answer.
+
+
+def build(
+    kernels: Kernels,
+    shapes: Shapes,
+    *,
+    on_kernels: Progress = silent,
+    trials: Sequence[Trial] = TRIALS,
+) -> None:
+    """Launch every kernel that is used at these shapes; nobody looks at what it gives.
+
+    `on_kernels` is called with the numbers of operations that are ready, and of all.
+    """
+    used = [trial for trial in trials if kernels.has(trial.op) and trial.fitting(shapes)]
+    for done, trial in enumerate(used):
+        on_kernels(done, len(used))
+        for arrays in launches(kernels, trial, shapes):
+            mx.eval(arrays)
+    on_kernels(len(used), len(used))
+    mx.clear_cache()
+
+
+def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx.array]]:
+    """What an operation's kernels give for the cases at which they are used; not computed."""
+    cases: Iterable[Case] = trial.fitting(shapes)
+    if trial.sizes is not None and not kernels.exact:
+        cases = (one.case for one in trial.sizes(shapes))
+    for case in cases:
+        if kernels.launches(trial.op, *case):
+            yield outputs(kernels(trial.op, *case))
+
+
+# Whether a loaded model in exact mode reads rows together with the bits that they have one by
+# one.
+
+PROMPT = EXACT_ROWS + 1  # tokens that are read before: more than a verify has, so at once
+
+
+def check_exact(target: Target, name: str) -> None:
+    """DFlashError where two rows have other bits in one pass than in two.
+
+    Logits and taps are compared, also those of the step that goes on from what both have cached.
+    `name` is the target's, as the user knows it.
+    """
+    count = min(PROMPT, target.context_length - 3)
+    *prompt, first, second, third = ((7919 * n + 13) % target.vocab_size for n in range(count + 3))
+    together, apart = TokenSequence(target, None), TokenSequence(target, None)
+    for sequence in (together, apart):
+        sequence.read(prompt)
+    found = [*rows_of(step(together, first, second)), *rows_of(step(together, third))]
+    wanted = [row for token in (first, second, third) for row in rows_of(step(apart, token))]
+    if not all(equal_bits(a, b) for a, b in zip(found, wanted, strict=True)):
+        raise DFlashError(
+            f"'{name}' cannot be exact here: it gives two tokens other bits in one pass than in "
+            "two, so some operation of MLX depends on the number of rows.",
+            hint="leave exact mode off (--exact), and report it with `dflash doctor --json`",
+        )
+
+
+def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
+    """One pass over these tokens, which are kept."""
+    anchor, *others = tokens
+    found = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
+    sequence.commit(tokens, found.taps, all_kept=True)
+    return found
+
+
+def rows_of(found: SequencePass) -> list[mx.array]:
+    """Logits and taps of each row, joined."""
+    return [mx.concatenate([*row]) for row in zip(found.logits, found.taps[0], strict=True)]
+
+
+def equal_bits(a: mx.array, b: mx.array) -> bool:
+    """Whether two arrays of floats have the same bits."""
+    unsigned = {2: mx.uint16, 4: mx.uint32}[a.dtype.size]
+    return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
+
+
+# The file of this machine's kernel results, so that each kernel is proven only once.
+
+FORMAT = 2
+MAX_ENTRIES = 16  # of the file; the oldest are dropped
+
+log = logging.getLogger(__name__)
+
+
+def results_file() -> Path:
+    """The path of the file of results. The file may not exist."""
+    return cache_file("kernels.json")
+
+
+@cache
+def source_hash() -> str:
+    """A hash of the Metal sources, and of the Python modules that launch them."""
+    found = hashlib.sha256()
+    for package in ("dflash_mlx.metal_kernels", "dflash_mlx.kernels"):
+        for file in sorted(files(package).iterdir(), key=lambda file: file.name):
+            if file.name.endswith((".metal", ".h", ".py")):
+                found.update(f"{file.name}\n".encode() + file.read_bytes())
+    return found.hexdigest()[:24]
+
+
+def machine_key() -> str:
+    """A hash of what results depend on besides the model: chip, system, versions, sources."""
+    info = mx.device_info()
+    chip = [str(info.get(name)) for name in ("device_name", "architecture")]
+    parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def result_key(shapes: Shapes) -> str:
+    """The key of an entry: this machine, and the shapes of a pair."""
+    return f"{machine_key()}-{hashlib.sha256(repr(shapes).encode()).hexdigest()[:24]}"
+
+
+def read_results(file: Path) -> dict[str, dict[str, KernelResult]]:
+    """The results of a file by key and operation; empty without a file, or if it is damaged."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            log.warning("the kernels in %s are of another version and are proven again", file)
+            return {}
+        return {
+            key: {name: from_json(name, parts) for name, parts in entry.items()}
+            for key, entry in data["verdicts"].items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        log.warning("the kernels in %s are proven again: %r", file, error)
+        return {}
+
+
+def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
+    """A result from its JSON object. Raises ValueError or TypeError for another object."""
+    sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
+    found = KernelResult(**parts, sizes=sizes)
+    timed = [number for one in sizes for number in (*one.size, *one[1:])]
+    numbers = (found.error, found.seconds, found.ratio, *timed)
+    if (
+        found.name != name
+        or not isinstance(found.right, bool)
+        or not isinstance(found.reason, str)
+        or not (found.right or found.reason)
+        or not all(number is None or isinstance(number, int | float) for number in numbers)
+    ):
+        raise ValueError("this is no result")
+    return found
+
+
+def write_results(
+    file: Path, key: str, results: Iterable[KernelResult] = (), *, anew: bool = False
+) -> bool:
+    """Add results to an entry of a file; with `anew` the entry's old results are dropped.
+
+    Returns False, with a warning in the log, if the file cannot be written.
+    """
+    known = read_results(file)
+    entry = {} if anew else known.get(key, {})
+    known.pop(key, None)
+    entry |= {result.name: result for result in results}
+    entries = [*known.items(), (key, entry)][-MAX_ENTRIES:]
+    plain = {k: {name: asdict(result) for name, result in e.items()} for k, e in entries}
+    try:
+        replace_json(file, {"format": FORMAT, "verdicts": plain})
+    except OSError as error:
+        log.warning("the verdicts on kernels cannot be kept in %s: %s", file, error.strerror)
+        return False
+    return True
+
+
+def latest_results() -> dict[str, KernelResult]:
+    """The last entry of this machine, for any model, by operation; empty if there is none."""
+    current = machine_key()
+    entries = [e for key, e in read_results(results_file()).items() if key.startswith(current)]
+    return entries[-1] if entries else {}
+
+
+def proven(
+    kernels: Kernels,
+    shapes: Shapes,
+    *,
+    clock: Clock = time.perf_counter,
+    trials: Sequence[Trial] = TRIALS,
+    on_kernels: Progress = silent,
+) -> Kernels:
+    """The kernels with those disabled that are wrong or slow at these shapes on this machine.
+
+    The results are read from the file; missing ones are found now and written to it. `on_kernels`
+    is called with the numbers of operations compared, and of all.
+    """
+    assert kernels.launcher is not None
+    known = read_results(results_file()).get(result_key(shapes), {})
+    used = [trial.name for trial in trials if trial.fitting(shapes)]
+    compared = set[str]()
+
+    def report(result: KernelResult) -> None:
+        on_kernels(len(compared), len(used))
+        compared.add(result.name)
+
+    if not all(name in known and known[name].final for name in used):
+        options: dict[str, Any] = {"known": known, "clock": clock, "trials": trials}
+        found = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
+        known = {result.name: result for result in found}
+    return apply_results(kernels, [known[name] for name in used])
+
+
+def prove_and_keep(
+    launcher: Launcher,
+    shapes: Shapes,
+    *,
+    on_result: OnResult = lambda _: None,
+    known: Mapping[str, KernelResult] | None = None,
+    **options: Any,
+) -> tuple[KernelResult, ...]:
+    """As `prove`; writes each result to the file at once.
+
+    Also `STARTED` is written, so that a kernel that crashes the process is off at the next start.
+    On an exception, such as Ctrl-C, the entry is emptied.
+    """
+    file, key = results_file(), result_key(shapes)
+    kept = write_results(file, key, anew=not known)
+
+    def keep(result: KernelResult) -> None:
+        if kept:  # else a warning was logged
+            write_results(file, key, [result])
+        on_result(result)
+
+    try:
+        return prove(launcher, shapes, on_result=keep, known=known, **options)
+    except BaseException:
+        if kept:
+            write_results(file, key, anew=True)
+        raise
+
+
+def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
+    """The kernels with only those enabled whose result allows it.
+
+    One that was timed at several sizes runs where it won. In exact mode a slow kernel is used, too:
+    stock MLX cannot replace it there.
+    """
+    on, off, wrong, sizes = set(), {}, set(), dict[str, frozenset[Any]]()
+    for result in results:
+        if not result.reason or (kernels.exact and result.right):
+            on.add(result.name)
+            if result.sizes and not kernels.exact:
+                sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
+        else:
+            off[result.name] = result.reason
+            wrong |= set() if result.right else {result.name}
+    return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)

@@ -1,0 +1,200 @@
+"""The shapes at which a loaded pair runs kernels, from its configs and modules."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+from mlx import nn
+
+from dflash_mlx.models.memory import kv_width, layer_types
+
+if TYPE_CHECKING:
+    from dflash_mlx.drafters.base import DraftSource
+    from dflash_mlx.models.target import Target
+
+
+DEFAULT_VERIFY_ROWS = 16  # without a drafter
+CONTEXT = 1024  # tokens in the cache when attention is timed
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The attention layers of one type; `window` 0 is full attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaShape:
+    """Gated DeltaNet layers; `window` and `channels` are the convolution's cached inputs."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    window: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectorShape:
+    """DFlash 2's candidate selector; `dtype` names the dtype of its codebooks."""
+
+    candidates: int
+    rank: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinearShape:
+    """Weights [outputs, inputs] of linear layers.
+
+    `bits` 0: not quantised. `dtype` names the dtype of the weights, or of the scales. `biased`: a
+    bias is added.
+    """
+
+    outputs: int
+    inputs: int
+    bits: int
+    group: int
+    mode: str
+    dtype: str
+    biased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The shapes of a pair: a verify of `rows` rows, logits of `vocab` tokens, and its layers.
+
+    `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
+    all but sizes, with its most frequent size; the most frequent combination is last.
+    `products` are all sizes, each with the number of such layers. `exact`: a row must have the same
+    bits as a row alone.
+    """
+
+    vocab: int
+    rows: int
+    dtype: str
+    attention: tuple[AttentionShape, ...] = ()
+    delta: GatedDeltaShape | None = None
+    selector: SelectorShape | None = None
+    linears: tuple[LinearShape, ...] = ()
+    products: tuple[tuple[LinearShape, int], ...] = ()
+    context: int = CONTEXT
+    exact: bool = False
+
+    @classmethod
+    def of(cls, target: "Target", drafter: "DraftSource | None") -> "Shapes":
+        """The shapes of a loaded target and drafter; evaluates nothing."""
+        selector = None
+        rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS
+        if drafter and (dflash2 := getattr(drafter.config, "dflash2", None)):
+            model: Any = drafter.model
+            codebook = model.selector.predecessor_codebook
+            selector = SelectorShape(
+                dflash2.selector_top_k, dflash2.selector_rank, dtype_name(codebook.dtype)
+            )
+        return cls(
+            vocab=target.vocab_size,
+            rows=rows,
+            dtype=dtype_name(target.embed(mx.array([0])).dtype),
+            attention=attention_shapes(target.config),
+            delta=gated_delta_shape(target.config),
+            selector=selector,
+            linears=linear_shapes(target.model),
+            products=product_shapes(target.model),
+            exact=target.kernels.exact,
+        )
+
+
+# For operations that a model does not use: sizes with few common factors.
+GENERIC = Shapes(
+    vocab=4103,
+    rows=7,
+    dtype="bfloat16",
+    attention=(AttentionShape(6, 2, 64, 9, sinks=True), AttentionShape(2, 1, 128)),
+    delta=GatedDeltaShape(2, 4, 64, 33, window=3, channels=7),
+    selector=SelectorShape(13, 70, "bfloat16"),
+    linears=(
+        LinearShape(70, 384, 0, 0, "", "bfloat16"),
+        *(LinearShape(70, 384, bits, 64, "affine", "bfloat16", bits == 8) for bits in (5, 6, 8)),
+        LinearShape(70, 384, 4, 32, "mxfp4", "uint8", biased=True),
+        LinearShape(70, 384, 4, 64, "affine", "bfloat16"),
+    ),
+    context=300,
+)
+
+
+def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
+    """The attention layers of a config, one entry for each layer type; empty for MLA."""
+    if config.get("kv_lora_rank"):
+        return ()
+    heads, found = config["num_attention_heads"], []
+    for kind in dict.fromkeys(layer_types(config)):
+        if kind == "linear_attention":
+            continue
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        if kind == "full_attention":
+            dim = config.get("global_head_dim") or dim
+        kv_heads = kv_width(config, kind) // (2 * dim)
+        window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
+        sinks = config["model_type"] == "gpt_oss"
+        found.append(AttentionShape(heads, kv_heads, dim, window, sinks))
+    return tuple(found)
+
+
+def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
+    """The Gated DeltaNet layers of a config; None if it has none."""
+    names = ("linear_num_key_heads", "linear_num_value_heads")
+    keys, values, key_dim, value_dim = (
+        config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
+    )
+    found = "linear_attention" in layer_types(config)
+    if not found or not keys * values * key_dim * value_dim:
+        return None
+    window = (config.get("linear_conv_kernel_dim") or 4) - 1
+    channels = 2 * keys * key_dim + values * value_dim
+    return GatedDeltaShape(keys, values, key_dim, value_dim, window, channels)
+
+
+def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
+    """The linear layers of a model, see `Shapes.linears`."""
+    found = Counter(filter(None, map(linear_shape, model.modules())))
+    kinds: dict[tuple[Any, ...], tuple[int, LinearShape]] = {}
+    for linear, count in sorted(found.items(), key=lambda item: item[1]):
+        kind = (linear.bits, linear.group, linear.mode, linear.dtype, linear.biased)
+        total = kinds[kind][0] if kind in kinds else 0
+        kinds[kind] = total + count, linear
+    return tuple(linear for _, linear in sorted(kinds.values(), key=lambda entry: entry[0]))
+
+
+def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
+    """All sizes of linear layers with their numbers; a table without a head is one, too."""
+    modules = dict(model.named_modules())
+    tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
+    found = Counter(linear_shape(module, tables=tied) for module in modules.values())
+    return tuple((shape, count) for shape, count in found.items() if shape is not None)
+
+
+def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:
+    """The weights of a linear layer of MLX, with `tables` of an embedding; None for others."""
+    if isinstance(module, nn.QuantizedLinear) or (tables and type(module) is nn.QuantizedEmbedding):
+        bits, group, scales = module.bits, module.group_size, module.scales
+        sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
+        packed = bits, group, module.mode, dtype_name(scales.dtype)
+        return LinearShape(*sizes, *packed, biased="bias" in module)
+    if isinstance(module, nn.Linear) or (tables and type(module) is nn.Embedding):
+        rows, columns = module.weight.shape
+        dtype = dtype_name(module.weight.dtype)
+        return LinearShape(rows, columns, 0, 0, "", dtype, biased="bias" in module)
+    return None
+
+
+def dtype_name(dtype: mx.Dtype) -> str:
+    """A dtype's name in `mlx.core`, such as "bfloat16"."""
+    return str(dtype).rpartition(".")[2]

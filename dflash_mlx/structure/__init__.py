@@ -1,1 +1,0 @@
-"""Answers that follow a grammar: what is asked, and what it allows at each place of an answer."""

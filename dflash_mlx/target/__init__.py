@@ -1,1 +1,0 @@
-"""The target: an mlx-lm model that reads many rows at once and gives its hidden states."""

@@ -1,1 +1,0 @@
-"""The target's caches, which go back to an earlier token exactly."""

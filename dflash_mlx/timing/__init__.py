@@ -1,1 +1,0 @@
-"""What runs models to measure what their passes cost on this machine."""

@@ -1,0 +1,149 @@
+"""The acceptance length τ of a drafter on held-out answers, and a picture of its course."""
+
+import json
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import target_ids
+
+from .data import TrainingSequence
+from .loss import block_hidden, candidate_scores
+from .taps import Taps, stacked
+
+# Acceptance length τ on held-out prompts, without target passes.
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Counts over all verifies, without tokens after the end of an answer."""
+
+    committed: int
+    verifies: int
+    accepted_by_position: tuple[int, ...]
+
+    @property
+    def tau(self) -> float:
+        """Mean tokens committed per verify, bonus included; 0.0 without a verify."""
+        return self.committed / self.verifies if self.verifies else 0.0
+
+
+def replay_answers(
+    drafter: Drafter, taps: mx.array, sequences: list[TrainingSequence]
+) -> Acceptance:
+    """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
+    width = drafter.config.block_size - 1
+    lengths = np.array([len(s.tokens) for s in sequences])
+    tokens = np.zeros((len(sequences), lengths.max() + width), dtype=np.int32)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence.tokens)] = sequence.tokens
+    at = np.array([s.answer for s in sequences])
+    context = drafter.model.context(taps.astype(mx.float32), 0)
+    mx.eval(context)
+    committed = verifies = 0
+    by_position = np.zeros(width, dtype=int)
+    while (live := np.flatnonzero(at < lengths - 1)).size:
+        anchors = at[live]
+        part = [(k[mx.array(live)], v[mx.array(live)]) for k, v in context]
+        first = mx.array(tokens[live, anchors])[:, None]
+        hidden = block_hidden(drafter, part, first, mx.array(anchors)[:, None])
+        drafts = np.array(greedy_drafts(drafter, hidden[:, 0], first[:, 0]))
+        right = tokens[live[:, None], anchors[:, None] + np.arange(1, width + 1)]
+        left = lengths[live] - 1 - anchors
+        agree = (drafts == right) & (np.arange(width) < left[:, None])
+        accepted = np.cumprod(agree, axis=1)
+        by_position += accepted.sum(axis=0)
+        kept = np.minimum(accepted.sum(axis=1) + 1, left)
+        committed, verifies = committed + int(kept.sum()), verifies + live.size
+        at[live] += kept
+    return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
+
+
+def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.array:
+    """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
+    logits, selector = drafter.own_logits(hidden), drafter.model.selector
+    extra, distances = drafter.config.dflash2, drafter.model.get("d2t")
+    if selector is None or extra is None:
+        drafts = mx.argmax(logits, axis=-1)
+        return drafts if distances is None else target_ids(distances)[drafts]
+    # Sorted by id, as in decoding: of equal scores the smallest id wins.
+    k = extra.selector_top_k
+    candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
+    scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
+    before, found = anchors, []
+    for t in range(hidden.shape[1]):
+        each = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
+        best = mx.argmax(each, axis=-1)[:, None]
+        before = mx.take_along_axis(candidates[:, t], best, axis=-1)[:, 0]
+        found.append(before)
+    return mx.stack(found, axis=1)
+
+
+def merge_counts(parts: list[Acceptance]) -> Acceptance:
+    """The sum of several counts; all have one block size."""
+    positions = zip(*(p.accepted_by_position for p in parts), strict=True)
+    return Acceptance(
+        sum(p.committed for p in parts),
+        sum(p.verifies for p in parts),
+        tuple(sum(column) for column in positions),
+    )
+
+
+MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
+
+
+def evaluate(drafter: Drafter, taps: Taps, sequences: list[TrainingSequence]) -> Acceptance | None:
+    """The counts over all held-out answers; None if there are none."""
+    lengths = [len(s.tokens) for s in sequences]
+    numbers = sorted(range(len(lengths)), key=lengths.__getitem__)
+    parts = []
+    while numbers:
+        longest = lengths[numbers[-1]]
+        part = numbers[-max(1, MAX_EVAL_TOKENS // longest) :]
+        numbers = numbers[: -len(part)]
+        held_out = [sequences[n] for n in part]
+        parts.append(replay_answers(drafter, stacked(taps.rows(part), longest), held_out))
+    return merge_counts(parts) if parts else None
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def draw_tau(log: Path, file: Path) -> None:
+    """Draw τ by training tokens seen, and drafts kept by position, of the lines of a run's log."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    seen = dict(
+        zip((s["step"] for s in steps), accumulate(s["tokens"] for s in steps), strict=True)
+    )
+    measured = [line for line in lines if "tau" in line and line["step"] in seen]
+    if not measured:
+        return
+    figure = Figure(figsize=(8.0, 3.6), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    course, positions = figure.subplots(1, 2)
+    course.plot([seen[m["step"]] for m in measured], [m["tau"] for m in measured], "o-", ms=3)
+    course.set_xlabel("training tokens seen")
+    course.set_ylabel("τ on held-out prompts")
+    last = measured[-1]
+    shares = [100 * n / max(1, last["verifies"]) for n in last["accepted_by_position"]]
+    positions.plot(range(1, len(shares) + 1), shares, "o-", ms=3)
+    positions.set_xlabel(f"draft's position in the block, step {last['step']:,}")
+    positions.set_ylabel("drafts kept, % of verifies")
+    positions.set_ylim(0, 103)
+    for panel in (course, positions):
+        panel.grid(color="#e4e4e4")
+    figure.savefig(file)

@@ -1,0 +1,281 @@
+"""The training step: sampled anchors, loss, gradient and optimiser update of one batch.
+
+DFlash paper, section 4.1: AdamW, warm-up, cosine decay, clipped gradients; the target, its
+embedding and its head are frozen.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_norm
+from mlx.utils import tree_map
+
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import KeysValues
+
+from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
+from .loss import block_losses, decay_weights, default_gamma, dpace_weights
+from .settings import DTYPES, TrainSettings
+from .streams import Streams, Task
+from .taps import Taps, padded, stacked
+
+# The gradient of one training step, in memory that the number of anchors does not change.
+
+Tree = Any  # of arrays, as mlx's gradients are
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Over all positions: weighted losses, weights, and the gradient of the weighted losses."""
+
+    loss: mx.array
+    weight: mx.array
+    gradient: Tree
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Both together."""
+        gradient = tree_map(mx.add, self.gradient, other.gradient)
+        return Sums(self.loss + other.loss, self.weight + other.weight, gradient)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a rectangle, and its n sequences: taps [S_i, K * Ht] of each, and tokens.
+
+    The taps are evaluated.
+    """
+
+    rectangle: Rectangle
+    taps: Sequence[mx.array]
+    tokens: Sequence[tuple[int, ...]]
+
+
+class BlockGradient:
+    """Computes `Sums` for a drafter, on several streams on a CPU."""
+
+    def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
+        size = drafter.config.block_size
+        self._drafter, self._settings, self._streams = drafter, settings, streams
+        self._dtype = DTYPES[settings.compute]
+        self._decay = decay_weights(size, settings.gamma or default_gamma(size))
+        self._of_blocks = mx.value_and_grad(self._loss, argnums=(0, 1))
+
+    def sums(self, parts: Sequence[Blocks], stopped: Callable[[], bool]) -> Sums | None:
+        """The sums over all these blocks; None if `stopped` returned true before the end."""
+        total = None
+        for ended in self._streams.together(self._sums_of(part, stopped) for part in parts):
+            for part in ended:
+                if part is None:
+                    return None
+                total = part if total is None else total + part
+                mx.eval(total.loss, total.weight, total.gradient)
+        return total
+
+    def _sums_of(self, part: Blocks, stopped: Callable[[], bool]) -> Task[Sums | None]:
+        """The sums, or None if stopped."""
+        model = self._drafter.model
+        parameters = model.trainable_parameters()
+        taps = stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype)
+        tokens = mx.array(padded(part.tokens))
+        lengths = mx.array([len(row) for row in part.tokens])
+        with self._kept(parameters):
+            context = self._context(parameters, taps)
+        yield context
+        total, slopes = None, None
+        for anchors in part.rectangle.slices(self._settings.chunk):
+            if stopped():
+                return None
+            with self._kept(parameters):
+                (loss, weight), (gradient, slope) = self._of_blocks(
+                    parameters, context, tokens, lengths, mx.array(anchors)
+                )
+            sums = Sums(loss, weight, gradient)
+            total = sums if total is None else total + sums
+            slopes = slope if slopes is None else tree_map(mx.add, slopes, slope)
+            del gradient, slope, sums  # or their memory could not be used again
+            yield total.loss, total.weight, total.gradient, slopes
+        assert total is not None
+
+        def against(parameters: Tree) -> mx.array:
+            ours = self._context(parameters, taps)
+            flat = zip(flatten(ours), flatten(slopes), strict=True)
+            return mx.stack([(a.astype(mx.float32) * b).sum() for a, b in flat]).sum()
+
+        with self._kept(parameters):
+            through = mx.grad(against)(parameters)
+        total = Sums(total.loss, total.weight, tree_map(mx.add, total.gradient, through))
+        yield total.gradient
+        return total
+
+    def _kept(self, parameters: Tree) -> "Kept":
+        return Kept(self._drafter, parameters)
+
+    def _enter(self, parameters: Tree) -> None:
+        """Put parameters into the model, in the dtype of the computation."""
+        self._drafter.model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
+
+    def _context(self, parameters: Tree, taps: mx.array) -> list[KeysValues]:
+        self._enter(parameters)
+        return self._drafter.model.context(taps, 0)
+
+    def _loss(
+        self,
+        parameters: Tree,
+        context: list[KeysValues],
+        tokens: mx.array,
+        lengths: mx.array,
+        anchors: mx.array,
+    ) -> tuple[mx.array, mx.array]:
+        """The sums of w_k CE_k and of w_k over positions of blocks (DFlash paper, section 3.3)."""
+        self._enter(parameters)
+        losses, counts = block_losses(self._drafter, context, tokens, lengths, anchors)
+        dpace = self._settings.loss == "dpace"
+        weights = dpace_weights(losses, counts) if dpace else self._decay * counts
+        return (weights * losses).sum(), weights.sum()
+
+
+class Kept:
+    """Puts the model's own parameters back: gradients leave tracers in it."""
+
+    def __init__(self, drafter: Drafter, parameters: Tree):
+        self._drafter, self._parameters = drafter, parameters
+
+    def __enter__(self) -> None:
+        """Nothing yet."""
+
+    def __exit__(self, *_: object) -> None:
+        self._drafter.model.update(self._parameters)
+
+
+def flatten(context: list[KeysValues] | None) -> list[mx.array]:
+    """The keys and values of all layers, one after another."""
+    return [array for both in context or [] for array in both]
+
+
+# The optimiser
+
+
+class TrainOptimizer:
+    """An mlx optimiser whose learning rate is set before each step."""
+
+    def __init__(self, kind: str, hidden_size: int, weight_decay: float, streams: Streams):
+        """kind: "adamw" or "muon". weight_decay: for AdamW, decoupled."""
+        adamw = AdamW(0.0, betas=[0.9, 0.95], weight_decay=weight_decay, bias_correction=True)
+        self.optimizer: Optimizer = adamw
+        self._factors: list[tuple[Optimizer, float]] = [(adamw, 1.0)]
+        if kind == "muon":
+            # The factor 0.2 sqrt(H) matches the update size of AdamW, so that both use one rate.
+            muon = StreamedMuon(streams, 0.0, momentum=0.95, weight_decay=0.0)
+            self._factors.append((muon, 0.2 * math.sqrt(hidden_size)))
+            self.optimizer = MultiOptimizer([muon, adamw], [is_matrix])
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next step, as for AdamW."""
+        for optimizer, factor in self._factors:
+            optimizer.learning_rate = rate * factor
+
+
+class StreamedMuon(Muon):
+    """Muon whose matrices take turns on streams: each is many products, apart from the others."""
+
+    def __init__(self, streams: Streams, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self._turns = cycle(streams.each)
+
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
+        """The updated parameter, as Muon's."""
+        with mx.stream(next(self._turns)):
+            return super().apply_single(gradient, parameter, state)
+
+
+def is_matrix(name: str, parameter: mx.array) -> bool:
+    """Whether a tensor is the weight of a linear layer, not a table of tokens."""
+    return parameter.ndim == 2 and not name.endswith("codebook")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Metrics of one step; `loss` is the weighted mean over all positions, in nats."""
+
+    loss: float
+    rate: float
+    gradient_norm: float
+    blocks: int
+    tokens: int
+
+
+class Trainer:
+    """A drafter, its optimiser and its training data."""
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        sequences: list[TrainingSequence],
+        taps: Taps,
+        settings: TrainSettings,
+        streams: Streams,
+    ):
+        self.drafter, self.sequences, self.settings = drafter, sequences, settings
+        self._taps = taps
+        self._optimizer = TrainOptimizer(
+            settings.optimizer, drafter.config.hidden_size, settings.weight_decay, streams
+        )
+        self.optimizer = self._optimizer.optimizer
+        self.optimizer.init(drafter.model.trainable_parameters())
+        self._lengths = [len(s.tokens) for s in sequences]
+        self._gradient = BlockGradient(drafter, settings, streams)
+        self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
+        self.batches = -(-len(sequences) // settings.batch)
+        self.steps = settings.steps or settings.epochs * len(self._batches(0))
+
+    def _batches(self, epoch: int) -> list[np.ndarray]:
+        if self._epoch[0] != epoch:
+            settings = self.settings
+            made = epoch_batches(len(self.sequences), settings.batch, settings.seed, epoch)
+            self._epoch = epoch, made
+        return self._epoch[1]
+
+    def rows_of(self, number: int) -> np.ndarray:
+        """The sequences of step `number`."""
+        epoch, place = divmod(number, self.batches)
+        return self._batches(epoch)[place]
+
+    def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepResult | None:
+        """Do step `number` (from 0). The result depends only on the state and the number.
+
+        None, with nothing changed, if `stopped` returns true before the gradient is whole.
+        """
+        settings, rows = self.settings, self.rows_of(number)
+        anchors = sample_anchors(self.sequences, rows, settings.anchors, settings.seed, number)
+        taps = self._taps.rows([int(row) for row in rows])
+        if number + 1 < self.steps:
+            self._taps.load_ahead([int(row) for row in self.rows_of(number + 1)])
+        parts = [self._blocks(rows, taps, part) for part in rectangles(anchors, settings.chunk)]
+        sums = self._gradient.sums(parts, stopped)
+        if sums is None:
+            return None
+        loss, weight = sums.loss, sums.weight
+        mean = tree_map(lambda g: g / weight, sums.gradient)
+        del sums  # or its gradient's memory could not be used again
+        gradient, norm = clip_grad_norm(mean, settings.clip)
+        rate = settings.rate_at(number, self.steps)
+        self._optimizer.set_rate(rate)
+        self.optimizer.update(self.drafter.model, gradient)
+        mx.eval(self.drafter.model.parameters(), self.optimizer.state, norm)
+        return StepResult(
+            loss=float(loss / weight),
+            rate=rate,
+            gradient_norm=float(norm),
+            blocks=sum(len(a) for a in anchors),
+            tokens=sum(self._lengths[row] for row in rows),
+        )
+
+    def _blocks(self, rows: np.ndarray, taps: list[mx.array], part: Rectangle) -> Blocks:
+        """A rectangle with what its blocks read."""
+        tokens = [self.sequences[rows[i]].tokens for i in part.rows]
+        return Blocks(part, [taps[i] for i in part.rows], tokens)
