@@ -16,7 +16,7 @@ import tiny
 
 from dflash_mlx import api
 from dflash_mlx.drafters.dflash.drafter import Drafter
-from dflash_mlx.engine.round import Drafted
+from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
@@ -61,11 +61,11 @@ def test_golden_answers(case: str) -> None:
                 assert result.stats.acceptance_length >= expected["tau"][number]
 
 
-def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> Drafted:
+def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> DraftProposal:
     """The block after an anchor."""
     assert sequence.draft_cache is not None
     block = sequence.draft_cache.block(anchor, width)
-    return Drafted(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
+    return DraftProposal(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
 
 
 @pytest.mark.parametrize("case", tiny.CASES)
@@ -214,13 +214,13 @@ def test_no_draft_is_begun_before_the_first_token(
 ) -> None:
     """Or it would make that token later; a plain step is begun, as stock mlx-lm does."""
     begun, read = [], []
-    begin, honest = Drafted.begin, Target.read
+    begin, honest = DraftProposal.begin, Target.read
 
     def counted(self: Target, parts: Any, **options: Any) -> Any:
         read.append(sum(part.tokens.size for part in parts))
         return honest(self, parts, **options)
 
-    monkeypatch.setattr(Drafted, "begin", lambda self: begun.append(1) or begin(self))
+    monkeypatch.setattr(DraftProposal, "begin", lambda self: begun.append(1) or begin(self))
     monkeypatch.setattr(Target, "read", counted)
     target = lossless.target_of("llama")
     blocks = tiny.start(

@@ -459,12 +459,7 @@ def test_the_depths_between_two_contexts() -> None:
 def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is read, at its own depth: not at depth 0 too, nor before the first token comes."""
     pair, depths = pair_of("qwen3"), list[int]()
-
-    def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
-        depths.append(depth)
-        return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
-
-    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", recorded(depths))
     session = Session(pair, mode="auto")
     answer = session.stream(prompt_of(200), max_tokens=9)
     assert depths == [256]
@@ -476,17 +471,84 @@ def test_a_long_prompt_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert depths == [256, 64]
 
 
-def test_all_depths_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards against a server that measures while clients wait: one stalled for four seconds."""
+@pytest.mark.parametrize("length", [120, 500, 2_040, 5_780])
+def test_nothing_is_measured_inside_an_answer(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer whose context grows past 128, 512, 2,048 or 5,793 tokens stops for nothing.
+
+    Guards against rounds that measured the machine: an answer stood still for seconds. The check
+    can fail: rounds that ask for measured costs are noticed.
+    """
+    target = make_target("qwen3", max_position_embeddings=10_000)
+    pair = Pair(target, random_drafter(target), "", "")
+    depths = list[int]()
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", recorded(depths))
+    session = Session(pair, mode="auto")
+    list(session.stream(prompt_of(length), max_tokens=40))
+    before = depth_for(length)
+    assert depths == [before]  # before the first token
+    monkeypatch.setattr(CostTable, "estimate", CostTable.at)
+    list(session.stream(prompt_of(length), max_tokens=40))
+    assert len(depths) == 2
+    assert depths[-1] > before
+
+
+def test_costs_between_two_depths() -> None:
+    """In proportion between two measured depths, as the nearest beyond them; never measured."""
     pair, depths = pair_of("qwen3"), list[int]()
+
+    def measured(depth: int) -> Costs:
+        depths.append(depth)
+        return Costs(depth / 64, 0.5, ((1, depth / 64), (8, depth / 32)), depth=depth)
+
+    table = CostTable(pair.target, pair.drafter, 8, measured)
+    assert table.estimate(300) is None
+    table.at(64)
+    assert table.estimate(300) == table.at(64)
+    table.at(1024)
+    between = table.estimate(300)
+    assert between is not None
+    assert between.plain == pytest.approx(4.0)  # 256 tokens
+    assert between.verify(8) == pytest.approx(8.0)
+    assert table.estimate(4000) == table.at(1024)
+    assert depths == [64, 1024]
+
+
+def test_an_answer_that_runs_is_not_stopped_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that begins while another is answered waits with measuring; the next one measures.
+
+    Guards against a server whose clients all wait for one that asks for another block size.
+    """
+    pair, depths = pair_of("qwen3"), list[int]()
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", recorded(depths))
+    first = Session(pair, mode="baseline").stream(prompt_of(20), max_tokens=30)
+    next(first)
+    second = Session(pair, mode="auto")
+    list(second.stream(prompt_of(20, 1), max_tokens=9))
+    assert depths == []
+    assert second.policy is not None
+    assert "when no other answer is running" in second.policy.reason
+    list(first)
+    list(second.stream(prompt_of(20, 1), max_tokens=9))
+    assert depths == [64]
+    assert second.policy.name == "auto"
+
+
+def recorded(depths: list[int]) -> Callable[..., Costs]:
+    """What stands for measuring: notes each depth."""
 
     def costs(target: Target, drafter: Any, depth: int, block_size: int) -> Costs:
         depths.append(depth)
         return Costs(1.0, 0.01, ((1, 1.0), (8, 1.1)), depth=depth)
 
-    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
+    return costs
+
+
+def test_all_depths_are_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards against a server that measures while clients wait: one stalled for four seconds."""
+    pair, depths = pair_of("qwen3"), list[int]()
+    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", recorded(depths))
     list(Session(pair, mode="auto").stream(prompt_of(20), max_tokens=9))
-    mlx_thread().call(pair.engine.policies.measure, 1200)
+    mlx_thread().call(pair.engine.scheduler.measure, 1200)
     assert depths == [64, 256, 1024]
     list(Session(pair, mode="auto").stream(prompt_of(1100), max_tokens=90))
     assert depths == [64, 256, 1024]

@@ -4,26 +4,26 @@ import tiny
 
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
-from dflash_mlx.engine.scheduler import LEAST, MOST, STALL, Pace
+from dflash_mlx.engine.scheduler import LEAST, MOST, STALL, TokenBudget
 from dflash_mlx.engine.sequence import Sequence
 
 
 def test_pieces_are_as_long_as_the_stall_allows() -> None:
     """On a machine that reads so many tokens a second, rounds read those of STALL seconds."""
     for rate in (500, 2_000, 10_000):
-        pace = Pace()
+        budget = TokenBudget()
         for _ in range(12):
-            pace.learn(pace.tokens, 0.004 + pace.tokens / rate)
+            budget.update(budget.tokens, 0.004 + budget.tokens / rate)
         wanted = min(MOST, max(LEAST, STALL * rate))
-        assert 0.85 * wanted <= pace.tokens <= wanted + 1
-        assert pace.tokens / rate <= STALL or pace.tokens == LEAST
+        assert 0.85 * wanted <= budget.tokens <= wanted + 1
+        assert budget.tokens / rate <= STALL or budget.tokens == LEAST
 
 
 def test_rounds_that_read_nothing_teach_nothing() -> None:
-    pace = Pace()
-    before = pace.tokens
-    pace.learn(0, 9.0)
-    assert pace.tokens == before
+    budget = TokenBudget()
+    before = budget.tokens
+    budget.update(0, 9.0)
+    assert budget.tokens == before
 
 
 def test_prompts_share_what_a_round_may_read() -> None:
@@ -43,6 +43,6 @@ def test_prompts_share_what_a_round_may_read() -> None:
             while answering.unread:
                 engine.step([answering])
             group.append(answering)
-            engine._pace.tokens = 60
+            engine.scheduler.token_budget.tokens = 60
         engine.step(group)
         assert [len(s.tokens) for s in group[:3]] == [20 if beside else 30] * 3

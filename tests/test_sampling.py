@@ -26,7 +26,7 @@ from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.drafters.small_model import ModelBlock, ModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Mode, Request
-from dflash_mlx.engine.round import Drafted
+from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
@@ -404,7 +404,7 @@ def test_what_was_drawn_does_not_decide_what_is_verified(rule: str) -> None:
     for _ in range(20):
         draft = chosen.draft(block, [1])
         seen.add(tuple(np.array(draft.tokens).tolist()))
-        offer = Drafted(block, draft, ends, confidence=block.confidence())
+        offer = DraftProposal(block, draft, ends, confidence=block.confidence())
         offer.begin()
         confidence = offer.read_confidence()
         assert confidence is not None

@@ -204,7 +204,7 @@ def warm_up(server: "Server", out: Output) -> None:
             block_size=settings.options["block_size"],
             tree_budget=settings.options["tree_budget"],
         )
-        mlx_thread().call(pair.engine.policies.measure, server.runner.context)
+        mlx_thread().call(pair.engine.scheduler.measure, server.runner.context)
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:

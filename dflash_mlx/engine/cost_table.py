@@ -5,7 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from math import isfinite, log2
 from pathlib import Path
@@ -18,7 +18,7 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.drafters.base import DraftSource
 from dflash_mlx.files.checkpoint import cache_file, replace_json
 from dflash_mlx.models.target import Target
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.costs import Costs, interpolate
 
 from .profiler import measure
 
@@ -126,7 +126,7 @@ def depth_for(depth: int, most: int = DEPTHS[-1]) -> int:
 
 
 class CostTable:
-    """Gives the costs of one pair at a depth; asking again near that depth costs nothing."""
+    """The costs of one pair by depth: `at` measures what is not known, `estimate` never does."""
 
     def __init__(
         self,
@@ -141,6 +141,7 @@ class CostTable:
         kept = read_costs(cost_file()).items()
         mine = [(key.removeprefix(f"{self._key}-"), costs) for key, costs in kept]
         self._known = {int(at): c for at, c in mine if at.isdecimal() and not c.disturbed}
+        self._estimates: dict[tuple[int, int, int], Costs] = {}
 
     def at(self, depth: int) -> Costs:
         """The costs at about `depth` tokens, as they were kept, or measured now."""
@@ -156,6 +157,24 @@ class CostTable:
             else:
                 write_costs(cost_file(), f"{self._key}-{near}", found)
         return self._known[near]
+
+    def estimate(self, depth: int) -> Costs | None:
+        """The costs at about `depth` tokens, from the measured depths around it; None without any.
+
+        Between two depths they grow in proportion. Beyond the measured ones the nearest hold.
+        """
+        near = depth_for(depth, self._most)
+        below = max((at for at in self._known if at <= near), default=None)
+        above = min((at for at in self._known if at >= near), default=None)
+        if below is None or above is None or below == above:
+            nearest = above if below is None else below
+            return None if nearest is None else self._known[nearest]
+        if (near, below, above) not in self._estimates:
+            share = (near - below) / (above - below)
+            self._estimates[near, below, above] = replace(
+                interpolate(self._known[below], self._known[above], share), depth=near
+            )
+        return self._estimates[near, below, above]
 
     def between(self, least: int, most: int) -> list[int]:
         """The depths that contexts from `least` to `most` tokens are measured at."""

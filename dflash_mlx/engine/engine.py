@@ -1,16 +1,16 @@
 """The engine: one round of many sequences, as in the DFlash paper (arXiv 2602.06036, section 3).
 
-    plan -> draft -> verify -> accept -> commit
+    schedule -> propose -> verify -> accept -> run ahead -> commit -> remember
 
-Tokens in, blocks out. Nothing computes outside these five but the next pass of plain steps, which
-`step` says when to begin. Does not know text or templates, nor how a policy decides. All of it runs
-in the one thread that owns MLX (worker_thread.py).
+Tokens in, blocks out. A round has one `ScheduledStep` for each sequence, which these verbs fill in;
+nothing is computed outside them. A draft becomes a token in `commit`. All of it runs in the one
+thread that owns MLX (worker_thread.py).
 """
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from time import perf_counter
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import mlx.core as mx
 
@@ -20,38 +20,17 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.policy.policy import Outcome, Policy
 from dflash_mlx.speculation.acceptance import make_rule
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.types import Block, Plan
+from dflash_mlx.types import Block
 
 from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
-from .round import (
-    Committed,
-    Drafted,
-    allowed,
-    commit,
-    copies,
-    count_rows,
-    drafted_of,
-    may_run_ahead,
-    rows_of,
-    text_of,
-    undrafted,
-)
-from .scheduler import Pace, Policies
-from .sequence import Answer, Piece, Sequence
+from .round import ScheduledStep, StepKind, propose
+from .scheduler import Scheduler
+from .sequence import Answer, Sequence
 
-PLAIN_STEP = Plan(1)
 CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
-
-Plans = dict[Sequence, Piece | Plan]
-Drafts = dict[Sequence, Piece | Draft]
-Passes = dict[Sequence, SequencePass]
-Arrays = dict[Sequence, mx.array]
-Chosen = dict[Sequence, Plan]  # of those that drafted
-Results = dict[Sequence, Committed | DFlashError]
 
 
 class Engine:
@@ -59,13 +38,16 @@ class Engine:
 
     def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
         """With `lookup` drafts may be copied from earlier text, also without a drafter."""
-        self.target, self.drafter, self.lookup = target, drafter, lookup
-        self.policies = Policies(target, drafter, lookup=lookup)
+        self.target = target
+        self.drafter = drafter
+        self.lookup = lookup
+        self.scheduler = Scheduler(target, drafter, lookup=lookup)
         self.prefixes = PrefixCache()
         self.chunk = CHUNK
-        self._pace = Pace()
-        self.passes = self.rows = 0  # of the target so far
+        self.passes = 0  # of the target so far
+        self.rows = 0  # that it has read in them
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
+        self._answering: WeakSet[Sequence] = WeakSet()  # begun, and not stopped
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
         """One round: what each sequence commits, or why it cannot go on.
@@ -75,101 +57,100 @@ class Engine:
         """
         began = perf_counter()
         try:
-            plans = self._plan(sequences)
-            drafts, chosen = self._draft(plans)
-            passes = self._verify(drafts)
-            choices, outcomes = self._accept(drafts, passes)
-            self._run_steps_ahead(drafts, choices)
-            found = self._commit(drafts, passes, outcomes)
-            self._learn(found, drafts, chosen, perf_counter() - began)
+            batch = self.scheduler.schedule(sequences, ahead=self._passes_ahead, chunk=self.chunk)
+            self._propose(batch)
+            self._verify(batch)
+            self._accept(batch)
+            self._run_ahead(batch)
+            self._commit(batch)
+            self._remember(batch)
+            self.scheduler.update(batch, perf_counter() - began)
         except BaseException:
             for sequence in sequences:
                 self._passes_ahead.pop(sequence, None)
                 sequence.rewind(len(sequence.tokens))
             raise
-        return [one.block if isinstance(one, Committed) else one for one in found.values()]
+        return [step.result for step in batch]
 
-    def _plan(self, sequences: Many[Sequence]) -> Plans:
-        """Each sequence reads a piece of its prompt, drafts a block, or takes a plain step."""
-        reading = sum(1 for s in sequences if s.unread)
-        shared = self.chunk if reading == len(sequences) else min(self.chunk, self._pace.tokens)
-        chunk = -(-shared // max(reading, 1))
-        plans: Plans = {
-            sequence: sequence.next_piece(chunk) if sequence.unread else PLAIN_STEP
-            for sequence in sequences
-        }
-        for sequence in self._drafting(sequences):
-            plans[sequence] = Plan(sequence.now.block_size)
-        return plans
+    def _propose(self, batch: list[ScheduledStep]) -> None:
+        """Draft the blocks: copies, and a drafter pass for each width; then choose how much of
+        each is verified.
+        """
+        for step in batch:
+            step.draft_forced()
+        for step in batch:
+            if step.copied:
+                assert step.answer.lookup is not None
+                block = step.answer.lookup.block(step.answer.block_size)
+                step.proposal = propose(step.sequence, block, confidence=True)
+        speculating = [step for step in batch if step.kind is StepKind.SPECULATE]
+        drafting = [step for step in speculating if not step.copied]
+        for width in sorted({step.answer.block_size for step in drafting}):
+            group = [step for step in drafting if step.answer.block_size == width]
+            assert self.drafter is not None
+            caches = [s.sequence.draft_cache for s in group if s.sequence.draft_cache is not None]
+            blocks = self.drafter.draft(caches, [s.sequence.anchor for s in group], width)
+            reads = self.scheduler.reads_confidence(group)
+            for step, block in zip(group, blocks, strict=True):
+                step.proposal = propose(step.sequence, block, confidence=reads[step.answer.policy])
+        self.scheduler.choose(batch)
 
-    def _draft(self, plans: Plans) -> tuple[Drafts, Chosen]:
-        """One drafter pass for all blocks, or copies; the policies choose how much is verified."""
-        drafting = [s for s, plan in plans.items() if isinstance(plan, Plan) and plan.rows > 1]
-        blocks, chosen = self._begin_drafts(drafting), Chosen()
-        drafts: Drafts = {s: undrafted(s, plan) for s, plan in plans.items()}
-        for policy, group in by_policy(drafting):
-            texts = [text_of(s) for s in group]
-            confidences = [blocks[s].read_confidence() for s in group]
-            others = sum(count_rows(draft) for s, draft in drafts.items() if s not in group)
-            for s, plan in zip(group, policy.choose(texts, confidences, others), strict=True):
-                chosen[s], drafts[s] = plan, blocks[s].cut(plan, room=s.now.left)
-        return drafts, chosen
-
-    def _verify(self, drafts: Drafts) -> Passes:
-        """One target pass over the rows of all: each anchor with its drafts, pieces of prompts."""
-        passes = {s: self._passes_ahead.pop(s) for s in drafts if s in self._passes_ahead}
-        parts = {s: rows_of(s, draft) for s, draft in drafts.items() if s not in passes}
-        for group in self._passes_for(parts):
-            found = self.target.read([parts[s] for s in group], at_once=True)
-            passes.update(zip(group, found, strict=True))
+    def _verify(self, batch: list[ScheduledStep]) -> None:
+        """One target pass over the tokens of all: each anchor with its drafts, prefill chunks."""
+        for step in batch:
+            step.output = self._passes_ahead.pop(step.sequence, None)
+        queries = {step: step.query() for step in batch if step.output is None}
+        for group in self._passes_for(queries):
+            outputs = self.target.read([queries[step] for step in group], at_once=True)
+            for step, output in zip(group, outputs, strict=True):
+                step.output = output
             self.passes += 1
-            self.rows += sum(parts[s].tokens.size for s in group)
-        return passes
+            self.rows += sum(queries[step].tokens.size for step in group)
 
-    def _accept(self, drafts: Drafts, passes: Passes) -> tuple[Arrays, Arrays]:
-        """What the target chooses after its plain rows, and each sequence's outcome; not read."""
-        choices, outcomes = Arrays(), Arrays()
-        for s, draft in drafts.items():
-            rule, place, logits = s.now.rule, s.now.place, allowed(s, draft, passes[s].logits)
-            if isinstance(draft, Piece):
-                if draft.last:
-                    history = [*s.tokens, *draft.tokens]
-                    choices[s], outcomes[s] = rule.step(logits, history, place)
-            elif draft.drafted:
-                outcomes[s] = rule.outcome(draft, logits, s.history, place)
-            else:
-                choices[s], outcomes[s] = rule.step(logits, s.history, place)
-        mx.async_eval(*outcomes.values())
-        return choices, outcomes
+    def _accept(self, batch: list[ScheduledStep]) -> None:
+        """Apply each sequence's acceptance rule to the target's logits; nothing is read yet."""
+        for step in batch:
+            step.choose_tokens()
+        mx.async_eval(*[step.outcome for step in batch if step.outcome is not None])
 
-    def _run_steps_ahead(self, drafts: Drafts, choices: Arrays) -> None:
-        """Begin the next pass of plain steps before anybody has read the tokens it goes on from."""
-        if len(choices) < len(drafts) or not all(may_run_ahead(s) for s in choices):
+    def _run_ahead(self, batch: list[ScheduledStep]) -> None:
+        """Begin the next decode steps before anybody has read the tokens they go on from."""
+        if any(step.choice is None for step in batch):
             return
-        parts = {s: s.rows(choice, Draft.none().tokens) for s, choice in choices.items()}
-        for group in self._passes_for(parts):
-            found = self.target.read([parts[s] for s in group])
+        if not all(self.scheduler.may_run_ahead(step.sequence) for step in batch):
+            return
+        queries = {}
+        for step in batch:
+            assert step.choice is not None
+            queries[step] = step.sequence.rows(step.choice, Draft.none().tokens)
+        for group in self._passes_for(queries):
+            outputs = self.target.read([queries[step] for step in group])
             self.passes += 1
             self.rows += len(group)
-            mx.async_eval([part.logits for part in found])
-            self._passes_ahead.update(zip(group, found, strict=True))
+            mx.async_eval([output.logits for output in outputs])
+            for step, output in zip(group, outputs, strict=True):
+                self._passes_ahead[step.sequence] = output
 
-    def _commit(self, drafts: Drafts, passes: Passes, outcomes: Arrays) -> Results:
+    def _commit(self, batch: list[ScheduledStep]) -> None:
         """Read the outcomes: accepted drafts and the bonus token become part of each sequence."""
-        found = Results()
-        for s, draft in drafts.items():
+        for step in batch:
             try:
-                found[s] = commit(s, draft, passes[s], outcomes.get(s))
+                step.commit()
             except DFlashError as error:
-                found[s] = error
-                self._passes_ahead.pop(s, None)
-                s.clear()  # what it has read may be the cause
+                step.error = error
+                self._answering.discard(step.sequence)
+                self._passes_ahead.pop(step.sequence, None)
+                step.sequence.clear()  # what it has read may be the cause
+
+    def _remember(self, batch: list[ScheduledStep]) -> None:
+        """Keep in the prefix cache what was read of prompts, and the answers that have ended."""
+        for step in batch:
+            if step.error is not None:
                 continue
-            if s.now.finish_reason:
-                self.stop(s)
-            elif isinstance(draft, Piece):
-                self.prefixes.keep(s)
-        return found
+            if step.answer.finish_reason:
+                self.stop(step.sequence)
+            elif step.kind is StepKind.PREFILL:
+                self.prefixes.keep(step.sequence)
 
     def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> tuple[int, int]:
         """Put a request to a sequence: how many prompt tokens are not read, how many are lost.
@@ -196,8 +177,9 @@ class Engine:
         constraint = target.compiler.constrain(
             request.grammar, request.going_on_from, request.stop_ids
         )
-        width = self.policies.block_size(request)
-        policy = self.policies.of(request, depth=max(len(prompt), len(sequence.tokens)))
+        width = self.scheduler.block_size(request)
+        idle = not any(other is not sequence for other in self._answering)
+        policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)
         self.stop(sequence)
         kept, lost = sequence.reuse(prompt, drafting=width > 1)
         reuse = self.prefixes.extend(sequence, prompt, drafting=width > 1)
@@ -214,6 +196,7 @@ class Engine:
             constraint=constraint,
             lookup=Lookup() if self.lookup and width > 1 else None,
         )
+        self._answering.add(sequence)
         return kept + reuse.taken, max(0, lost - reuse.taken)
 
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
@@ -222,6 +205,7 @@ class Engine:
         Where the caches cannot go back to `length`, its tokens stay until the next prompt. What
         stays may serve other prompts.
         """
+        self._answering.discard(sequence)
         if self._passes_ahead.pop(sequence, None) is not None:
             sequence.rewind(len(sequence.tokens))
         shown = len(sequence.tokens) if length is None else length
@@ -229,81 +213,19 @@ class Engine:
             sequence.rewind(shown)
         self.prefixes.keep(sequence, ended=True)
 
-    def _drafting(self, sequences: Many[Sequence]) -> list[Sequence]:
-        """The sequences that draft or copy a block in this round."""
-        asked = [s for s in sequences if not s.unread and s.now.block_size > 1]
-        asked = [s for s in asked if s not in self._passes_ahead]
-        found: list[Sequence] = []
-        for policy, group in by_policy(asked):
-            self.policies.refresh(policy, max(len(s.tokens) for s in group))
-            for s in group:
-                s.now.copying = copies(s)
-            found += [s for s in group if s.now.copying]
-            others = [s for s in group if not s.now.copying and self.drafter is not None]
-            wishes = policy.drafts([text_of(s) for s in others], len(sequences) - len(others))
-            found += [s for s, wish in zip(others, wishes, strict=True) if wish]
-        return found
-
-    def _begin_drafts(self, sequences: Many[Sequence]) -> dict[Sequence, Drafted]:
-        """Begin blocks after the anchors of these sequences: copies, and one pass of the drafter.
-
-        Blocks of another width have a pass of their own.
-        """
-        found: dict[Sequence, Drafted] = {}
-        for s in sequences:
-            if s.now.lookup is not None and s.now.copying:
-                found[s] = drafted_of(s, s.now.lookup.block(s.now.block_size), reads=True)
-        others = [s for s in sequences if s not in found]
-        for width in sorted({s.now.block_size for s in others}):
-            group = [s for s in others if s.now.block_size == width]
-            assert self.drafter is not None
-            caches = [s.draft_cache for s in group if s.draft_cache is not None]
-            blocks = self.drafter.draft(caches, [s.anchor for s in group], width)
-            reads = {policy: policy.reads(len(some)) for policy, some in by_policy(group)}
-            for s, block in zip(group, blocks, strict=True):
-                found[s] = drafted_of(s, block, reads=reads[s.now.policy])
-        return found
-
-    def _passes_for(self, parts: dict[Sequence, SequenceRows]) -> Iterator[list[Sequence]]:
-        """Who shares a pass: all; with exactness at most as many rows as that is known for."""
-        if not parts:
+    def _passes_for(
+        self, queries: dict[ScheduledStep, SequenceRows]
+    ) -> Iterator[list[ScheduledStep]]:
+        """Which steps share a pass: all; in exact mode as many rows as are known to be exact."""
+        if not queries:
             return
-        group: list[Sequence] = []
+        group: list[ScheduledStep] = []
         rows = 0
-        for s, part in parts.items():
-            rows += part.tokens.size
+        for step, query in queries.items():
+            rows += query.tokens.size
             if group and self.target.kernels.exact and rows > EXACT_ROWS:
                 yield group
-                group, rows = [], part.tokens.size
-            group.append(s)
+                group = []
+                rows = query.tokens.size
+            group.append(step)
         yield group
-
-    def _learn(self, found: Results, drafts: Drafts, chosen: Chosen, seconds: float) -> None:
-        """Tell the policies what came of the round; its time, where it was theirs alone."""
-        read = sum(len(draft.tokens) for draft in drafts.values() if isinstance(draft, Piece))
-        if any(isinstance(draft, Draft) for draft in drafts.values()):
-            self._pace.learn(read, seconds)
-        for policy, group in by_policy([s for s in found if isinstance(drafts[s], Draft)]):
-            done = [
-                Outcome(
-                    text_of(s).belief,
-                    chosen.get(s, PLAIN_STEP),
-                    verified=draft.drafted,
-                    accepted=result.accepted,
-                    committed=len(result.block.tokens),
-                    drafted=s in chosen and not s.now.copying,
-                    judged=draft.judged,
-                )
-                for s in group
-                if isinstance(result := found[s], Committed)
-                and isinstance(draft := drafts[s], Draft)
-            ]
-            policy.learn(done, seconds if len(done) == len(found) else None)
-
-
-def by_policy(sequences: Many[Sequence]) -> list[tuple[Policy, list[Sequence]]]:
-    """Sequences with their policies, each of which decides for all of theirs at once."""
-    groups: dict[Policy, list[Sequence]] = {}
-    for s in sequences:
-        groups.setdefault(s.now.policy, []).append(s)
-    return list(groups.items())

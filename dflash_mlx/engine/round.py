@@ -1,30 +1,202 @@
-"""What one sequence does in a round: the rows it brings to a pass, and what it commits after it.
+"""What each sequence does in one round: the steps of a batch, and what they verify and commit."""
 
-Knows a sequence and its draft; does not know the other sequences of the round.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
 import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.constrained.constraint import Constraint
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.policy.belief import Confidence
-from dflash_mlx.policy.policy import Text
+from dflash_mlx.policy.policy import Outcome, Text
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, PendingRankings
 from dflash_mlx.speculation.sampling import read_logprobs
 from dflash_mlx.speculation.tree import best_first
 from dflash_mlx.types import Block, Plan
 
-from .sequence import Piece, Sequence
+from .sequence import Answer, PrefillChunk
+from .sequence import Sequence as TokenSequence
 
-# From a drafted block to what a verify checks of it
+NO_DRAFT = Plan(1)  # the anchor alone
+
+
+class StepKind(Enum):
+    """What a sequence does in a round: reads its prompt, decodes one token, or checks drafts."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SPECULATE = "speculate"
+
+
+@dataclass(slots=True, eq=False)
+class ScheduledStep:
+    """One sequence's part in a round. Each verb of the engine fills in some of its fields.
+
+    schedule: `kind`, `chunk` (the tokens of a prefill), `copied` (drafts come from earlier text).
+    propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
+    tokens that are verified; none in a decode step unless a grammar forces some).
+    verify: `output`, the logits and hidden states of the target's pass. accept: `outcome`, what
+    the acceptance rule gives, and `choice` [1], the target's token after a row without drafts; both
+    are not evaluated yet. commit: `block`, or the `error` that ends the answer, and `accepted`,
+    the accepted drafts before the answer's end cut them.
+    """
+
+    sequence: TokenSequence
+    kind: StepKind = StepKind.DECODE
+    chunk: PrefillChunk | None = None
+    copied: bool = False
+    proposal: "DraftProposal | None" = None
+    plan: Plan = NO_DRAFT
+    draft: Draft = field(default_factory=Draft.none)
+    output: SequencePass | None = None
+    choice: mx.array | None = None
+    outcome: mx.array | None = None
+    block: Block | None = None
+    accepted: int = 0
+    error: DFlashError | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The answer that the sequence is generating."""
+        return self.sequence.now
+
+    @property
+    def query_tokens(self) -> int:
+        """Tokens that the target reads in this step."""
+        return self.draft.drafted + 1 if self.chunk is None else len(self.chunk.tokens)
+
+    @property
+    def result(self) -> Block | DFlashError:
+        """What the step committed, or why the answer cannot go on."""
+        result = self.block if self.error is None else self.error
+        assert result is not None
+        return result
+
+    @property
+    def policy_input(self) -> Text:
+        """What the policy sees of the sequence."""
+        answer = self.answer
+        belief = answer.copied if self.copied else answer.belief
+        return Text(belief, answer.left, self.copied)
+
+    @property
+    def policy_outcome(self) -> Outcome:
+        """What came of the step, for the policy."""
+        assert self.block is not None
+        return Outcome(
+            self.policy_input.belief,
+            self.plan,
+            verified=self.draft.drafted,
+            accepted=self.accepted,
+            committed=len(self.block.tokens),
+            drafted=self.proposal is not None and not self.copied,
+            judged=self.draft.judged,
+        )
+
+    def query(self) -> SequenceRows:
+        """What the target reads: a chunk of the prompt, or the anchor and its drafts."""
+        sequence = self.sequence
+        if self.chunk is not None:
+            tokens = mx.array(self.chunk.tokens)
+            return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
+        return sequence.rows(mx.array([sequence.anchor]), self.draft.tokens, self.draft.tree)
+
+    def draft_forced(self) -> None:
+        """In a decode step the draft is what a grammar forces, if it forces anything."""
+        answer = self.answer
+        if self.kind is not StepKind.DECODE or answer.constraint is None:
+            return
+        if answer.rule.draws or answer.block_size == 1:
+            return
+        most = min(answer.block_size - 1, answer.left)
+        self.draft = answer.constraint.steer(Draft.none(), 0, most)
+
+    def choose_tokens(self) -> None:
+        """Apply the acceptance rule to the target's logits; the host does not wait.
+
+        After a chunk that does not end the prompt there is nothing to choose.
+        """
+        assert self.output is not None
+        answer = self.answer
+        rule = answer.rule
+        if self.chunk is None:
+            logits = self._allowed(self.output.logits)
+            if self.draft.drafted:
+                history = self.sequence.history
+                self.outcome = rule.outcome(self.draft, logits, history, answer.place)
+                return
+            history = self.sequence.history
+        elif self.chunk.last:
+            logits = self._allowed(self.output.logits)
+            history = [*self.sequence.tokens, *self.chunk.tokens]
+        else:
+            return
+        self.choice, self.outcome = rule.step(logits, history, answer.place)
+
+    def _allowed(self, logits: mx.array) -> mx.array:
+        """The logits, with -inf for what the sequence's grammar does not allow."""
+        constraint = self.answer.constraint
+        if constraint is None:
+            return logits
+        mx.async_eval(logits)  # meanwhile the host computes the masks
+        return constraint.mask(logits, self.draft)
+
+    def commit(self) -> None:
+        """Make what the pass gave part of the sequence; DFlashError when logits are not numbers."""
+        assert self.output is not None
+        sequence = self.sequence
+        answer = self.answer
+        if self.outcome is None:
+            self._commit_chunk()
+            self.block = Block(())
+            return
+        accepted = answer.rule.accept(self.draft, self.outcome)
+        tokens = cut(accepted.tokens, answer.left, answer.request.stop_ids)
+        if answer.constraint is not None:
+            tokens = answer.constraint.take(tokens)
+        if self.chunk is not None:
+            self._commit_chunk()
+        else:
+            path = None if accepted.path is None else (0, *accepted.path)[: len(tokens)]
+            sequence.commit(
+                (sequence.anchor, *tokens[:-1]),
+                self.output.taps,
+                path,
+                all_kept=not self.draft.drafted,
+            )
+        answer.advance(tokens)
+        self.accepted = len(accepted.drafts)
+        logprobs = ()
+        if answer.request.logprobs is not None:
+            rows = range(len(tokens)) if accepted.path is None else (0, *accepted.path)
+            logprobs = read_logprobs(self.output.logits, rows, tokens, answer.request.logprobs)
+        self.block = Block(
+            tokens,
+            self.draft.drafted,
+            min(self.accepted, len(tokens)),
+            finish_reason=answer.finish_reason,
+            depth=self.draft.depth,
+            logprobs=logprobs,
+        )
+
+    def _commit_chunk(self) -> None:
+        """Count a chunk of the prompt as read; the drafter reads the last one's states later."""
+        assert self.chunk is not None
+        assert self.output is not None
+        sequence = self.sequence
+        sequence.absorb(self.chunk.tokens, self.output.taps)
+        if not self.chunk.last:
+            mx.eval(sequence.state)
+            mx.clear_cache()
+        if len(sequence.tokens) in self.answer.snapshots_at:
+            sequence.target_cache.snapshot()
 
 
 @dataclass(slots=True)
-class Drafted:
+class DraftProposal:
     """One sequence's drafted block, whose computation has begun.
 
     `chain` has the drafts of all its positions; `top` is set where a tree is wanted in any case.
@@ -82,147 +254,23 @@ class Drafted:
         return Draft.of_tree(tree)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A round's block of one sequence, and the drafts that were accepted before it was cut."""
-
-    block: Block
-    accepted: int = 0
-
-
-def text_of(sequence: Sequence) -> Text:
-    """What a policy sees of a sequence."""
-    now = sequence.now
-    return Text(now.copied if now.copying else now.belief, now.left, now.copying)
-
-
-def copies(sequence: Sequence) -> bool:
-    """Whether copies of earlier text are worth verifying in place of a block of the drafter's."""
-    now = sequence.now
-    if now.lookup is None or now.anchor is None:
-        return False
-    if not now.lookup.look(sequence.tokens, now.anchor):
-        return False
-    said = now.lookup.block(now.block_size).confidence()().tolist()
-    drafted = None if sequence.drafter is None else Text(now.belief, now.left)
-    return now.policy.copies(Text(now.copied, now.left, copied=True), said, drafted)
-
-
-def count_rows(draft: Piece | Draft) -> int:
-    """Rows of the target that it takes."""
-    return len(draft.tokens) if isinstance(draft, Piece) else draft.drafted + 1
-
-
-def rows_of(sequence: Sequence, draft: Piece | Draft) -> SequenceRows:
-    """What a sequence reads in a pass: a piece of its prompt, or the anchor and its drafts."""
-    if isinstance(draft, Piece):
-        tokens = mx.array(draft.tokens)
-        return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
-    return sequence.rows(mx.array([sequence.anchor]), draft.tokens, draft.tree)
-
-
-def drafted_of(sequence: Sequence, block: DraftBlock, *, reads: bool) -> Drafted:
-    """What a sequence's rule takes from a block; `reads`: the policy wants its confidence."""
-    now = sequence.now
-    tree = now.request.mode == "ddtree"  # no chain is wanted then, which may be another draft
-    chain = Draft.none() if tree else now.rule.draft(block, sequence.history)
-    found = Drafted(block, chain, now.request.stop_ids, now.constraint)
+def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> DraftProposal:
+    """Begin what a sequence verifies of a drafted block; `confidence`: the policy wants it."""
+    answer = sequence.now
+    tree = answer.request.mode == "ddtree"  # no chain is wanted then, which may be another draft
+    chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)
+    proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
     if tree:
-        found.top = block.top_tokens(now.request.nodes)
-    elif reads:
-        found.confidence = block.confidence()
-    found.begin()
-    return found
+        proposal.top = block.top_tokens(answer.request.nodes)
+    elif confidence:
+        proposal.confidence = block.confidence()
+    proposal.begin()
+    return proposal
 
 
-def undrafted(sequence: Sequence, plan: Piece | Plan) -> Piece | Draft:
-    """What a sequence reads without a drafter: its piece, or the tokens that a grammar forces."""
-    if isinstance(plan, Piece):
-        return plan
-    now = sequence.now
-    if now.constraint is None or now.rule.draws or plan.rows > 1 or now.block_size == 1:
-        return Draft.none()
-    return now.constraint.steer(Draft.none(), 0, min(now.block_size - 1, now.left))
-
-
-def allowed(sequence: Sequence, draft: Piece | Draft, logits: mx.array) -> mx.array:
-    """The logits of a pass, with -inf for what the sequence's grammar does not allow."""
-    constraint = sequence.now.constraint
-    if constraint is None or (isinstance(draft, Piece) and not draft.last):
-        return logits
-    mx.async_eval(logits)  # meanwhile the host finds the masks
-    return constraint.mask(logits, Draft.none() if isinstance(draft, Piece) else draft)
-
-
-def may_run_ahead(sequence: Sequence) -> bool:
-    """Whether the next round takes a plain step whatever token this one gives."""
-    now = sequence.now
-    # Penalties and grammars look at tokens that the host has not read yet.
-    rests = sequence.drafter is None or now.policy.rests([text_of(sequence)])
-    plain = now.block_size == 1 or (rests and not copies(sequence))
-    known = not now.request.sampling.penalised and now.constraint is None
-    return plain and now.left > 1 and known
-
-
-def commit(
-    sequence: Sequence, draft: Piece | Draft, read: SequencePass, outcome: mx.array | None
-) -> Committed:
-    """Make what a pass gave part of the sequence; DFlashError when its logits are not numbers."""
-    now = sequence.now
-    if outcome is None:
-        assert isinstance(draft, Piece)
-        commit_piece(sequence, draft, read)
-        return Committed(Block(()))
-    plain = Draft.none() if isinstance(draft, Piece) else draft
-    accepted = now.rule.accept(plain, outcome)
-    tokens = cut(accepted.tokens, now.left, now.request.stop_ids)
-    tokens = tokens if now.constraint is None else now.constraint.take(tokens)
-    if isinstance(draft, Piece):
-        commit_piece(sequence, draft, read)
-    else:
-        rows = (0, *accepted.path)[: len(tokens)] if accepted.path is not None else None
-        sequence.commit(
-            (sequence.anchor, *tokens[:-1]), read.taps, rows, all_kept=not draft.drafted
-        )
-    now.anchor, now.left, now.place = tokens[-1], now.left - len(tokens), now.place + len(tokens)
-    whole = now.constraint is not None and now.constraint.ended
-    now.finish_reason = "stop" if whole else finish(tokens, now.left, now.request.stop_ids)
-    count = len(accepted.drafts)
-    logprobs = ()
-    if now.request.logprobs is not None:
-        rows = (0, *accepted.path) if accepted.path is not None else range(len(tokens))
-        logprobs = read_logprobs(read.logits, rows, tokens, now.request.logprobs)
-    block = Block(
-        tokens,
-        plain.drafted,
-        min(count, len(tokens)),
-        finish_reason=now.finish_reason,
-        depth=plain.depth,
-        logprobs=logprobs,
-    )
-    return Committed(block, count)
-
-
-def commit_piece(sequence: Sequence, piece: Piece, read: SequencePass) -> None:
-    """Count a piece of the prompt as read; the drafter's rows of the last are computed later."""
-    sequence.absorb(piece.tokens, read.taps)
-    if not piece.last:
-        mx.eval(sequence.state)
-        mx.clear_cache()
-    if len(sequence.tokens) in sequence.now.snapshots_at:
-        sequence.target_cache.snapshot()
-
-
-def cut(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> tuple[int, ...]:
+def cut(tokens: Sequence[int], left: int, stops: frozenset[int]) -> tuple[int, ...]:
     """The tokens up to the first stop token, that one included, and at most `left`."""
     for number, token in enumerate(tokens[:left], 1):
         if token in stops:
-            return tokens[:number]
-    return tokens[:left]
-
-
-def finish(tokens: tuple[int, ...], left: int, stops: frozenset[int]) -> str | None:
-    """Why the answer ends with these tokens, if it does."""
-    if tokens[-1] in stops:
-        return "stop"
-    return "length" if left <= 0 else None
+            return tuple(tokens[:number])
+    return tuple(tokens[:left])

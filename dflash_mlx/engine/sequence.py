@@ -33,7 +33,7 @@ CLEAR_EVERY = 256  # tokens between returns of unused memory to the system, as i
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PrefillChunk:
     """Tokens of a prompt that one round reads; with `last` the answer's first token follows."""
 
     tokens: tuple[int, ...]
@@ -49,7 +49,7 @@ class Answer:
     tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
     is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
     is one. `lookup`: where the text stood before, if drafts may be copied from there; `copied`: the
-    belief in such drafts, and `copying`: whether this round's are.
+    belief in such drafts.
     """
 
     request: Request
@@ -63,10 +63,20 @@ class Answer:
     last_alone: bool
     constraint: Constraint | None = None
     lookup: Lookup | None = None
-    copying: bool = False
     anchor: int | None = None
     place: int = 0
     finish_reason: str | None = None
+
+    def advance(self, tokens: tuple[int, ...]) -> None:
+        """Go on by tokens that were committed, which may end the answer."""
+        self.anchor = tokens[-1]
+        self.left -= len(tokens)
+        self.place += len(tokens)
+        whole = self.constraint is not None and self.constraint.ended
+        if whole or self.anchor in self.request.stop_ids:
+            self.finish_reason = "stop"
+        elif self.left <= 0:
+            self.finish_reason = "length"
 
 
 class Sequence:
@@ -119,7 +129,7 @@ class Sequence:
             return 0
         return len(answer.request.prompt) - len(self.tokens)
 
-    def next_piece(self, chunk: int) -> Piece:
+    def next_chunk(self, chunk: int) -> PrefillChunk:
         """The next of the prompt's tokens to read, at most `chunk`."""
         prompt, start = self.now.request.prompt, len(self.tokens)
         if self.target.kernels.exact:
@@ -130,7 +140,7 @@ class Sequence:
         if self.target_cache.needs_snapshots:
             ends += [place for place in self.now.snapshots_at if start < place]
         end = min(ends)
-        return Piece(prompt[start:end], last=end == len(prompt))
+        return PrefillChunk(prompt[start:end], last=end == len(prompt))
 
     def align(self, length: int) -> int:
         """How many of so many tokens that were read of a prompt another prompt may go on from.

@@ -58,3 +58,20 @@ class Costs:
     def seconds(self, plan: Plan) -> float:
         """Seconds of a round of one sequence with its draft, confidence not read."""
         return self.verify(plan.rows) + self.draft * (plan.rows > 1)
+
+
+def interpolate(shallow: Costs, deep: Costs, share: float) -> Costs:
+    """Costs between two depths, `share` of the way from the shallow to the deep one."""
+
+    def between(less: float, more: float) -> float:
+        return less + share * (more - less)
+
+    widths = sorted({rows for rows, _ in (*shallow.chain, *deep.chain)})
+    return Costs(
+        plain=between(shallow.plain, deep.plain),
+        draft=between(shallow.draft, deep.draft),
+        chain=tuple((rows, between(shallow.verify(rows), deep.verify(rows))) for rows in widths),
+        read=between(shallow.read, deep.read),
+        sequence=between(shallow.sequence, deep.sequence),
+        block=between(shallow.block, deep.block),
+    )

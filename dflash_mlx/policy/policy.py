@@ -120,8 +120,10 @@ class Policy(Protocol):
 class Fixed:
     """Always the same plan: the modes dflash, ddtree and baseline."""
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, reason: str = ""):
+        """`reason`: why, where nobody asked for just this plan."""
         self._plan = plan
+        self._reason = reason
         self._counts: Counter[Plan] = Counter()
         self._acceptance = Belief()
 
@@ -164,7 +166,7 @@ class Fixed:
         """The counts."""
         return PolicyState(
             "fixed",
-            f"always {words(self._plan)}",
+            f"always {words(self._plan)}" + (f": {self._reason}" if self._reason else ""),
             plans=tuple(self._counts.most_common()),
             acceptance=self._acceptance.acceptance,
             drafting=self._plan.rows > 1,
