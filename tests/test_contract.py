@@ -34,9 +34,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
 from dflash_mlx.engine.engine import CHUNK
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.models import attention
 from dflash_mlx.models.cache.sliding import SlidingCache
-from dflash_mlx.models.target import FAMILIES
 from dflash_mlx.speculation.sampling import HISTORY
 
 

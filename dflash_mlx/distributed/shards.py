@@ -18,8 +18,9 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.utils import load_model
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.attention import give_class, stock_class
-from dflash_mlx.models.target import FAMILIES, Tap, flat
+from dflash_mlx.models.target import Tap, flat
 
 # Sharding for families that mlx-lm has no shard() for
 

@@ -12,15 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from dflash_mlx.families import FAMILIES
+
 from .bits import chosen_bits, share_of_bytes
 from .cache import cached_state
 from .formats import ARCHITECTURES, ASSISTANT, EAGLE3, V1
 
-# The keys of target.families.FAMILIES, repeated because that module imports MLX, which is slow.
-SUPPORTED_FAMILIES = frozenset(
-    "deepseek_v3 gemma4 gemma4_text gemma4_unified glm4_moe glm_moe_dsa gpt_oss kimi_k2 kimi_k25 "
-    "llama minimax minimax_m2 muse_glimmer qwen3 qwen3_5 qwen3_5_moe qwen3_moe qwen3_next".split()
-)
 SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, ASSISTANT, EAGLE3))
 
 # Bits for each weight, scales included.
@@ -82,7 +79,7 @@ class Entry:
     @property
     def lacks(self) -> str:
         """The reason why this engine does not support the pair; empty if it does."""
-        if self.family not in SUPPORTED_FAMILIES:
+        if self.family not in FAMILIES:
             return f"targets of the type '{self.family}' are not supported yet"
         if self.drafter not in SUPPORTED_DRAFTERS:
             return f"drafters of the kind '{self.drafter}' are not supported yet"

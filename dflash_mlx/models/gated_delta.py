@@ -104,6 +104,9 @@ def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array,
     return mx.concatenate(flat, axis=-1), gate, a, b
 
 
+PROJECTIONS: dict[str, Project] = {"separate": project_separate, "joined": project_joined}
+
+
 # Gated DeltaNet rows by this package's operations, and the small tape that can commit fewer.
 
 NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]

@@ -6,7 +6,6 @@ of this module; stock mlx-lm code runs on the same instance unchanged. Knows not
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
@@ -24,6 +23,7 @@ from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import check_weights, json_object, load_config
 from dflash_mlx.hub.formats import is_drafter
 from dflash_mlx.kernels.dispatch import Kernels, available
@@ -35,49 +35,9 @@ from .cache.sliding import sliding_caches
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
 from .dtypes import float_type
-from .gated_delta import Project, project_joined, project_separate
+from .gated_delta import PROJECTIONS
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
 from .recurrent import recurrent_caches, tape_layers
-
-# The target families
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Where an mlx-lm model class keeps its parts; paths are dotted attribute names.
-
-    `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
-    the body's attribute that token embeddings are multiplied by, `project` how its Gated DeltaNet
-    layers project their input.
-    """
-
-    body: str = "model"
-    outer: str = ""
-    embed_scale: str = ""
-    project: Project | None = None
-
-
-INNER, OUTER = "language_model.model", "language_model"
-FAMILIES: dict[str, Family] = {
-    "deepseek_v3": Family(),
-    "gemma4": Family(INNER, OUTER, embed_scale="embed_scale"),
-    "gemma4_text": Family(embed_scale="embed_scale"),
-    "gemma4_unified": Family(INNER, OUTER, embed_scale="embed_scale"),
-    "glm4_moe": Family(),
-    "glm_moe_dsa": Family(),
-    "gpt_oss": Family(),
-    "kimi_k2": Family(),
-    "kimi_k25": Family(INNER, OUTER),
-    "llama": Family(),
-    "minimax": Family(),
-    "minimax_m2": Family(),
-    "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
-    "qwen3": Family(),
-    "qwen3_5": Family(INNER, OUTER, project=project_separate),
-    "qwen3_5_moe": Family(INNER, OUTER, project=project_separate),
-    "qwen3_moe": Family(),
-    "qwen3_next": Family(project=project_joined),
-}
 
 
 def flat(config: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +111,8 @@ class Target:
         select_rows(self._body.norm, lambda: self._wanted)
         self.kernels = kernels or Kernels()
         if family.project:
-            tape_layers(self._body.layers, family.project, lambda: self.kernels)
+            project = PROJECTIONS[family.project]
+            tape_layers(self._body.layers, project, lambda: self.kernels)
         self._tapped: tuple[int, ...] = ()
         self._seen: dict[int, mx.array] | None = None
         self._current: TreePass | PackedPass | None = None

@@ -1,0 +1,43 @@
+"""The model families that can be targets, by the `model_type` of their config.json."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Where an mlx-lm model class keeps its parts; paths are dotted attribute names.
+
+    `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
+    the body's attribute that token embeddings are multiplied by. `project`: whether Gated DeltaNet
+    layers project their input by joined or by separate matrices; empty where there are none.
+    """
+
+    body: str = "model"
+    outer: str = ""
+    embed_scale: str = ""
+    project: Literal["", "joined", "separate"] = ""
+
+
+INNER = "language_model.model"
+OUTER = "language_model"
+FAMILIES: dict[str, Family] = {
+    "deepseek_v3": Family(),
+    "gemma4": Family(INNER, OUTER, embed_scale="embed_scale"),
+    "gemma4_text": Family(embed_scale="embed_scale"),
+    "gemma4_unified": Family(INNER, OUTER, embed_scale="embed_scale"),
+    "glm4_moe": Family(),
+    "glm_moe_dsa": Family(),
+    "gpt_oss": Family(),
+    "kimi_k2": Family(),
+    "kimi_k25": Family(INNER, OUTER),
+    "llama": Family(),
+    "minimax": Family(),
+    "minimax_m2": Family(),
+    "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
+    "qwen3": Family(),
+    "qwen3_5": Family(INNER, OUTER, project="separate"),
+    "qwen3_5_moe": Family(INNER, OUTER, project="separate"),
+    "qwen3_moe": Family(),
+    "qwen3_next": Family(project="joined"),
+}
