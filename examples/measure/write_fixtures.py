@@ -2,8 +2,9 @@
 
     python examples/measure/write_fixtures.py DFLASH FOLDER
 
-DFLASH is the program of an environment with that version installed. FOLDER is emptied first. Paths
-of this machine are replaced by neutral ones. tests/behaviour/test_old_files.py reads the files.
+DFLASH is the program of an environment with that version installed. FOLDER is emptied first, all
+but its README.md. Paths of this machine are replaced by neutral ones.
+tests/behaviour/test_old_files.py reads the files.
 """
 
 import json
@@ -14,16 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from typed_chat import run_typed
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from openai_server import openai_server  # noqa: E402
-
 GOLDEN = ROOT / "tests" / "golden" / "qwen3_full"
 NEUTRAL_HOME = "/home/user"
 MADE_AT = 1_700_000_000  # seconds since 1970: the time of change of the copied weights
@@ -136,9 +134,11 @@ class Maker:
         )
         self.chat(
             ["--system", SYSTEM],
-            ["What is 3 plus 4?", "What is 9 plus 9?", "/undo", "What is 8 plus 8?", "/retry", "/edit"]
-            + ["/save sums", "/fork more sums", "What is 2 plus 2?", "/exit"],
-        )  # fmt: skip
+            [
+                *("What is 3 plus 4?", "What is 9 plus 9?", "/undo", "What is 8 plus 8?"),
+                *("/retry", "/edit", "/save sums", "/fork more sums", "What is 2 plus 2?", "/exit"),
+            ],
+        )
         self.chat([], ["What does @notes.md say?", "/exit"])
         self.chat(
             ["--temp", "0.8", "--seed", "3"],
@@ -150,8 +150,17 @@ class Maker:
     def tools(self) -> None:
         """Write a chat with calls of a tool that the user allows always."""
         shutil.copy(ROOT / "tests" / "mcp_server.py", self.home)
-        with openai_server() as server:
-            self.chat(["-m", server.url], ["/save weather", "Is it dry in Brno?", "a", "/exit"])
+        address = self.home / "address"
+        command = [sys.executable, str(ROOT / "tests" / "openai_server.py"), str(address)]
+        server = subprocess.Popen(command)
+        try:
+            while not address.exists() or not address.read_text("utf-8"):
+                time.sleep(0.05)
+            lines = ["/save weather", "Is it dry in Brno?", "a", "/exit"]
+            self.chat(["-m", address.read_text("utf-8")], lines)
+        finally:
+            server.kill()
+            server.wait()
 
     def config(self) -> None:
         """Write the config file by hand, as the README describes it."""
@@ -230,8 +239,12 @@ def copy(home: Path, folder: Path) -> None:
 def main() -> None:
     """Make all fixtures."""
     program, folder = sys.argv[1], Path(sys.argv[2])
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+        elif old.name != "README.md":
+            old.unlink()
     with tempfile.TemporaryDirectory() as scratch:
         maker = Maker(str(Path(program).absolute()), Path(scratch).resolve())
         maker.models()
