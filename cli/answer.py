@@ -1,7 +1,4 @@
-"""Runs one prompt through a session, shows the answer while it streams, and stops on Ctrl-C.
-
-Knows blocks and their timing; the view decides how they look.
-"""
+"""Runs one prompt through a session, shows the answer while it streams, and stops on Ctrl-C."""
 
 import json
 import time

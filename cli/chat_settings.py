@@ -1,7 +1,4 @@
-"""The settings that `/set` changes during a chat: their names, help texts and parsers.
-
-Knows the engine's parameters, not the engine.
-"""
+"""The settings that `/set` changes during a chat: their names, help texts and parsers."""
 
 import shlex
 from collections.abc import Callable

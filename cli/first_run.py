@@ -1,7 +1,4 @@
-"""Chooses the pair of `dflash chat` when none is named: one for this Mac, or the bundled one.
-
-Knows the registry and this machine; downloads nothing itself and asks before a download.
-"""
+"""Chooses the pair of `dflash chat` when none is named: one for this Mac, or the bundled one."""
 
 import shutil
 import sys

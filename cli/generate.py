@@ -1,7 +1,4 @@
-"""`dflash generate`: answers one prompt, optionally with numbers and a plain-decoding comparison.
-
-Does not know how text is displayed or how tokens are generated.
-"""
+"""`dflash generate`: one prompt, one answer."""
 
 import json as jsonlib
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Describes the Metal kernels of a loaded pair for headers, `/stats` and `--json`.
-
-Does not know how kernels are verified.
-"""
+"""Describes the Metal kernels of a loaded pair for headers, `/stats` and `--json`."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""The options that commands share. Knows no models and prints nothing.
+"""The options that commands share.
 
 Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file, in this order of
 precedence. A dataclass groups related options; `option_groups` lets a command take a group as one

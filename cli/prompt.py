@@ -1,4 +1,4 @@
-"""Reads the prompt from the argument, a file and standard input. Knows no models."""
+"""Reads the prompt from the argument, a file and standard input."""
 
 import os
 import re

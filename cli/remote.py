@@ -1,7 +1,4 @@
-"""What `chat` and `generate` ask of a server: its key, and which options it cannot have.
-
-Knows options; `dflash_mlx.remote` speaks to servers.
-"""
+"""What `chat` and `generate` ask of a server: its key, and which options it cannot have."""
 
 import os
 import time

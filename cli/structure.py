@@ -1,4 +1,4 @@
-"""Reads the schema or the grammar that an answer must follow. Knows no models."""
+"""Reads the schema or the grammar that an answer must follow."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

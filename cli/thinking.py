@@ -1,7 +1,4 @@
-"""Checks the thinking flags against the chat template.
-
-Knows flags and settings; the engine knows what a template supports.
-"""
+"""Checks the thinking flags against the chat template."""
 
 from collections.abc import Iterable
 from dataclasses import replace

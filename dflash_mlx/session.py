@@ -1,7 +1,6 @@
 """One conversation with a pair: prompts in, readable blocks out, nothing read twice.
 
-A chat template and a `Sequence`. Knows templates and text; does not know the terminal, and keeps no
-messages.
+A chat template and a `Sequence`.
 """
 
 import difflib

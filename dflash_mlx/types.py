@@ -1,4 +1,4 @@
-"""The values that cross modules. Knows no model and no terminal."""
+"""The values that cross modules."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

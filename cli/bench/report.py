@@ -1,7 +1,4 @@
-"""The report of a benchmark: tables for a person, or one JSON object.
-
-Knows rows and records, not how they were measured.
-"""
+"""The report of a benchmark: tables for a person, or one JSON object."""
 
 import os
 import sys

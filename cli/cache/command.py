@@ -1,7 +1,4 @@
-"""`dflash cache`: lists and removes what was read of prompts and lies on disk.
-
-Knows counts and sizes; what the texts say is never shown.
-"""
+"""`dflash cache`: lists and removes what was read of prompts and lies on disk."""
 
 import json as jsonlib
 import time

@@ -1,7 +1,6 @@
 """The slash commands that change or inspect the conversation.
 
-Each takes the chat state and its argument. Knows the conversation, not how a command was typed;
-`file_actions` has the commands about files.
+Each takes the chat state and its argument.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Calls of tools as they are shown: the call as one would write it, its result folded.
-
-Knows calls and text, not who runs them or where they are shown.
-"""
+"""Calls of tools as they are shown: the call as one would write it, its result folded."""
 
 import json
 

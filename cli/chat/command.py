@@ -1,7 +1,4 @@
-"""`dflash chat`: loads the pair and begins a chat, or answers the prompt on standard input.
-
-Knows the options; `start` finds what they mean, `loop` reads and handles what is typed.
-"""
+"""`dflash chat`: loads the pair and begins a chat, or answers the prompt on standard input."""
 
 import os
 import sys

@@ -1,7 +1,4 @@
-"""The table of slash commands; dispatch, `/help`, Tab completion and the README read it.
-
-Knows command syntax; `actions` and `file_actions` implement the commands.
-"""
+"""The table of slash commands; dispatch, `/help`, Tab completion and the README read it."""
 
 import difflib
 import re

@@ -1,7 +1,7 @@
 """A conversation with a pair: its turns, the messages that are sent, and the next answer.
 
 The messages alone determine an answer: after an undo, an edit or a stop the session reads only what
-its caches do not hold. Knows no keys and no slash commands.
+its caches do not hold.
 """
 
 import time

@@ -1,8 +1,4 @@
-"""Reads prompts and commands and handles them, one after another, until the user leaves.
-
-Knows the order of steps; `LineEditor` and `KeyReader` read keys, `commands` runs commands,
-`Dialogue` answers.
-"""
+"""Reads prompts and commands and handles them, one after another, until the user leaves."""
 
 import os
 import re

@@ -1,7 +1,4 @@
-"""What a chat begins with: the pair, the saved chat, the first prompt, a place to save.
-
-Knows options and folders; loads no pair and reads no keys.
-"""
+"""What a chat begins with: the pair, the saved chat, the first prompt, a place to save."""
 
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,4 @@
-"""The tools of a chat: those of its MCP servers, asked about, run and shown.
-
-Knows tools and the user, not the model's words.
-"""
+"""The tools of a chat: those of its MCP servers, asked about, run and shown."""
 
 import hashlib
 import json

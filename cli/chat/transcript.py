@@ -1,6 +1,6 @@
 """Saves, loads and exports chats; a write or a read is complete or fails.
 
-Knows files, not models. A chat is one JSON file in the data folder, which only its owner can read.
+A chat is one JSON file in the data folder, which only its owner can read.
 """
 
 import json

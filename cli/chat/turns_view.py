@@ -1,7 +1,4 @@
-"""Shows turns that were said before, as they looked: after a resume, and for `/history`.
-
-Knows turns and how they look, not where they come from.
-"""
+"""Shows turns that were said before, as they looked: after a resume, and for `/history`."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,4 @@
-"""The view of an answer in a chat: prints finished fragments once and redraws the rest below them.
-
-Knows blocks and a terminal on stdout, not where the blocks come from.
-"""
+"""The view of an answer in a chat: finished fragments are printed once, the rest is redrawn."""
 
 import time
 from collections import deque

@@ -1,7 +1,4 @@
-"""`dflash chats`: lists, shows, searches, removes and exports saved chats.
-
-Knows saved chats, no models.
-"""
+"""`dflash chats`: lists, shows, searches, removes and exports saved chats."""
 
 import json as jsonlib
 import time

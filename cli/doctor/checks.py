@@ -1,6 +1,6 @@
 """The checks of `dflash doctor` about the machine, the system and MLX's backends.
 
-Knows macOS and Linux, not the terminal. Imports MLX only through `mlx_core`.
+Imports MLX only through `mlx_core`.
 """
 
 import ctypes

@@ -1,7 +1,4 @@
-"""`dflash doctor --kernels`: verifies every Metal kernel against its reference and times it.
-
-Knows verdicts and how to show them; the engine computes them.
-"""
+"""`dflash doctor --kernels`: verifies every Metal kernel against its reference and times it."""
 
 import json as jsonlib
 import time

@@ -1,7 +1,4 @@
-"""The lines that `dflash doctor` prints: one entry per check.
-
-Knows entries and the width of the terminal, not what was checked.
-"""
+"""The lines that `dflash doctor` prints: one entry per check."""
 
 import os
 import re

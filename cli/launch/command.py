@@ -1,7 +1,6 @@
 """`dflash launch`: runs another command on several machines, which share its target.
 
-Rank 0 is this machine and has this terminal; the others follow it silently. Knows processes and
-host files, no models.
+Rank 0 is this machine and has this terminal; the others follow it silently.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""`dflash serve`: an HTTP server with the endpoints that other programs use.
-
-Knows flags and what is printed; `dflash_mlx.serve` answers.
-"""
+"""`dflash serve`: an HTTP server with the endpoints that other programs use."""
 
 import os
 import signal

@@ -1,1 +1,1 @@
-"""Terminal input and output. Knows no models and no commands."""
+"""Terminal input and output."""

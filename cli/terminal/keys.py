@@ -1,7 +1,4 @@
-"""A thread that reads what is typed while nobody else reads the terminal.
-
-Knows standard input and its bytes, not what keys mean.
-"""
+"""A thread that reads what is typed while nobody else reads the terminal."""
 
 import codecs
 import os

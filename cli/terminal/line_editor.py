@@ -1,7 +1,4 @@
-"""Reads prompts from the user: keys, history, completion, external editor.
-
-Knows prompt_toolkit and text, not what happens to the text.
-"""
+"""Reads prompts from the user: keys, history, completion, external editor."""
 
 import base64
 import os

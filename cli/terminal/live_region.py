@@ -1,7 +1,5 @@
 """The live region of the screen: lines below the printed text that are redrawn in place.
 
-Knows lines and the screen's size, not what the lines say.
-
 The cursor rests at the start of the region's first line. A terminal keeps the cursor at that text
 when the window is resized, whether it reflows lines or cuts them, so erasing needs no row count:
 the whole region lies at or after the cursor. Only rows that scroll off the top remain, so a region

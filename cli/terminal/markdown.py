@@ -1,7 +1,6 @@
 """Splits streaming Markdown into fragments that later text cannot change, and an open tail.
 
-The fragments depend on the text alone, not on the chunks it arrived in. Knows neither colours nor
-terminals.
+The fragments depend on the text alone, not on the chunks it arrived in.
 """
 
 import re

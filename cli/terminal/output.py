@@ -1,7 +1,6 @@
 """Writes data to stdout and everything else to stderr, sanitised for a terminal or raw for a pipe.
 
-A pipe gets the answer's bytes unchanged; a terminal gets no control characters from a model. Knows
-terminals, not models.
+A pipe gets the answer's bytes unchanged; a terminal gets no control characters from a model.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Renders Markdown as terminal lines: no boxes, no centring, no decoration around code.
 
-Knows blocks and columns, not where the lines go. Never breaks a line of code, so that text copied
-from the screen is the code; the terminal wraps it.
+Never breaks a line of code, so that text copied from the screen is the code; the terminal wraps it.
 """
 
 import io

@@ -1,7 +1,4 @@
-"""Shows progress of work that takes more than a second: loading, downloading, prefill.
-
-Knows amounts and a label, not what the work is.
-"""
+"""Shows progress of work that takes more than a second: loading, downloading, prefill."""
 
 from threading import RLock, Timer, current_thread
 from types import TracebackType

@@ -1,7 +1,4 @@
-"""`dflash train`: trains a drafter for a target from a file of prompts.
-
-Knows flags and progress bars; `dflash_mlx.train` trains.
-"""
+"""`dflash train`: trains a drafter for a target from a file of prompts."""
 
 import hashlib
 import json

@@ -1,7 +1,4 @@
-"""The runner: asks what the schedule says, in its order, and yields one record after another.
-
-Knows sessions and clocks; does not know where records go or how they are shown.
-"""
+"""The runner: asks what the schedule says, in its order, and yields one record after another."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

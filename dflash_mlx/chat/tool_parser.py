@@ -2,7 +2,6 @@
 
 A call's arguments come as they are written, where its format is JSON or one of `tagged_arguments`;
 else when the call has ended, read by mlx-lm's parser. Text that is no call after all stays text.
-Does not know who runs the tools.
 """
 
 import json

@@ -1,7 +1,6 @@
 """What a grammar allows in one answer: masks of rows, and drafts that are worth a row.
 
-The matcher stands after the tokens that are committed. Drafts are tried and taken back. Knows
-tokens and drafts; does not know rounds, or what the grammar says.
+The matcher stands after the tokens that are committed. Drafts are tried and taken back.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """The group that this process belongs to: its ranks, and the control connections between them.
 
 Rank 0 has a connection to every other rank, beside the collectives of `mx.distributed`. Whatever is
-lost is said in one sentence on each rank, and the other ranks end. Knows nothing of models.
+lost is said in one sentence on each rank, and the other ranks end.
 """
 
 import atexit

@@ -1,8 +1,8 @@
 """A target's model as one rank has it: sharded before anything is read of its files.
 
 mlx-lm's model classes say how, or `own_shards` where they do not: two sums over all ranks a layer
-(three of Gemma's with experts), hidden states the same everywhere.
-The head stays whole on each rank, because a drafter computes with it alone. Knows no orders.
+(three of Gemma's with experts), hidden states the same everywhere. The head stays whole on each
+rank, because a drafter computes with it alone.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """What drafts come from, as the engine sees it: blocks for sequences, and a cache for each.
 
 A DFlash drafter reads the target's hidden states, a small model the tokens. Copies of earlier text
-(lookup) have no cache and are no such source. Does not know models.
+(lookup) have no cache and are no such source.
 """
 
 from collections.abc import Sequence

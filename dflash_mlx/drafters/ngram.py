@@ -2,7 +2,7 @@
 
 Summaries quote, edits repeat code, tables repeat rows; no model is needed to guess that the text
 goes on as it did. The idea is Saxena's "prompt lookup decoding" (2023), here over prompt,
-conversation and answer. Does not know models, or whether a copy pays.
+conversation and answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

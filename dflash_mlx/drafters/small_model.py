@@ -1,8 +1,7 @@
 """Classic speculative decoding: a small language model of the same vocabulary drafts.
 
 Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own;
-sequences one after another. Rows of drafts that were accepted stay in its cache. Does not know the
-target, or how drafts are accepted.
+sequences one after another. Rows of drafts that were accepted stay in its cache.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a caller wants of one answer, checked once. Knows no model."""
+"""What a caller wants of one answer, checked once."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args

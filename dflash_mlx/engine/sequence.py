@@ -1,8 +1,7 @@
 """One text that is read and written: its tokens, its caches, and the answer being found for it.
 
 The target's cache and the drafter's cover the same tokens wherever drafts are made; a drafter that
-was left out for a while is caught up by reading again from where it stopped. Does not know text,
-or how rounds are computed.
+was left out for a while is caught up by reading again from where it stopped.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,7 @@
 
 MLX's streams belong to the thread that made them, and two threads must not evaluate at once. So
 models are loaded, and rounds computed, in one thread of the process; everybody else waits for what
-it gives. Callers that ask for a round at the same time share one. Does not know what is computed.
+it gives. Callers that ask for a round at the same time share one.
 """
 
 import atexit

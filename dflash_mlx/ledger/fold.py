@@ -2,7 +2,7 @@
 
 A trace inlines compiled functions, and off a GPU the functions of `mx.fast` as well. Each pattern
 is the trace of such a function by itself, on an example; wherever a graph has that shape the
-function stands there. Knows graphs, no sizes.
+function stands there.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -3,7 +3,7 @@
 Each kernel takes what its bytes take at the chip's bandwidth, or its product where that is more,
 and a dispatch. Caches, heat and other work on the machine are not modelled, and what is said of
 chips is partly estimated (chips.toml): nothing here was measured. Only MLX's own kernels are
-forecast. Knows graphs and chips; does not know where pairs come from.
+forecast.
 """
 
 import tomllib

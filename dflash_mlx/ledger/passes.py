@@ -1,7 +1,7 @@
 """The passes of a pair, traced: steps, verifies, commits and drafts at some depth of context.
 
 Models are built at their shapes from lazy arrays that nobody computes, so a target of many
-gigabytes takes little memory. Knows targets and drafters; counts nothing.
+gigabytes takes little memory.
 """
 
 from collections.abc import Callable, Sequence

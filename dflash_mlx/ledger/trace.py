@@ -1,7 +1,7 @@
 """The operations of a function of arrays, as MLX would run them; nothing is computed.
 
 `mx.export_function` hands every operation to a callback. It traces on any machine, and arrays may
-be lazy ones of any size. Knows no model and no rule of counting.
+be lazy ones of any size.
 """
 
 import math

@@ -3,8 +3,7 @@
 mlx-lm's attention modules call `scaled_dot_product_attention` by that name. Those of one model
 instance get a class of their own, which runs their code with that name leading here; mlx-lm's
 classes and modules stay as they are. In a packed pass attention goes sequence by sequence; modules
-whose code cannot be led here run as a whole for one sequence after another. Knows caches and masks,
-no family; what it does not know is left to stock.
+whose code cannot be led here run as a whole for one sequence after another.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

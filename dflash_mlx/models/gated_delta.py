@@ -1,7 +1,4 @@
-"""The mathematics of a Gated DeltaNet layer: mlx-lm's functions, with a layer's own parameters.
-
-Knows how a layer projects its input and steps its recurrence; knows no cache.
-"""
+"""The mathematics of a Gated DeltaNet layer: mlx-lm's functions, with a layer's own parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

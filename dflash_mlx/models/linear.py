@@ -3,7 +3,6 @@
 Each stands in for one module that MLX or mlx-lm made and holds it: parameters stay where they were
 (one name deeper) and attributes are the module's. Where rows must not depend on each other, layers
 of experts and their gates run row by row. Latent attention's products of heads are left alone.
-Knows modules, not models.
 """
 
 from collections.abc import Callable, Sequence

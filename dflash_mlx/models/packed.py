@@ -2,7 +2,7 @@
 
 Norms, projections, experts and the head see R rows and read their weights once. Attention and
 recurrences go sequence by sequence, each over its own cache: nothing is padded, and no cache is
-rolled. Knows caches and rows; does not know models, or what the rows are for.
+rolled.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,6 @@
 """Gated DeltaNet layers whose passes can be taken back, of one or of several sequences.
 
-Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are. Knows
-the layer's mathematics and its cache, not when a pass is taken back.
+Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
 
 from collections.abc import Callable

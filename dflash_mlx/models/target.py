@@ -1,7 +1,7 @@
 """The target: an mlx-lm model whose hidden states can be read while it runs.
 
 Taps sit on the layers of this one model instance, never on a class, and record only during a call
-of this module; stock mlx-lm code runs on the same instance unchanged. Knows nothing of drafts.
+of this module; stock mlx-lm code runs on the same instance unchanged.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,10 @@
 """The rounds that give the most tokens per second: plain steps or chains of drafts, and how long.
 
 The best next row anywhere gets the next row: drafts of all sequences are put in the order of their
-survival, and for every number of rows the first so many are compared by what a pass of so many
-rows costs. Over an answer the best round is not the one that is fastest by itself, so each is
-chosen for the rate of the last rounds and itself. Drafting has an account of what it lost; one that
-is overdrawn is waited for, the longer the more often. Knows no models, no clock, and no caches.
+survival, and for every number of rows the first so many are compared by what a pass of so many rows
+costs. Over an answer the best round is not the one that is fastest by itself, so each is chosen for
+the rate of the last rounds and itself. Drafting has an account of what it lost; one that is
+overdrawn is waited for, the longer the more often.
 
 A round's numbers are few: plain lists are faster here than arrays.
 """

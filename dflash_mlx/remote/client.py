@@ -1,6 +1,6 @@
 """HTTP to a server: a request with its key, and an answer's events while they come.
 
-Knows no models and no JSON of theirs. Nothing is sent on to another address than the one given.
+Nothing is sent on to another address than the one given.
 """
 
 import http.client

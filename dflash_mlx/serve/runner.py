@@ -1,7 +1,7 @@
 """Answers jobs with one pair: checks them, lets them in, and turns rounds into deltas.
 
 Each answer is a task of the event loop that waits for its rounds; the engine packs the rounds of
-all. An answer that nobody waits for any more stops at the next round. Knows no API's words.
+all. An answer that nobody waits for any more stops at the next round.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A rule takes drafts from what the drafter says of a block, and accepts a prefix or a path of them by
 the target's logits of the same rows. Everything is built lazily; one small array a sequence reaches
-the host. Does not know models or caches.
+the host.
 
     Match              greedy drafts; accepted while they equal the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192

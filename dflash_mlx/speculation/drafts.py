@@ -3,7 +3,7 @@
 A DFlash v1 drafter gives every position a distribution of its own. A DFlash 2 drafter gives each
 position a few candidates and scores them by the token before, so its drafts are a walk from the
 anchor. Both give the likeliest drafts, drafts drawn at random with what each was drawn from, and
-the candidates that a tree is built from. Does not know models, or how drafts are accepted.
+the candidates that a tree is built from.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Penalties and filters are those of mlx-lm in mlx-lm's own order, so plain decoding and DFlash sample
 one and the same distribution. A random key belongs to a position of the answer, not to a round:
-token n is drawn with the n-th key. Knows the tokens before each row, not where drafts come from.
+token n is drawn with the n-th key.
 """
 
 import secrets

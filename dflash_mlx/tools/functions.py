@@ -1,7 +1,4 @@
-"""A tool as a model is told of it and as it is run; a Python function as a tool.
-
-Does not know who calls it.
-"""
+"""A tool as a model is told of it and as it is run; a Python function as a tool."""
 
 import inspect
 import json

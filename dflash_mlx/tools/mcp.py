@@ -1,6 +1,6 @@
 """MCP servers: started, asked for their tools, and called, by an event loop in a thread of its own.
 
-Callers wait in their own threads; nothing else here is asynchronous. Knows no models.
+Callers wait in their own threads; nothing else here is asynchronous.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The drafter that a run begins with: new weights, or those of another drafter. Knows no data."""
+"""The drafter that a run begins with: new weights, or those of another drafter."""
 
 import math
 import re

@@ -80,10 +80,10 @@ QUIET = 0.5  # seconds without output after which a chat waits for a key
 def sampling(dice: random.Random) -> list[str]:
     """Sampling flags; a seed makes every answer repeatable."""
     flags = ["--seed", str(dice.randrange(100))]
-    flags += ["--temp", dice.choice(["0", "0.7", "1", "1.4"])]
+    flags += ["--temp", dice.choice(["0", "0.7", "1", "1.4", "2"])]
     for name, values in (
         ("--top-p", ["0.5", "0.9"]),
-        ("--top-k", ["5", "40"]),
+        ("--top-k", ["2", "5", "40"]),
         ("--min-p", ["0.05"]),
         ("--repetition-penalty", ["1.1"]),
         ("--presence-penalty", ["0.5"]),

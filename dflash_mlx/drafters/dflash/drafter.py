@@ -1,8 +1,7 @@
 """The drafter at work: context caches, and the blocks of one or of several sequences in one pass.
 
 Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
-rejected, so a cache only grows, or is cut back when a conversation is. Does not know how drafts
-are chosen, or what becomes of them.
+rejected, so a cache only grows, or is cut back when a conversation is.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,8 +2,7 @@
 
 DFlash paper (arXiv 2602.06036), section 3: the target's hidden states become one context vector a
 position, and every layer projects it to keys and values ("KV injection"). The block's own keys and
-values are never kept. Does not know the target, the embedding, the head or any cache; blocks of one
-batch may stand at different positions, which training uses.
+values are never kept.
 """
 
 import math

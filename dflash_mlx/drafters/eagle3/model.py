@@ -1,9 +1,9 @@
 """The network of an EAGLE-3 head: one decoder layer over a token and the features before it.
 
 arXiv 2503.01840, section 3. The target's hidden states of three layers become one feature a
-position (`fc`). A row of the layer stands for token t: its embedding beside the feature of
-position t - 1, which behind the committed tokens is the head's own last hidden state. Parameter
-names are those of the authors' checkpoints. Does not know the target, or what is drafted.
+position (`fc`). A row of the layer stands for token t: its embedding beside the feature of position
+t - 1, which behind the committed tokens is the head's own last hidden state. Parameter names are
+those of the authors' checkpoints.
 """
 
 from collections.abc import Callable

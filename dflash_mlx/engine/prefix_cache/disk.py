@@ -1,7 +1,7 @@
 """The prefix cache of one pair on disk: written by a thread of its own, read by whoever asks.
 
 A file that is damaged, or a disk that is full, is said as a warning and does no harm: what is not
-there is read anew. Knows entries and their arrays as NumPy's; does not know MLX.
+there is read anew.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The tree of all segments that are held, in memory or on disk, and what is dropped of it.
 
 What was not used for the longest time leaves memory first: where a file has it, it stays known;
-else it is gone. Knows sizes and times; does not know sequences, or how files are read.
+else it is gone.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 Rows of keys and values are cut. Recurrent states and full windows go back into the last pass;
 further back only to a snapshot, which the caller asks for where a turn ends. Of a pass over a tree
-one path is kept. Each of these succeeds exactly or raises. Knows layers, not models.
+one path is kept. Each of these succeeds exactly or raises.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,6 @@
 """One pass over a draft tree: what each row sees, its position, and the row it follows.
 
-In such a pass every row follows its parent instead of the row before it. Knows the tree, and what
-a cache or a layer may ask of it. Does not know models, or what becomes of the rows.
+In such a pass every row follows its parent instead of the row before it.
 """
 
 from collections.abc import Callable, Sequence
