@@ -55,7 +55,7 @@ def target_of(family: str) -> Target:
 @pytest.fixture(autouse=True)
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto has costs at which drafts pay, whatever this machine does."""
-    table = SimpleNamespace(at=lambda depth: COSTS)
+    table = SimpleNamespace(at=lambda depth: COSTS, estimate=lambda depth: COSTS)
     monkeypatch.setattr("dflash_mlx.engine.scheduler.cost_table", lambda *arguments: table)
 
 
