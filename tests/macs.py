@@ -1,15 +1,15 @@
-"""Macs and pairs on paper, as rows of two tables, and processes that answer on them.
+"""Simulated Macs and pairs, as rows of two tables, and processes that answer on them.
 
-A Mac has a memory bandwidth, products that are free up to a few rows and step up at some width, and
-a host that builds passes while the GPU computes. A pair has bytes that every pass reads and experts
-of which a pass reads those that its rows choose. All numbers are round guesses of the right size:
-what is tested is that a policy is near the best on whatever machine it meets.
+A Mac has a memory bandwidth, a rule for how MLX multiplies few rows, and a host that builds passes
+while the GPU computes. A pair has bytes that every pass reads and experts of which a pass reads
+those that its rows choose. The row limits are MLX's own. All other numbers are round guesses of the
+right size: the tests ask that a policy is near the best on whatever machine it meets.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulated import Process
+from simulated import Process, vector_reads
 
 from dflash_mlx.engine.profiler import Job, survey
 from dflash_mlx.policy.costs import Costs
@@ -23,33 +23,45 @@ PARTS = 6  # of a pass, between its taps: each is computed while the host builds
 TIMED = 4  # further plain steps that a survey runs for the time of one
 
 
+# Rows from which MLX multiplies by a matrix in tiles of 32 rows, and below them as vectors: for
+# matrices of up to 2048 rows and columns, up to 4096, and larger (metal/quantized.cpp).
+LIMITS_M1 = (14, 10, 6)  # M1 and M2
+LIMITS_M3 = (13, 15, 13)  # M3 and M4
+LIMITS_M5 = (33, 25, 13)
+LIMITS_ULTRA = (32, 18, 12)  # of any generation
+
+
 @dataclass(frozen=True)
 class Chip:
-    """`bandwidth`: bytes a second. `free`: rows that a read of weights has time for.
+    """`bandwidth`: bytes per second. `free`: rows that a read of weights has time for.
 
-    From `limit` rows on a product takes `tile` reads. `dispatch`: seconds of a layer's kernels that
-    are not reading; `host`: seconds to build a layer's part of a pass.
+    Below `limits` rows a product takes vectors; from M3 on (`wide`) it reads the matrix once per
+    five of them. From `limits` rows on it takes `tile` reads for 32 rows. `dispatch`: seconds of a
+    layer's kernels that are not reading; `host`: seconds to build a layer's part of a pass.
     """
 
     name: str
     bandwidth: float
     free: float
-    limit: int
+    limits: tuple[int, int, int]
     tile: float
     dispatch: float
     host: float
+    wide: bool = True
 
 
 @dataclass(frozen=True)
 class Pair:
     """Bytes that every pass reads, of all experts (`routed`), and of the drafter at bfloat16.
 
-    Each row chooses `chosen` of the `experts` of every layer.
+    Each row chooses `chosen` of the `experts` of every layer. `shares` of the bytes that every pass
+    reads are in matrices of up to 2048 rows and columns, up to 4096, and larger.
     """
 
     name: str
     layers: int
     dense: float
+    shares: tuple[float, float, float]
     draft: float
     block: int = 16
     routed: float = 0.0
@@ -59,18 +71,19 @@ class Pair:
 
 
 CHIPS = [
-    Chip("M1", 60 * GB, 1.6, 10, 5.0, 60e-6, 90e-6),
-    Chip("M2 Pro", 180 * GB, 2.0, 12, 4.4, 40e-6, 80e-6),
-    Chip("M4", 108 * GB, 2.4, 12, 4.0, 30e-6, 60e-6),
-    Chip("M4 Max", 490 * GB, 3.0, 14, 3.6, 20e-6, 55e-6),
-    Chip("M5 Max", 550 * GB, 4.0, 20, 2.6, 15e-6, 50e-6),
+    Chip("M1", 60 * GB, 1.6, LIMITS_M1, 5.0, 60e-6, 90e-6, wide=False),
+    Chip("M2 Pro", 180 * GB, 2.0, LIMITS_M1, 4.4, 40e-6, 80e-6, wide=False),
+    Chip("M4", 108 * GB, 2.4, LIMITS_M3, 4.0, 30e-6, 60e-6),
+    Chip("M4 Max", 490 * GB, 3.0, LIMITS_M3, 3.6, 20e-6, 55e-6),
+    Chip("M3 Ultra", 700 * GB, 3.5, LIMITS_ULTRA, 2.2, 20e-6, 60e-6),
+    Chip("M5 Max", 550 * GB, 4.0, LIMITS_M5, 2.6, 15e-6, 50e-6),
 ]
 PAIRS = [
-    Pair("dense 8B", 36, 4.6 * GB, 2.1 * GB),
-    Pair("MoE 30B-A3B", 48, 0.8 * GB, 0.9 * GB, 16, 16.0 * GB, 128, 8),
-    Pair("hybrid 9B", 32, 5.0 * GB, 1.8 * GB),
-    Pair("MoE 26B-A4B", 30, 1.5 * GB, 0.9 * GB, 16, 12.5 * GB, 128, 8),
-    Pair("MoE 20B", 24, 2.0 * GB, 0.8 * GB, 8, 10.2 * GB, 32, 4),
+    Pair("dense 8B", 36, 4.6 * GB, (0.0, 0.2, 0.8), 2.1 * GB),
+    Pair("MoE 30B-A3B", 48, 0.8 * GB, (0.1, 0.65, 0.25), 0.9 * GB, 16, 16.0 * GB, 128, 8),
+    Pair("hybrid 9B", 32, 5.0 * GB, (0.0, 0.15, 0.85), 1.8 * GB),
+    Pair("MoE 26B-A4B", 30, 1.5 * GB, (0.0, 0.5, 0.5), 0.9 * GB, 16, 12.5 * GB, 128, 8),
+    Pair("MoE 20B", 24, 2.0 * GB, (0.0, 0.4, 0.6), 0.8 * GB, 8, 10.2 * GB, 32, 4),
 ]
 
 
@@ -84,18 +97,23 @@ class Mac:
     def __str__(self) -> str:
         return f"{self.chip.name}, {self.pair.name}"
 
-    def products(self, size: float, rows: int) -> float:
-        """Seconds to multiply so many rows by weights of so many bytes."""
+    def products(self, rows: int) -> float:
+        """Seconds to multiply so many rows by the weights that every pass reads."""
         chip = self.chip
-        reads = max(1.0, rows / chip.free) if rows < chip.limit else chip.tile * -(-rows // 32)
-        return size / chip.bandwidth * reads
+        vectors = vector_reads(rows, chip.free, wide=chip.wide)
+        tiles = chip.tile * -(-rows // 32)
+        reads = sum(
+            share * (vectors if rows < limit else tiles)
+            for share, limit in zip(self.pair.shares, chip.limits, strict=True)
+        )
+        return self.pair.dense / chip.bandwidth * reads
 
     def verify(self, rows: int) -> float:
         """Seconds of the GPU for a pass over so many rows."""
         pair, chip = self.pair, self.chip
         chosen = 1 - (1 - pair.chosen / pair.experts) ** rows
         experts = pair.routed * chosen / chip.bandwidth
-        return self.products(pair.dense, rows) + experts + chip.dispatch * pair.layers
+        return self.products(rows) + experts + chip.dispatch * pair.layers
 
     @cached_property
     def host(self) -> float:

@@ -66,6 +66,15 @@ class Process:
         return took
 
 
+def vector_reads(rows: int, free: float, *, wide: bool) -> float:
+    """Reads of a matrix that a product takes with few rows, in which they are vectors.
+
+    One read has time for `free` rows. From M3 on (`wide`) MLX reads the matrix once per five rows,
+    however much time is left (qmv_wide in quantized.cpp); before, all rows share one dispatch.
+    """
+    return max(1.0, rows / free, -(-rows // 5) if wide else 1)
+
+
 @dataclass(frozen=True)
 class Machine:
     """A chip with a target whose matrices have one of the `SHAPES`."""
@@ -75,8 +84,9 @@ class Machine:
 
     def verify(self, rows: int) -> float:
         """Seconds of a pass over so many rows."""
+        vectors = vector_reads(rows, FREE[self.chip], wide=self.chip != "M1")
         reads = sum(
-            share * (max(1.0, rows / FREE[self.chip]) if rows < limit else self.tiles(rows))
+            share * (vectors if rows < limit else self.tiles(rows))
             for share, limit in zip(SHAPES[self.shape], LIMITS[self.chip], strict=True)
         )
         return READ[self.chip] * reads + 0.0004 + 0.00002 * rows
