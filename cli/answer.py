@@ -2,20 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dflash_mlx.errors import RankLost, ServerLost
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.remote.session import RemoteStats
+from dflash_mlx.types import Progress
 
 from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
-    from dflash_mlx import Block, Session, Stats
+    from dflash_mlx import Block, Stats
     from dflash_mlx.remote.session import RemoteSession
     from dflash_mlx.tools.call import Call
     from dflash_mlx.tools.loop import CallSplitter
@@ -302,17 +304,30 @@ class Answer:
         return replace(block, text=text, thinking=thinking)
 
 
+class Answering(Protocol):
+    """What answers a prompt: a backend or a session. stats: the numbers of the last answer."""
+
+    @property
+    def stats(self) -> "Stats": ...
+
+    def stream(
+        self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress
+    ) -> Generator["Block"]:
+        """The blocks of an answer, as `Session.stream`."""
+        ...
+
+
 def answer_prompt(
-    session: "Session | RemoteSession",
+    backend: Answering,
     prompt: Any,
+    options: GenerationOptions,
     view: PlainView,
     interrupt: Interrupt,
     *,
     keep: Callable[[Answer], None] = lambda answer: None,
     splitter: "CallSplitter | RemoteSession | None" = None,
-    **options: Any,
 ) -> Answer:
-    """Stream an answer into a view and return it; `options` are those of `Session.stream`.
+    """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
     prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
@@ -328,8 +343,8 @@ def answer_prompt(
     interrupt.defer(False)
     started_at = time.perf_counter()
     with Spinner(view.out, "measuring this machine"):  # done once, by the mode auto
-        blocks = session.stream(prompt, on_prefill=on_prefill, **options)
-    result = Answer(session.stats)
+        blocks = backend.stream(prompt, options, on_prefill=on_prefill)
+    result = Answer(backend.stats)
     try:
         with view:
             try:
@@ -351,7 +366,7 @@ def answer_prompt(
                 pass  # `result` holds the text so far
             finally:
                 interrupt.defer()
-                blocks.close()  # type: ignore[attr-defined]
+                blocks.close()
     except (SystemExit, OSError, RankLost, ServerLost):
         keep(result)
         raise

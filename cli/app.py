@@ -30,7 +30,7 @@ from .generate import generate
 from .launch.command import launch
 from .loading import prepare_libraries
 from .models.command import models
-from .option_sources import option_source
+from .option_values import Origin, origin_of
 from .serve.command import serve
 from .terminal.output import Output
 from .terminal.streams import open_closed_streams
@@ -93,10 +93,10 @@ def usage_hint(error: typer.TyperException) -> str:
     if ctx is None:
         return "`dflash --help` lists the commands"
     if parameter is not None:
-        value_source = option_source(ctx, parameter.name)
-        if value_source == "ENVIRONMENT":
+        origin = origin_of(ctx, parameter.name)
+        if origin is Origin.ENVIRONMENT:
             return f"the value is that of {parameter.envvar}"
-        if value_source == "DEFAULT_MAP":
+        if origin is Origin.CONFIG_FILE:
             return f"the value is in {config_path()}"
     return f"`{ctx.command_path} --help` lists what can be given"
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.remote.client import is_address
 
-from .cache_options import NO_CACHE, CacheOptions
-from .options import ModelOptions
+from .options import NO_CACHE, CacheOptions, ModelOptions
 from .terminal.output import Output
 from .terminal.spinner import Spinner
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from dflash_mlx.remote.client import is_address
 
 from .loading import prepare_libraries
+from .option_tables import BUNDLED
 from .options import ModelOptions
 from .terminal.output import Output
-
-BUNDLED = "bundled"  # the name of the pair that needs none
 
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:

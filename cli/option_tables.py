@@ -12,25 +12,27 @@ A table's keys are named like flags and checked like them.
 """
 
 import difflib
-from dataclasses import fields, replace
-from typing import Annotated, Any, TypeVar
+from dataclasses import fields
+from typing import Annotated, Any
 
 import typer
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import GenerationOptions, declared
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
-from .model_names import BUNDLED
-from .modes import resolve_models
-from .option_sources import is_fixed, option_source, set_source
-from .options import ModelOptions, PromptOptions, SamplingOptions, option
+from .options import PromptOptions, option
 
-SAMPLING = {field.name for field in fields(SamplingOptions)}
-MODE_KEYS = {"mode", "tree_budget"}  # what `resolve_models` weighs against other options
-MODEL_KEYS = {*MODE_KEYS, *SAMPLING, "block_size", "accept"}
-MODEL_KEYS |= {field.name for field in fields(PromptOptions)}
-PRESET_KEYS = MODEL_KEYS | {"model"}
-GroupT = TypeVar("GroupT", ModelOptions, SamplingOptions, PromptOptions)
+BUNDLED = "bundled"  # the name of the pair that needs none
+DECLARED = {one.name: one for one in declared(GenerationOptions) if one.option.flag}
+# The keys of a table by the names of the options; a command may have only some of them.
+KEYS = {
+    name: one.option.flag.partition("/")[0].removeprefix("--") for name, one in DECLARED.items()
+}
+KEYS |= {field.name: field.name.replace("_", "-") for field in fields(PromptOptions)}
+KEYS |= {"sampling_by": "sampling", "model": "model"}
+PRESET_KEYS = set(KEYS)
+MODEL_KEYS = PRESET_KEYS - {"model"}
 
 
 class OptionTables:
@@ -88,7 +90,7 @@ class OptionTables:
         for key, value in table.items():
             if key in known:
                 values[str(known[key].name)] = self._value(place, key, value, known[key])
-            elif key not in {name.replace("_", "-") for name in allowed}:
+            elif key not in {KEYS[name] for name in allowed}:
                 near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
                 raise DFlashError(
                     f"{place}: there is no key '{key}'.",
@@ -100,8 +102,8 @@ class OptionTables:
         """One value as the command gets it from its flag."""
         try:
             found = parameter.process_value(self.ctx, flag_value(key, value, parameter))
-            if parameter.name in SAMPLING:
-                SamplingOptions(**{parameter.name: found}).params()
+            if parameter.name in DECLARED and not parameter.multiple:
+                DECLARED[parameter.name].check(found)
         except (typer.BadParameter, DFlashError) as error:
             raise DFlashError(
                 f"{place}: '{key}' cannot be {settings_text(value)}.",
@@ -114,52 +116,6 @@ def in_short(message: str) -> str:
     """What Typer says of a wrong value, without its way of talking."""
     message = message.replace("Value error, ", "").replace("Input should be", "it must be")
     return " ".join(message.split()).rstrip(".")
-
-
-def with_preset(
-    ctx: typer.Context,
-    name: str | None,
-    model_options: ModelOptions,
-    sampling_options: SamplingOptions,
-    prompt_options: PromptOptions,
-) -> tuple[ModelOptions, SamplingOptions, PromptOptions]:
-    """The options with a preset's values where no flag is given."""
-    if name is None:
-        return model_options, sampling_options, prompt_options
-    values = OptionTables(ctx).preset(name)
-    values = {n: v for n, v in values.items() if option_source(ctx, n) != "COMMANDLINE"}
-    set_source(ctx, values, "PRESET", f"of the preset '{name}'")
-    model_options = with_values(model_options, values)
-    return model_options, with_values(sampling_options, values), with_values(prompt_options, values)
-
-
-def with_model_defaults(
-    ctx: typer.Context,
-    model_options: ModelOptions,
-    sampling_options: SamplingOptions,
-    prompt_options: PromptOptions,
-    *,
-    system: bool = True,
-) -> tuple[ModelOptions, SamplingOptions, PromptOptions]:
-    """The options with the defaults of their target where only the rest of the file says otherwise.
-
-    Without `system`, the system prompt stays as it is.
-    """
-    values = OptionTables(ctx).of_model(model_options.model)
-    values = {n: v for n, v in values.items() if not is_fixed(ctx, n)}
-    if not system:
-        values.pop("system", None)
-    set_source(ctx, values, "MODEL_TABLE", f"of the defaults of '{model_options.model or BUNDLED}'")
-    model_options = with_values(model_options, values)
-    if values.keys() & MODE_KEYS:
-        model_options = resolve_models(ctx, model_options)
-    return model_options, with_values(sampling_options, values), with_values(prompt_options, values)
-
-
-def with_values(group: GroupT, values: dict[str, Any]) -> GroupT:
-    """A group of options with those of the values that are its own."""
-    own = {field.name for field in fields(group)}
-    return replace(group, **{name: value for name, value in values.items() if name in own})
 
 
 def complete_preset(incomplete: str) -> list[str]:

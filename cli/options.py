@@ -1,22 +1,25 @@
-"""The options that commands share.
+"""The flags that commands share, and how a command takes them.
 
 Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file, in this order of
-precedence. A dataclass groups related options; `option_groups` lets a command take a group as one
-argument, and says of wrong values where they were set.
+precedence. A dataclass groups related options; those of an answer are made from the declarations
+in `dflash_mlx.options`. `option_groups` lets a command take a group as one argument, or all options
+that are still to be resolved as one `OptionValues`.
 """
 
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.types import Effort, SamplingParams
+from dflash_mlx.options import Declared, GenerationOptions, declared
 
-from .option_sources import inherited_values
+from .option_values import OptionValues
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
@@ -32,6 +35,16 @@ def parse_bits(value: str | int) -> int:
     if not str(value).isdecimal():
         raise ValueError(f"'{value}' is not 4, 8 or none")
     return int(value)
+
+
+def parse_size(value: str | int) -> int:
+    """Bytes: a number, with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, ...); ValueError else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
+    if not match:
+        raise ValueError(f"'{value}' is not a size such as 500MB or 4GB")
+    number, unit, binary = match.groups()
+    power = " kmgt".index(unit) if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,34 +87,6 @@ class ModelOptions:
             help="Quantise the drafter in memory. [8 if the target is quantised, else none]",
         ),
     ] = None
-    block_size: Annotated[
-        int | None,
-        option(
-            "--block-size",
-            min=2,
-            max=256,
-            metavar="N",
-            help="Tokens a verify, anchor included. [the drafter's own]",
-        ),
-    ] = None
-    mode: Annotated[
-        Literal["dflash", "ddtree", "auto", "baseline"],
-        option("--mode", help="Drafts as a chain, as a tree, what measures best, or none."),
-    ] = "auto"
-    tree_budget: Annotated[
-        int | None,
-        option(
-            "--tree-budget",
-            min=1,
-            max=1024,
-            metavar="N",
-            help="Drafts a tree has, in the mode ddtree. [32]",
-        ),
-    ] = None
-    accept: Annotated[
-        Literal["match", "token", "block"],
-        option("--accept", help="Acceptance rule above temperature 0."),
-    ] = "match"
     exact: Annotated[
         bool,
         option("--exact", help="The very bits of plain decoding, also at 16 bits or quantised."),
@@ -118,91 +103,68 @@ class ModelOptions:
     ] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingOptions:
-    """How to sample tokens, and when to stop."""
-
-    sampling_by: Annotated[
-        Literal["given", "recommended"],
-        option(
-            "--sampling",
-            help="As these options say, or as generation_config.json of the target recommends.",
-        ),
-    ] = "given"
-    temp: Annotated[
-        float, option("--temp", metavar="T", help="Temperature; 0 takes the likeliest token.")
-    ] = 0.0
-    top_p: Annotated[
-        float, option("--top-p", metavar="P", help="Keep the likeliest tokens up to this mass.")
-    ] = 1.0
-    top_k: Annotated[
-        int, option("--top-k", metavar="K", help="Keep the K likeliest tokens; 0 is off.")
-    ] = 0
-    min_p: Annotated[
-        float, option("--min-p", metavar="P", help="Drop tokens below this share of the likeliest.")
-    ] = 0.0
-    repetition_penalty: Annotated[
-        float, option("--repetition-penalty", metavar="X", help="Divide scores of recent tokens.")
-    ] = 1.0
-    presence_penalty: Annotated[
-        float, option("--presence-penalty", metavar="X", help="Subtract once from recent tokens.")
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float, option("--frequency-penalty", metavar="X", help="Subtract for each recent use.")
-    ] = 0.0
-    seed: Annotated[
-        int | None, option("--seed", metavar="N", help="The same seed gives the same tokens.")
-    ] = None
-    max_tokens: Annotated[
-        int | None,
-        option(
-            "--max-tokens",
-            metavar="N",
-            min=1,
-            help="Longest answer. [512; served 4,096; in a chat what the context holds]",
-        ),
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        option("--stop", metavar="TEXT", help="End the answer before this text; repeatable."),
-    ] = None
-
-    def params(self) -> SamplingParams:
-        """The engine's sampling parameters; UsageError for a value outside its range."""
-        return SamplingParams(
-            temperature=self.temp,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=self.seed,
-        )
+SAMPLING_BY = Annotated[
+    Literal["given", "recommended"],
+    option(
+        "--sampling",
+        help="As these options say, or as generation_config.json of the target recommends.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """System prompt and thinking."""
+    """What goes before the prompt, what is shown beside the answer, and whose sampling it is."""
 
     system: Annotated[
         str | None, option("--system", "-s", metavar="TEXT", help="System prompt.")
     ] = None
-    think: Annotated[
-        bool | None,
-        option("--think/--no-think", help="Thinking in the chat template. [the template's own]"),
-    ] = None
-    effort: Annotated[
-        Effort | None,
-        option(
-            "--effort",
-            help="How hard to think, where the template knows it: low, medium, high.",
-            metavar="LEVEL",
-        ),
-    ] = None
     show_thinking: Annotated[
         bool, option("--show-thinking", help="Print the thinking on stderr.")
     ] = False
+    sampling_by: SAMPLING_BY = "given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """How much of what was read of prompts is kept, so that it need not be read again."""
+
+    cache_ram: Annotated[
+        int | None,
+        option(
+            "--cache-ram",
+            metavar="SIZE",
+            parser=parse_size,
+            help="Memory for beginnings of prompts, 0: none. [a quarter of what models leave]",
+        ),
+    ] = None
+    cache_disk: Annotated[
+        int,
+        option(
+            "--cache-disk",
+            metavar="SIZE",
+            parser=parse_size,
+            help="Keep them on disk too, for the next start; see `dflash cache`. [0: do not]",
+        ),
+    ] = 0
+
+
+NO_CACHE = CacheOptions(cache_ram=0)
+KEY_VARIABLE = "DFLASH_REMOTE_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteOptions:
+    """How to speak to a server that --model names."""
+
+    remote_key_file: Annotated[
+        Path | None,
+        option(
+            "--remote-key-file",
+            metavar="FILE",
+            help=f"Key of the server that --model names; or set {KEY_VARIABLE}.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,18 +177,65 @@ class DisplayOptions:
     ] = False
 
 
-def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand a command's parameters that are option dataclasses into their fields.
+def flag_of(one: Declared) -> inspect.Parameter:
+    """A declared option of an answer as a parameter of a command."""
+    details = one.option
+    kind = Literal[one.choices] if one.choices else one.type  # type: ignore[valid-type]
+    default = one.command_default
+    if get_origin(one.type) is tuple:
+        kind = list[get_args(one.type)[0]]
+        default = None
+    limits = {}
+    if one.type is int and not one.sampling:  # the others are checked where they are declared
+        limits = {"min": details.low, "max": details.high}
+        limits = {name: int(limit) for name, limit in limits.items() if abs(limit) < 1e9}
+    text = f"{details.help} [{details.unless_given}]" if details.unless_given else details.help
+    flag = option(details.flag, help=text, metavar=details.metavar, **limits)
+    annotation = Annotated[kind | None if default is None else kind, flag]
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
-    If the command has a parameter `ctx`, its DFlashErrors get a hint at the variable or the file
-    that set a value which they name.
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Groups whose options a command takes as one `OptionValues`.
+
+    Of `GenerationOptions` only the options in `only` are taken, if it names any.
+    """
+
+    groups: tuple[type, ...]
+    only: tuple[str, ...] = ()
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """The parameters of all groups."""
+        for group in self.groups:
+            if group is not GenerationOptions:
+                yield from inspect.signature(group).parameters.values()
+                continue
+            for one in declared(GenerationOptions):
+                if one.option.flag and (not self.only or one.name in self.only):
+                    yield flag_of(one)
+
+
+def option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Expand a command's parameters that are groups of options.
+
+    A parameter annotated with a dataclass becomes its fields. One that is an `OptionValues`,
+    annotated with `Flags`, becomes all options of these groups. If the command has a parameter
+    `ctx`, its DFlashErrors get a hint at the variable or the file that set a value which they name.
     """
     groups: dict[str, type] = {}
+    unresolved = ""
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
-            groups[parameter.name] = parameter.annotation
-            parameters += inspect.signature(parameter.annotation).parameters.values()
+        annotation = parameter.annotation
+        if isinstance(annotation, type) and is_dataclass(annotation):
+            groups[parameter.name] = annotation
+            parameters += inspect.signature(annotation).parameters.values()
+        elif get_origin(annotation) is Annotated and get_args(annotation)[0] is OptionValues:
+            unresolved = parameter.name
+            parameters += get_args(annotation)[1].parameters()
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -234,10 +243,16 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        if unresolved:
+            own = inspect.signature(command).parameters
+            values = {name: value for name, value in values.items() if name in own}
+            values[unresolved] = OptionValues.of(values["ctx"])
         try:
             command(**values)
         except DFlashError as error:
-            places = inherited_values(values["ctx"], error.message) if "ctx" in values else ()
+            places = (
+                OptionValues.latest(values["ctx"]).places(error.message) if "ctx" in values else ()
+            )
             error.hint = "; ".join(filter(None, (error.hint, *places)))
             raise
 

@@ -7,107 +7,47 @@ import re
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from dflash_mlx import __version__
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.remote.session import RemoteSession, Server
+from dflash_mlx.options import GenerationOptions
 
 from .answer import Answer, JsonView, answer_prompt
-from .kernel_notes import kernels_json
-from .modes import baseline_options
+from .backend import Backend, LocalBackend
 from .options import option
 from .terminal.keys import Interrupt, LeaveChat
 from .terminal.output import Output
 
-if TYPE_CHECKING:
-    from dflash_mlx import Pair, SamplingParams, Session, Stats
-    from dflash_mlx.remote.session import RemoteSession, Server
-
-    from .answer import Answer
-
 
 def answer_report(
-    answer: Answer, session: "Session | RemoteSession", options: dict[str, Any], load_seconds: float
+    answer: Answer, backend: Backend, options: GenerationOptions, load_seconds: float
 ) -> dict[str, Any]:
-    """One answer with all its numbers; options are those of `Session.stream`."""
-    if isinstance(session, RemoteSession):
-        return remote_report(answer, session, options, load_seconds)
-    import mlx.core as mx
-
+    """One answer with all its numbers; None is what nobody tells."""
     return {
         **answer_json(answer),
-        **pair_report(session.pair),
-        "mode": session.mode,
-        "sampling": sampling_json(options),
-        "speculation": speculation_json(answer.stats, session, options),
+        **backend.model_json(),
+        "sampling": sampling_json(backend, options),
         "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
-        "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
-        "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+        **backend.answer_json(answer.stats, options),
     }
 
 
-def remote_report(
-    answer: Answer, session: RemoteSession, options: dict[str, Any], load_seconds: float
-) -> dict[str, Any]:
-    """The same of a server's answer; None is what the server does not tell."""
-    stats = answer.stats
-    known = {
-        name: None if name in stats.unknown else getattr(stats, name)
-        for name in ("prompt_tokens", "cached_tokens", "generated", "drafted", "accepted")
-    }
-    usage = {"prompt": known["prompt_tokens"], "cached": known["cached_tokens"]}
-    speculation = {
-        "verifies": stats.verifies or None,
-        "drafted": known["drafted"],
-        "accepted": known["accepted"],
-        "mean_acceptance_length": stats.acceptance_length if stats.verifies else None,
-        "acceptance_rate": round(stats.acceptance_rate, 4) if known["drafted"] else None,
-    }
-    return {
-        **answer_json(answer),
-        **pair_report(session.server),
-        "usage": {**usage, "generated": known["generated"]},
-        "tokens": None,
-        "mode": session.mode,
-        "sampling": sampling_json(options),
-        "speculation": speculation,
-        "timing": {"load_s": round(load_seconds, 4), **timing_json(answer)},
-        "versions": {"dflash": __version__},
-    }
-
-
-def pair_report(pair: "Pair | Server") -> dict[str, Any]:
-    """A pair, and which kernels it runs; or a server's model."""
-    if isinstance(pair, Server):
-        return {"model": pair.target_name, "draft": pair.draft_name, "server": pair.kind or None}
-    from dflash_mlx.models.quantise import bits_of
-
-    return {
-        "model": pair.target_name,
-        "draft": pair.draft_name,
-        "lookup": pair.lookup,
-        "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
-        "exact": pair.target.kernels.exact,
-        "kernels": kernels_json(pair.target.kernels),
-    }
-
-
-def sampling_json(options: dict[str, Any]) -> dict[str, Any]:
+def sampling_json(backend: Backend, options: GenerationOptions) -> dict[str, Any]:
     """How tokens were chosen and when the answer would have ended; the seed stands by itself."""
-    settings = asdict(options["sampling"])
+    settings = asdict(options.sampling)
     del settings["seed"], settings["logit_bias"]
     return {
         **settings,
-        **({"accept": options["accept"]} if "accept" in options else {}),
-        "max_tokens": options["max_tokens"],
-        "stop": list(options["stop"]),
+        **({"accept": options.accept} if backend.local else {}),
+        "max_tokens": options.max_tokens,
+        "stop": list(options.stop),
     }
 
 
@@ -125,35 +65,6 @@ def answer_json(answer: Answer) -> dict[str, Any]:
             "generated": stats.generated,
         },
         "seed": stats.seed,
-    }
-
-
-def speculation_json(
-    stats: "Stats", session: "Session", options: dict[str, Any]
-) -> dict[str, Any] | None:
-    """Draft counts and acceptance; None without a drafter."""
-    pair, mode = session.pair, session.mode
-    if not pair.drafts or mode == "baseline":
-        return None
-    from dflash_mlx.engine.request import TREE_BUDGET
-
-    mode_fields: dict[str, Any] = {}
-    if mode == "ddtree":
-        mode_fields["tree_budget"] = options["tree_budget"] or TREE_BUDGET
-    elif mode == "auto" and (policy := session.policy):
-        mode_fields["chosen"] = [
-            {"rows": plan.rows, "tree": plan.tree, "rounds": count} for plan, count in policy.plans
-        ]
-        mode_fields["why"] = policy.reason
-    return {
-        "block_size": options["block_size"] or pair.block_size,
-        **mode_fields,
-        "verifies": stats.verifies,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-        "mean_acceptance_length": round(stats.acceptance_length, 4),
-        "acceptance_rate": round(stats.acceptance_rate, 4),
-        "accepted_by_position": stats.accepted_by_position,
     }
 
 
@@ -206,52 +117,56 @@ class Comparison:
 
 
 def warm_up(
-    session: "Session", prompt: Any, options: dict[str, Any], out: Output, interrupt: Interrupt
+    backend: LocalBackend,
+    prompt: Any,
+    options: GenerationOptions,
+    out: Output,
+    interrupt: Interrupt,
 ) -> None:
     """Answer a few tokens in both modes, so that one-time startup costs are not measured."""
     from dflash_mlx import Session
 
-    thinking = {name: options[name] for name in ("think", "reasoning_effort")}
-    tokens = session.tokens(prompt, **thinking, raw=options.get("raw", False))[
-        -WARM_UP_PROMPT_TOKENS:
-    ]
-    short_options = {
-        **options,
-        "max_tokens": min(WARM_UP_TOKENS, options["max_tokens"]),
-        "stop": (),
-    }
-    short_options |= dict.fromkeys(thinking)
+    session = Session(backend.pair, mode="baseline", shares=False)
+    tokens = session.tokens(
+        prompt, think=options.think, reasoning_effort=options.reasoning_effort, raw=options.raw
+    )[-WARM_UP_PROMPT_TOKENS:]
+    limit = min(WARM_UP_TOKENS, options.token_limit)
+    short = replace(options, max_tokens=limit, stop=(), think=None, reasoning_effort=None)
     out.status("warming up")
-    baseline = Session(session.pair, mode="baseline", shares=False)
-    for warm_session, arguments in (
-        (session, short_options),
-        (baseline, baseline_options(short_options)),
-    ):
-        for _ in warm_session.stream(tokens, **arguments):
+    for asked in (short, plain_options(short)):
+        session = Session(backend.pair, mode="baseline", shares=False)
+        for _ in session.stream(tokens, asked):
             interrupt.check()
     out.clear_status()
 
 
+def plain_options(options: GenerationOptions) -> GenerationOptions:
+    """The options of plain decoding."""
+    return replace(options, mode="baseline", tree_budget=None)
+
+
 def baseline_answer(
-    pair: "Pair", prompt: Any, out: Output, interrupt: Interrupt, **options: Any
+    backend: LocalBackend,
+    prompt: Any,
+    options: GenerationOptions,
+    out: Output,
+    interrupt: Interrupt,
 ) -> Answer:
     """Answer by plain decoding; shows only progress."""
     from dflash_mlx import Session
 
-    session = Session(pair, mode="baseline", shares=False)
-    return answer_prompt(
-        session,
-        prompt,
-        JsonView(out, label="plain decoding · "),
-        interrupt,
-        **baseline_options(options),
-    )
+    session = Session(backend.pair, mode="baseline", shares=False)
+    view = JsonView(out, label="plain decoding · ")
+    return answer_prompt(session, prompt, plain_options(options), view, interrupt)
 
 
 def show_comparison(
-    comparison: Comparison, sampling: "SamplingParams", mode: str, drafting: str, out: Output
+    comparison: Comparison, backend: LocalBackend, options: GenerationOptions, out: Output
 ) -> None:
     """Print both answers' numbers side by side on stderr."""
+    sampling = options.sampling
+    mode = options.mode
+    drafting = backend.drafting_summary(options)
     ours, theirs = comparison.dflash.stats, comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
     sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
@@ -408,22 +323,27 @@ class RunLog:
             processor=platform.processor() or platform.machine(),
         )
 
-    def loaded(self, pair: "Pair | Server", load_seconds: float, settings: dict[str, Any]) -> None:
-        """A pair, and the settings that answers have."""
-        if self._file is not None:
-            self.write("pair", **pair_report(pair), load_s=round(load_seconds, 4), **settings)
+    def loaded(self, backend: Backend, load_seconds: float, options: GenerationOptions) -> None:
+        """A model, and the options that answers have."""
+        if self._file is None:
+            return
+        options = backend.options(options)
+        mode = options.mode if backend.local else "server"
+        self.write(
+            "pair",
+            **backend.model_json(),
+            load_s=round(load_seconds, 4),
+            mode=mode,
+            **sampling_json(backend, options),
+        )
 
     def answered(
-        self,
-        answer: "Answer",
-        session: "Session | RemoteSession",
-        options: dict[str, Any],
-        prompt: Any,
+        self, answer: Answer, backend: Backend, options: GenerationOptions, prompt: Any
     ) -> None:
         """An answer, or what there is of it; `prompt` is kept only with the words."""
         if self._file is None:
             return
-        report = answer_report(answer, session, options, 0.0)
+        report = answer_report(answer, backend, options, 0.0)
         del report["timing"]["load_s"]
         if not self._with_text:
             report = {name: value for name, value in report.items() if name not in WORDS}

@@ -1,36 +1,29 @@
 """Reads the schema or the grammar that an answer must follow."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.grammar import Grammar, asked_grammar
 
 from .prompt import read_file
 
-if TYPE_CHECKING:
-    from dflash_mlx import Grammar
 
+def read_grammar(
+    schema: str | None, grammar: str | None, *, remote: bool = False
+) -> Grammar | None:
+    """What --schema and --grammar ask for; UsageError, with the reason, if it is wrong.
 
-def read_grammar(schema: str | None, grammar: str | None) -> "Grammar | None":
-    """What --schema and --grammar ask for, checked; UsageError, with the reason, if it is wrong."""
-    from dflash_mlx.constrained.grammar import asked_grammar
-
+    A `remote` model's server judges it.
+    """
     asked = asked_grammar(
         None if schema is None else read_value(schema, "--schema", "{"),
         None if grammar is None else read_value(grammar, "--grammar", ":"),
     )
-    if asked is not None:
+    if asked is not None and not remote:
         from dflash_mlx.constrained.grammar import check_grammar
 
         check_grammar(asked)
     return asked
-
-
-def asked_schema(schema: str | None) -> "Grammar | None":
-    """What --schema asks of a server, which judges it; UsageError for what is no JSON object."""
-    from dflash_mlx.constrained.grammar import asked_grammar
-
-    return asked_grammar(None if schema is None else read_value(schema, "--schema", "{"), None)
 
 
 def read_value(value: str, flag: str, mark: str) -> str:

@@ -29,15 +29,17 @@ if TYPE_CHECKING:
     from dflash_mlx.engine.stats import Stats
 
     from .api import Result, generate, stream
-    from .constrained.grammar import Grammar
+    from .grammar import Grammar
+    from .options import GenerationOptions, SamplingParams
     from .pair import Pair, load
     from .session import Session
-    from .types import Block, SamplingParams
+    from .types import Block
 
 __version__ = "0.1.0"
 __all__ = [
     "Block",
     "DFlashError",
+    "GenerationOptions",
     "Grammar",
     "Pair",
     "Result",
@@ -50,12 +52,13 @@ __all__ = [
 ]
 _HOMES = {
     "Block": "types",
-    "Grammar": "constrained.grammar",
+    "GenerationOptions": "options",
+    "Grammar": "grammar",
     "Pair": "pair",
     "Result": "api",
-    "SamplingParams": "types",
+    "SamplingParams": "options",
     "Session": "session",
-    "Stats": "engine.request",
+    "Stats": "engine.stats",
     "generate": "api",
     "load": "pair",
     "stream": "api",

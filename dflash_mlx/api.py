@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any
 
 from dflash_mlx.engine.stats import Stats
 
-from .engine.request import Mode
+from .options import GenerationOptions, options_of, takes_options
 from .pair import Pair
-from .session import AnswerOptions, Prompt, Session, check_names
+from .session import Prompt, Session
 from .types import Block, Progress, silent
 
 
@@ -23,31 +23,33 @@ class Result:
     stats: Stats
 
 
-@check_names
+@takes_options
 def stream(
     pair: Pair,
     prompt: Prompt,
+    options: GenerationOptions | None = None,
     *,
-    mode: Mode = "dflash",
     on_prefill: Progress = silent,
-    **options: Unpack[AnswerOptions],
+    **keywords: Any,
 ) -> Iterator[Block]:
-    """Answer one prompt block by block; the options are those of `Session.prepare`."""
-    return Session(pair, mode=mode).stream(prompt, on_prefill=on_prefill, **options)
+    """Answer one prompt block by block; the options are a `GenerationOptions`, or its fields."""
+    asked = options_of(options, keywords, "dflash")
+    return Session(pair, mode=asked.mode).stream(prompt, asked, on_prefill=on_prefill)
 
 
-@check_names
+@takes_options
 def generate(
     pair: Pair,
     prompt: Prompt,
+    options: GenerationOptions | None = None,
     *,
-    mode: Mode = "dflash",
     on_prefill: Progress = silent,
-    **options: Unpack[AnswerOptions],
+    **keywords: Any,
 ) -> Result:
     """Answer one prompt and return when the answer is whole; arguments as `stream`."""
-    session = Session(pair, mode=mode)
-    blocks = list(session.stream(prompt, on_prefill=on_prefill, **options))
+    asked = options_of(options, keywords, "dflash")
+    session = Session(pair, mode=asked.mode)
+    blocks = list(session.stream(prompt, asked, on_prefill=on_prefill))
     return Result(
         tokens=[token for block in blocks for token in block.tokens],
         text="".join(block.text for block in blocks),

@@ -3,109 +3,29 @@
 A chat template and a `Sequence`.
 """
 
-import difflib
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import Any
 
 from dflash_mlx.chat.messages import Messages, checked_messages
 from dflash_mlx.engine.stats import Stats
 
 from .chat.reasoning_parser import Reader
 from .chat.template import TemplateOptions
-from .constrained.grammar import Grammar, asked_grammar
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
-from .engine.request import Mode, Request, check_mode
+from .engine.request import Request
 from .engine.sequence import Sequence as TokenSequence
 from .engine.worker_thread import mlx_thread
 from .errors import DFlashError, UsageError
+from .options import MODES, GenerationOptions, Mode, options_of, takes_options
 from .pair import Pair
 from .policy.policy import PolicyState
-from .types import Block, Progress, SamplingParams, silent
-
-# Names of arguments that a function does not have, refused with the name that was meant.
-
-P = ParamSpec("P")
-T = TypeVar("T")
-# What others call the fields of SamplingParams.
-OTHER_NAMES = {"temp": "temperature"}
-
-
-def check_names(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which raises UsageError instead of TypeError for an unknown argument name."""
-    shape = expanded(function)
-    known = shape.parameters
-
-    @wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        for name in options:
-            if name not in known:
-                raise UsageError(
-                    f"{function.__name__} has no argument '{name}'.",
-                    hint=meant(name, [n for n in known if n != "self"]),
-                )
-        return function(*args, **options)
-
-    call.__signature__ = shape  # type: ignore[attr-defined]
-    return call
-
-
-def expanded(function: Callable[..., object]) -> Signature:
-    """A function's signature; `**options` of a TypedDict as keywords of their own.
-
-    So help, notebooks and editors show them. One without a value given is left to whom it is
-    passed on to.
-    """
-    found: list[Parameter] = []
-    for one in (shape := signature(function)).parameters.values():
-        if one.kind is not Parameter.VAR_KEYWORD:
-            found.append(one)
-            continue
-        (options,) = get_args(one.annotation)
-        found += [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=kind)
-            for name, kind in get_type_hints(options).items()
-        ]
-    return shape.replace(parameters=found)
-
-
-def meant(name: str, known: list[str]) -> str:
-    """What to write instead of an unknown name."""
-    field = OTHER_NAMES.get(name, name)
-    if field in {f.name for f in fields(SamplingParams)}:
-        return f"give sampling=SamplingParams({field}=...)"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
-
-
-# What may be asked of an answer, by name
-
-
-class AnswerOptions(TypedDict, total=False):
-    """The keywords of `Session.prepare`."""
-
-    sampling: SamplingParams | None
-    max_tokens: int
-    block_size: int | None
-    accept: str
-    tree_budget: int | None
-    chain_seed: bool
-    stop: Sequence[str]
-    logprobs: int | None
-    think: bool | None
-    reasoning_effort: str | None
-    tools: Sequence[dict[str, Any]] | None
-    schema: dict[str, Any] | str | None
-    grammar: Grammar | str | None
-    raw: bool
-
+from .types import Block, Progress, silent
 
 # The answer of one sequence as it comes
 
@@ -226,11 +146,7 @@ class Session:
     """
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
-        check_mode(mode)
-        if mode != "baseline" and not pair.drafts:
-            raise UsageError(
-                "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
-            )
+        check_mode(pair, mode)
         self.pair = pair
         self.mode: Mode = mode
         self.sequence = TokenSequence(pair.target, pair.drafter, shares=shares)
@@ -250,80 +166,52 @@ class Session:
         """
         return self.sequence.target_cache.snapshot_bytes
 
-    @check_names
+    @takes_options
     def stream(
-        self, prompt: Prompt, *, on_prefill: Progress = silent, **options: Unpack[AnswerOptions]
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        *,
+        on_prefill: Progress = silent,
+        **keywords: Any,
     ) -> Generator[Block]:
-        """Answer a prompt block by block; the options are those of `prepare`.
+        """Answer a prompt block by block; options as `prepare`.
 
         `on_prefill(done, total)` counts the prompt tokens that are read now. Closing the iterator
         keeps the caches right. Raises UsageError for bad arguments and DFlashError for what goes
         wrong later.
         """
-        return self.begin(self.prepare(prompt, **options)).blocks(on_prefill)
+        return self.begin(self.prepare(prompt, options, **keywords)).blocks(on_prefill)
 
-    @check_names
+    @takes_options
     def prepare(
-        self,
-        prompt: Prompt,
-        *,
-        sampling: SamplingParams | None = None,
-        max_tokens: int = 512,
-        block_size: int | None = None,
-        accept: str = "match",
-        tree_budget: int | None = None,
-        chain_seed: bool = False,
-        stop: Sequence[str] = (),
-        logprobs: int | None = None,
-        think: bool | None = None,
-        reasoning_effort: str | None = None,
-        tools: Sequence[dict[str, Any]] | None = None,
-        schema: dict[str, Any] | str | None = None,
-        grammar: Grammar | str | None = None,
-        raw: bool = False,
+        self, prompt: Prompt, options: GenerationOptions | None = None, **keywords: Any
     ) -> Prompted:
         """A prompt as tokens with what is asked for, for `begin`. No model computes anything.
 
-        A prompt is a string (one user message; plain text if `raw`), messages, or ids.
+        A prompt is a string (one user message; plain text if `raw`), messages, or ids. Messages
+        pass to the template as they are: the role "tool", `tool_calls`, and whatever else it reads;
+        only a content of several text parts becomes one text. A call that the answer makes is text
+        of the answer.
 
-        `block_size` (anchor included) defaults to the drafter's own; `accept` names the acceptance
-        rule above temperature 0. In the mode ddtree a verify has a tree of `tree_budget` drafts (32
-        if not given, at most 1024), with the greedy chain in it if `chain_seed`. With `logprobs`
-        blocks tell each token's log-probability, and so many of the likeliest in its place.
-
-        `think` and `reasoning_effort` ("low", "medium", "high") are switches of the chat template;
-        one that it does not know is refused. `tools` are JSON schemas of functions, written where
-        the template has a place for them. Messages pass as they are: the role "tool", `tool_calls`,
-        and whatever else the template reads; only a content of several text parts becomes one text.
-        A call that the answer makes is text of the answer.
-
-        `schema` is a JSON schema, an object or its text; `grammar` a `Grammar`, or a text in
-        llguidance's dialect of Lark. The text of the answer, behind its thinking, follows it in all
-        modes, exactly as if each token had been chosen plainly among those that are allowed. It
-        ends where nothing can follow; `max_tokens` may end it before that. The model is not told.
-
-        Raises UsageError for bad arguments.
+        The options are a `GenerationOptions`, or its fields as keywords: then the session's mode
+        holds unless `mode` is among them. Raises UsageError for bad arguments.
         """
+        options = options_of(options, keywords, self.mode)
+        check_mode(self.pair, options.mode)
         target = self.pair.target
-        options = TemplateOptions(think, reasoning_effort, tools or None)
-        asked = asked_grammar(schema, grammar)
-        if asked is not None:  # here, where nobody waits for it but the caller
-            target.compiler.compile(asked)
-        ids = self._ids(prompt, options, raw)
-        snapshots_at, opening = self._turn(prompt, ids, options, raw)
-        request = Request(
-            prompt=tuple(ids),
-            sampling=sampling or SamplingParams(),
-            max_tokens=max_tokens,
+        template_options = TemplateOptions(
+            options.think, options.reasoning_effort, options.tools or None
+        )
+        structure = options.structure
+        if structure is not None:  # here, where nobody waits for it but the caller
+            target.compiler.compile(structure)
+        ids = self._ids(prompt, template_options, options.raw)
+        snapshots_at, opening = self._turn(prompt, ids, template_options, options.raw)
+        request = Request.of(
+            replace(options, schema=None, grammar=structure),
+            tuple(ids),
             stop_ids=target.eos_ids,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            mode=self.mode,
-            block_size=block_size,
-            tree_budget=tree_budget,
-            chain_seed=chain_seed,
-            accept=accept,
-            logprobs=logprobs,
-            grammar=asked,
             opening=tuple(opening),
         )
         return Prompted(request, tuple(snapshots_at))
@@ -331,7 +219,7 @@ class Session:
     def begin(self, prompted: Prompted) -> Reply:
         """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
         engine, request, call = self.pair.engine, prompted.request, mlx_thread().call
-        drafting = self.mode != "baseline"
+        drafting = request.mode != "baseline"
         read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
         tokenizer, opening = self.pair.target.tokenizer, request.going_on_from
@@ -400,6 +288,16 @@ class Session:
                 f"a prompt cannot be {prompt!r:.60}.",
                 hint="give a text, a list of messages, or a list of token ids",
             ) from None
+
+
+def check_mode(pair: Pair, mode: Mode) -> None:
+    """UsageError for a mode that there is not, and for one that needs the drafter a pair lacks."""
+    if mode not in MODES:
+        raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {', '.join(MODES)}")
+    if mode != "baseline" and not pair.drafts:
+        raise UsageError(
+            "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
+        )
 
 
 def another_chat(messages: Messages) -> Messages:

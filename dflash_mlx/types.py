@@ -2,71 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-from .errors import UsageError
-
-# How hard to think, where a chat template knows it: low, medium and high, and what some add.
-Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
-EFFORTS: tuple[Effort, ...] = get_args(Effort)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the target's next token is chosen; every field as mlx-lm's `make_sampler` and
-    `make_logits_processors` mean it, in their order: penalties, top-p, min-p, top-k, temperature.
-
-    `temperature` 0 takes the likeliest token. `top_p` 1, `top_k` 0, `min_p` 0,
-    `repetition_penalty` 1 and the other penalties 0 are off. Penalties look at the last 20 tokens.
-    `logit_bias` adds to the scores of tokens: pairs of id and bias. With a `seed` the same call
-    gives the same tokens.
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for a value outside its range."""
-        for name, value, fits, hint in (
-            ("temperature", self.temperature, 0 <= self.temperature <= 100, "0 or more"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("top_k", self.top_k, self.top_k >= 0, "0 (off) or more"),
-            ("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 (off) to 1"),
-            ("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "above 0"),
-            ("presence_penalty", self.presence_penalty, abs(self.presence_penalty) <= 100, "small"),
-            (
-                "frequency_penalty",
-                self.frequency_penalty,
-                abs(self.frequency_penalty) <= 100,
-                "small",
-            ),
-            ("seed", self.seed, self.seed is None or 0 <= self.seed < 2**64, "0 or more"),
-        ):
-            if not fits:
-                raise UsageError(f"{name} cannot be {value}.", hint=f"give a value that is {hint}")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether nothing is drawn at random."""
-        return self.temperature == 0
-
-    @property
-    def filtered(self) -> bool:
-        """Whether some tokens can never be drawn."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
-
-    @property
-    def penalised(self) -> bool:
-        """Whether earlier tokens change the distribution of the next one."""
-        off = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) == (1, 0, 0)
-        return not off
+from .options import EFFORTS as EFFORTS
+from .options import Effort as Effort
+from .options import SamplingParams as SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

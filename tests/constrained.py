@@ -14,7 +14,8 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from mlx_lm import sample_utils
 from mlx_lm.generate import generate_step
 
-from dflash_mlx.constrained.grammar import WHITESPACE, Grammar
+from dflash_mlx.constrained.grammar import WHITESPACE
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
 from dflash_mlx.types import SamplingParams
 

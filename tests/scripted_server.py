@@ -11,6 +11,7 @@ import tiny
 from httpx2 import ASGITransport, AsyncClient
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from mlx_lm.tool_parsers import json_tools
+from serving import settings_of
 from test_session import speaking
 
 import dflash_mlx
@@ -18,7 +19,6 @@ from dflash_mlx.chat.template import TemplateOptions
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.protocol import Settings
 
 URL = "http://localhost"
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -48,7 +48,7 @@ def bundled() -> Pair:
 
 def server_of(pair: Pair, **settings: Any) -> Server:
     """A server that calls its model "tiny"."""
-    return Server(pair, Settings(**{"names": ("tiny",), "mode": "dflash", **settings}))
+    return Server(pair, settings_of("tiny", settings))
 
 
 def tool_tokenizer(template: str = TEMPLATE) -> TokenizerWrapper:

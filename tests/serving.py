@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 import uvicorn
 
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Connection, RequestLog, Server, listen
 from dflash_mlx.serve.job import Items
@@ -41,12 +42,21 @@ class Served:
             time.sleep(0.01)
 
 
+def settings_of(name: str, settings: dict[str, Any]) -> Settings:
+    """Settings of a server whose model has a name; options of answers may be among them."""
+    options: dict[str, Any] = {"mode": "dflash"}
+    for one in fields(GenerationOptions):
+        if one.name in settings:
+            options[one.name] = settings.pop(one.name)
+    return Settings(**{"names": (name,), "options": GenerationOptions(**options), **settings})
+
+
 @contextmanager
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     """Serve a pair while the context lasts; it is called "m"."""
     lines: list[str] = []
     log = RequestLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
-    server = Server(pair, Settings(**{"names": ("m",), "mode": "dflash", **settings}), log)
+    server = Server(pair, settings_of("m", settings), log)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         server.app, http=Connection, ws="none", lifespan="off", log_config=None,

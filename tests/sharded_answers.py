@@ -70,7 +70,7 @@ def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
             prompt = (*PROMPTS[n], *(sequence.tokens[len(PROMPTS[n]) : -2] if turn else ()))
             options = {"sampling": SamplingParams(), **KINDS[kinds[n % len(kinds)]]}
             sampling = options.pop("sampling")
-            request = Request((*prompt, 5 + turn), sampling, TOKENS, frozenset(), **options)
+            request = Request((*prompt, 5 + turn), sampling=sampling, max_tokens=TOKENS, **options)
             engine.begin(sequence, request, len(prompt))
         said = [[] for _ in sequences]
         while running := [s for s in sequences if not s.now.finish_reason]:
@@ -93,7 +93,7 @@ def shared(pair: Pair) -> list[float]:
 
     def begin(sequence: Sequence, *tokens: int) -> None:
         prompt = (*BEGINNING, *tokens)
-        request = Request(prompt, SEEDED, TOKENS, frozenset(), mode="dflash", logprobs=0)
+        request = Request(prompt, sampling=SEEDED, max_tokens=TOKENS, mode="dflash", logprobs=0)
         places = len(BEGINNING), len(prompt) - 1
         cached, _ = engine.begin(sequence, request, *places)
         found.append(cached if engine.prefixes.limit == ROOMY else -1)

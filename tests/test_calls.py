@@ -14,9 +14,9 @@ from scripted_server import bundled
 from dflash_mlx import api
 from dflash_mlx.chat.tool_parser import reader_of
 from dflash_mlx.constrained.compiler import Compiler
-from dflash_mlx.constrained.grammar import Grammar
 from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import UsageError
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.types import SamplingParams
 
 Tools = list[dict[str, Any]]

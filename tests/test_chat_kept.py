@@ -12,13 +12,14 @@ import pytest
 import tiny
 from terminal import SLOWED, ChatTerminal, Terminal, environment
 
+backends = import_module("dflash_mlx.cli.backend")
 loop = import_module("dflash_mlx.cli.chat.loop")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.chat_settings")
+chat_settings = import_module("dflash_mlx.cli.settings")
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def state() -> Any:
     """A chat of a tiny pair, as the command makes it."""
     out = output.Output()
     talk = dialogue.Dialogue(
-        tiny.golden_pair("qwen3_full"),
+        backends.LocalBackend(tiny.golden_pair("qwen3_full")),
         out,
-        settings=chat_settings.ChatSettings(max_tokens=12, mode="dflash"),
+        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )

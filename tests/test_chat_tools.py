@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools import Call, ServerConfig, Step
 
-chat_settings = import_module("dflash_mlx.cli.chat_settings")
+backends = import_module("dflash_mlx.cli.backend")
+chat_settings = import_module("dflash_mlx.cli.settings")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
 mcp_servers = import_module("dflash_mlx.cli.mcp_servers")
@@ -49,9 +50,9 @@ class Session:
         self.pair: Any = more.pop("pair", None) or talking_pair(says)
         out = output.Output()
         self.talk = dialogue_module.Dialogue(
-            self.pair,
+            backends.LocalBackend(self.pair),
             out,
-            settings=chat_settings.ChatSettings(mode="dflash", **more),
+            settings=chat_settings.chat_options(mode="dflash", **more),
             display=dialogue_module.DisplaySettings(),
             autosaves=True,
         )
@@ -327,7 +328,7 @@ def test_servers_that_do_not_run(chat: Callable[..., Session]) -> None:
         "the MCP server 'gone' does not run: there is no 'no-such-program'.",
         "the MCP server 'cross' does not run: no key.",
     ]
-    assert session.talk.tools.summary(session.talk.model) == "3 tools of here · /mcp lists them"
+    assert session.talk.tools.summary(session.talk.backend) == "3 tools of here · /mcp lists them"
     assert "It says: error: Connection closed" in session.type("end")
     assert "  here   failed: it ended" in session.type("/mcp")
     assert "  here   running · 3 tools" in session.type("/mcp on")
@@ -343,7 +344,7 @@ def test_a_model_without_tools(chat: Callable[..., Session]) -> None:
     session.pair.target.template._tokenizer._tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
-    summary = session.talk.tools.summary(session.talk.model)
+    summary = session.talk.tools.summary(session.talk.backend)
     assert summary == "3 tools of here, but this model does not call tools"
     assert "this model does not call tools: it is told of none of these" in session.type("/mcp")
     assert session.type("hello").endswith("Fine.\n\n")
@@ -445,7 +446,7 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
         "the MCP server 'gone' does not run: there is no 'no-such'.\n"
         "this model does not call tools: it is told of none\n",
     )
-    monkeypatch.setattr("dflash_mlx.cli.chat.command.load_pair", lambda *args: 1 / 0)
+    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", lambda *args: 1 / 0)
     with monkeypatch.context() as patch:
         patch.setattr("dflash_mlx.tools.mcp.find_spec", lambda name: None)
         code, told = run()

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 import dflash_mlx
 from dflash_mlx.errors import DFlashError
 
+backends = import_module("dflash_mlx.cli.backend")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-chat_settings = import_module("dflash_mlx.cli.chat_settings")
-cache_options = import_module("dflash_mlx.cli.cache_options")
+chat_settings = import_module("dflash_mlx.cli.settings")
+cache_options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 GB = 1 << 30
 PROMPT = ["the lighthouse and the paper boat", "--raw", "--max-tokens", "8"]
@@ -88,10 +89,14 @@ def test_a_wrong_size_is_refused(dflash) -> None:
 def start(name: str | None = None) -> Any:
     """A dialogue on a freshly loaded pair, as after a start; with the saved chat of a name."""
     pair = dflash_mlx.load(cache_disk=GB)
-    settings = chat_settings.ChatSettings(max_tokens=24, mode="dflash")
+    settings = chat_settings.chat_options(max_tokens=24, mode="dflash")
     display = dialogue.DisplaySettings(quiet=True)
     talk = dialogue.Dialogue(
-        pair, output.Output(quiet=True), settings=settings, display=display, autosaves=True
+        backends.LocalBackend(pair),
+        output.Output(quiet=True),
+        settings=settings,
+        display=display,
+        autosaves=True,
     )
     if name is not None:
         talk.load(name)

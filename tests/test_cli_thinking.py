@@ -99,17 +99,17 @@ def test_settings_for_all_models(
 
 def test_what_is_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for a person who watches."""
-    thinking = import_module("dflash_mlx.cli.thinking")
+    thinking = import_module("dflash_mlx.cli.resolve")
     output = import_module("dflash_mlx.cli.terminal.output")
-    chat_settings = import_module("dflash_mlx.cli.chat_settings")
+    chat_settings = import_module("dflash_mlx.cli.settings")
     told: list[str] = []
     out = output.Output()
     monkeypatch.setattr(out, "note", told.append)
     template = templates.template_of("gpt_oss")
-    kept = thinking.drop_unsupported(
-        chat_settings.ChatSettings(think=False, effort="low"), template, out
+    kept = thinking.drop_unknown_thinking(
+        chat_settings.chat_options(think=False, reasoning_effort="low"), template, out
     )
-    assert (kept.think, kept.effort) == (None, "low")
+    assert (kept.think, kept.reasoning_effort) == (None, "low")
     assert told == ["  this model's template knows no switch for thinking: it goes its own way"]
 
 

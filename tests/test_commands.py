@@ -17,6 +17,7 @@ import dflash_mlx
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.pair import Pair
 
+backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
@@ -27,9 +28,9 @@ output = import_module("dflash_mlx.cli.terminal.output")
 external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
-thinking = import_module("dflash_mlx.cli.thinking")
+thinking = import_module("dflash_mlx.cli.resolve")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.chat_settings")
+chat_settings = import_module("dflash_mlx.cli.settings")
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,9 @@ def golden() -> Pair:
 def state(golden: Pair) -> Any:
     """A chat that nobody watches; `state.told` is what it says."""
     talk = dialogue.Dialogue(
-        golden,
+        backends.LocalBackend(golden),
         output.Output(quiet=True),
-        settings=chat_settings.ChatSettings(max_tokens=12, mode="dflash"),
+        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
@@ -105,7 +106,7 @@ def test_names_and_prefixes(command: Any) -> None:
     for name in (command.name, *command.aliases):
         assert commands.find_command(name) == (command, "")
     names = [other.name for other in commands.COMMANDS if other is not command]
-    names += [which.name for which in chat_settings.SETTINGS]
+    names += [which.option.setting for which in chat_settings.SETTINGS]
     names += [
         alias for other in commands.COMMANDS if other is not command for alias in other.aliases
     ]
@@ -118,19 +119,20 @@ def test_names_and_prefixes(command: Any) -> None:
                 commands.find_command(prefix)
 
 
-@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.name)
+@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.option.setting)
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
     """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
-    assert use(f"/{which.name}").startswith(f"  {which.name} ")
+    name = which.option.setting
+    assert use(f"/{name}").startswith(f"  {name} ")
     value = {
         "top-p": "0.5",
         "min-p": "0.5",
         "mode": "ddtree",
         "accept": "token",
         "stop": '"2"',
-    }.get(which.name, "2")
-    assert use(f"/{which.name} {value}") == f"  {which.name} {value}"
-    assert use(f"/set {which.name} {value}") == f"  {which.name} {value}"
+    }.get(name, "2")
+    assert use(f"/{name} {value}") == f"  {name} {value}"
+    assert use(f"/set {name} {value}") == f"  {name} {value}"
 
 
 @pytest.mark.parametrize(
@@ -172,12 +174,12 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
 )
 def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str]) -> None:
     """One sentence and a hint; nothing changes."""
-    before = state.dialogue.settings, state.dialogue.chat, state.dialogue.session
+    before = state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session
     with pytest.raises(DFlashError) as found:
         use(text)
     assert found.value.message == message
     assert found.value.hint
-    assert (state.dialogue.settings, state.dialogue.chat, state.dialogue.session) == before
+    assert (state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session) == before
 
 
 def test_help(use: Callable[[str], str]) -> None:
@@ -186,7 +188,9 @@ def test_help(use: Callable[[str], str]) -> None:
     assert all(command.syntax in everything for command in commands.COMMANDS)
     for command in commands.COMMANDS:
         assert command.help in use(f"/help {command.name}")
-    assert all(which.help in use("/help set") for which in chat_settings.SETTINGS)
+    assert all(
+        chat_settings.setting_help(which) in use("/help set") for which in chat_settings.SETTINGS
+    )
     assert use("/help /undo") == use("/? undo")
     assert "Ctrl-R" in use("/help keys")
 
@@ -273,15 +277,15 @@ def test_a_retry_that_fails_keeps_the_turn(state: Any, use: Callable[[str], str]
     """Guards the last turn, on disk too, against faults and Ctrl-C in the new answer."""
     state.dialogue.ask("one")
     chat = state.dialogue.chat
-    ask = state.dialogue.session.stream
+    ask = state.dialogue.backend.session.stream
 
     def broken(*args: Any, **options: Any) -> Any:
         raise DFlashError("no.", hint="none")
 
-    state.dialogue.session.stream = broken
+    state.dialogue.backend.session.stream = broken
     with pytest.raises(DFlashError, match="no"):
         use("/retry")
-    state.dialogue.session.stream = ask
+    state.dialogue.backend.session.stream = ask
     assert state.dialogue.chat == chat
     assert transcript.load(state.dialogue.file.name).turns == chat.turns
 
@@ -319,7 +323,7 @@ def test_think(state: Any, use: Callable[[str], str], monkeypatch: pytest.Monkey
     for word in ("on", "off", "low"):
         with pytest.raises(UsageError, match="chat template"):
             use(f"/think {word}")
-    assert state.dialogue.settings.think is state.dialogue.settings.effort is None
+    assert state.dialogue.settings.think is state.dialogue.settings.reasoning_effort is None
     template = templates.template_of("glm")
     monkeypatch.setattr(state.dialogue.pair.target, "template", template)
     use("/think on")
@@ -353,7 +357,7 @@ def test_effort(state: Any, use: Callable[[str], str], monkeypatch: pytest.Monke
     pair = state.dialogue.pair
     monkeypatch.setattr(pair.target, "template", templates.template_of("both"))
     assert use("/think low") == "  thinking effort low"
-    assert state.dialogue.options()["reasoning_effort"] == "low"
+    assert state.dialogue.options().reasoning_effort == "low"
     assert use("/think off") == "  thinking off"
     assert use("/think high") == "  thinking on · effort high"
     assert use("/think") == "  thinking on · effort high, folded"
@@ -365,9 +369,11 @@ def test_effort(state: Any, use: Callable[[str], str], monkeypatch: pytest.Monke
         "llama": "  thinking as the template has it, folded",
     }
     for form, thinking_state in forms.items():
-        state.dialogue.settings = replace(state.dialogue.settings, think=True, effort="high")
+        state.dialogue.settings = replace(
+            state.dialogue.settings, think=True, reasoning_effort="high"
+        )
         template = templates.template_of(form)
-        state.dialogue.settings = thinking.drop_unsupported(
+        state.dialogue.settings = thinking.drop_unknown_thinking(
             state.dialogue.settings, template, state.out
         )
         assert use("/think") == thinking_state
@@ -375,11 +381,11 @@ def test_effort(state: Any, use: Callable[[str], str], monkeypatch: pytest.Monke
 
 def test_another_model_thinks_its_own_way(state: Any, use: Callable[[str], str]) -> None:
     """What the new template does not know is not asked of it: the next prompt is answered."""
-    state.dialogue.settings = replace(state.dialogue.settings, effort="low")
+    state.dialogue.settings = replace(state.dialogue.settings, reasoning_effort="low")
     with pytest.raises(UsageError, match="knows no reasoning effort"):
         state.dialogue.ask("hello")
     use("/model bundled")
-    assert state.dialogue.settings.effort is None
+    assert state.dialogue.settings.reasoning_effort is None
     assert state.dialogue.ask("What is 3 plus 4?").tokens
 
 
@@ -414,9 +420,9 @@ def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:
 def test_stats_of_a_hybrid() -> None:
     """What the places to go back to take is said where there are any, and their limits."""
     talk = dialogue.Dialogue(
-        tiny.golden_pair("qwen35_hybrid"),
+        backends.LocalBackend(tiny.golden_pair("qwen35_hybrid")),
         output.Output(quiet=True),
-        settings=chat_settings.ChatSettings(max_tokens=12, mode="dflash"),
+        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
@@ -429,10 +435,10 @@ def test_stats_of_a_hybrid() -> None:
     talk.ask("hello")
     assert "1 place to go back to" in said()
     talk.ask("again")
-    cache = talk.session.sequence.target_cache
+    cache = talk.backend.session.sequence.target_cache
     assert f"{cache.snapshots} places" in said()
-    assert output.format_bytes(talk.session.snapshot_bytes) in said()
-    assert talk.session.snapshot_bytes > 0
+    assert output.format_bytes(talk.backend.session.snapshot_bytes) in said()
+    assert talk.backend.session.snapshot_bytes > 0
 
 
 def test_model(state: Any, use: Callable[[str], str], tmp_path: Path) -> None:
@@ -495,11 +501,11 @@ def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
     assert use("/set stop the end\\n") == '  stop "the end\\n"'
     assert state.dialogue.settings.stop == ("the end\n",)
     use('/stop "a b" "c"')
-    assert state.dialogue.options()["stop"] == ("a b", "c")
+    assert state.dialogue.options().stop == ("a b", "c")
     assert use("/stop none") == "  stop none"
     assert state.dialogue.settings.stop == ()
     use("/accept token")
-    assert state.dialogue.options()["accept"] == "token"
+    assert state.dialogue.options().accept == "token"
     answer = state.dialogue.ask("one").text
     use(f"/stop {answer[3]}")
     assert state.dialogue.ask("one").text != answer or answer[3] in answer[:3]

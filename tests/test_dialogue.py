@@ -20,10 +20,11 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import SamplingParams
 
+backends = import_module("dflash_mlx.cli.backend")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.chat_settings")
+chat_settings = import_module("dflash_mlx.cli.settings")
 output = import_module("dflash_mlx.cli.terminal.output")
 
 SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
@@ -67,10 +68,14 @@ def stranger() -> Iterator[Callable[..., Any]]:
 
 def start(pair: Pair, **changes: Any) -> Any:
     """A dialogue whose screen is a pipe."""
-    settings = replace(chat_settings.ChatSettings(max_tokens=48, mode="dflash"), **changes)
+    settings = replace(chat_settings.chat_options(max_tokens=48, mode="dflash"), **changes)
     display = dialogue.DisplaySettings(quiet=True)
     return dialogue.Dialogue(
-        pair, output.Output(quiet=True), settings=settings, display=display, autosaves=True
+        backends.LocalBackend(pair),
+        output.Output(quiet=True),
+        settings=settings,
+        display=display,
+        autosaves=True,
     )
 
 
@@ -119,8 +124,8 @@ class Watched:
         talk = self.talk
         sent = messages.chat_messages(chat, prompt)
         wanted = self.stranger(sent, talk.settings.max_tokens, talk.settings.think)
-        ids = talk.session.tokens(sent, think=talk.settings.think)
-        return wanted, common(talk.session.sequence.tokens, ids[:-1])
+        ids = talk.backend.session.tokens(sent, think=talk.settings.think)
+        return wanted, common(talk.backend.session.sequence.tokens, ids[:-1])
 
     def check(self, said: Any, wanted: Any, shared: int) -> None:
         """The answer is the stranger's, or its beginning where it was stopped."""
@@ -193,7 +198,7 @@ def test_the_check_can_fail(bundled: Pair, stranger: Callable[..., Any]) -> None
     talk.replace_chat(talk.split_last_turn()[1])
     prompt = "Reverse the list 1, 2, 3, 4, 5."
     tokens, shared = watched.expect(talk.chat, prompt)
-    sequence = talk.session.sequence
+    sequence = talk.backend.session.sequence
 
     def stale(prompt: tuple[int, ...], *, drafting: bool) -> tuple[int, int]:
         ids = list(prompt)

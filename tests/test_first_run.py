@@ -1,6 +1,6 @@
 """Which pair answers when none is named, and whether it fits the memory."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +13,14 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import cache as hub_cache
 from dflash_mlx.hub import download, registry
 from dflash_mlx.models import memory
+from dflash_mlx.options import GenerationOptions, declared
 
 chat = import_module("dflash_mlx.cli.chat.start")
 first_run = import_module("dflash_mlx.cli.first_run")
 loading = import_module("dflash_mlx.cli.loading")
+option_values = import_module("dflash_mlx.cli.option_values")
 options = import_module("dflash_mlx.cli.options")
+resolve = import_module("dflash_mlx.cli.resolve")
 output = import_module("dflash_mlx.cli.terminal.output")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
@@ -114,20 +117,25 @@ def test_a_full_disk_and_little_memory(mac: Mac) -> None:
 
 
 def pick(saved: Any = None, *, demo: bool = False, **models: Any) -> Any:
-    """What chat.resolve_pair decides, with these options on the command line and no other."""
+    """The pair of a chat, with these options on the command line and no other."""
+    out = output.Output()
+    values = values_of(**models)
 
-    def source(name: str) -> Any:
-        return SimpleNamespace(name="COMMANDLINE" if name in models else "DEFAULT")
+    def choose(values: Any) -> Any:
+        return chat.choose_target(values, saved, out, demo=demo, interactive=False)
 
-    command = SimpleNamespace(get_parameter_source=source, meta={})
-    return chat.resolve_pair(
-        command,
-        options.ModelOptions(**models),
-        saved,
-        output.Output(),
-        demo=demo,
-        interactive=False,
-    )
+    return resolve.resolve(values, out, choose=choose).model
+
+
+def values_of(**given: Any) -> Any:
+    """The values of `dflash chat` with these options on the command line and no other."""
+    command = SimpleNamespace(params=[], meta={})
+    plain = {one.name: one.command_default for one in declared(GenerationOptions)}
+    plain |= {one.name: one.default for one in fields(options.ModelOptions)}
+    values = {name: option_values.OptionValue(value) for name, value in plain.items()}
+    flag = option_values.Origin.FLAG
+    values |= {name: option_values.OptionValue(value, flag) for name, value in given.items()}
+    return option_values.OptionValues(command, values)
 
 
 def test_a_saved_chat_brings_its_pair() -> None:

@@ -31,7 +31,7 @@ def part(name: str) -> Any:
 
 def test_what_is_said() -> None:
     """Wrong results are a warning, a loss of speed is a number; without kernels nothing is said."""
-    notes = part("kernel_notes")
+    notes = part("pair_notes")
     assert notes.kernel_warnings(KERNELS) == [LINE]
     assert notes.kernels_json(KERNELS) == {"on": ["selector_walk"], "off": OFF}
     assert notes.kernels_line(KERNELS) == (
@@ -52,10 +52,10 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     out = part("terminal.output").Output()
     out.noted = []
     out.note = lambda text, style="dim": out.noted.append((text, style))
-    settings = part("chat_settings").ChatSettings()
+    settings = part("settings").chat_options()
     display = part("chat.dialogue").DisplaySettings()
     return part("chat.dialogue").Dialogue(
-        pair, out, settings=settings, display=display, autosaves=False
+        part("backend").LocalBackend(pair), out, settings=settings, display=display, autosaves=False
     )
 
 
@@ -89,8 +89,8 @@ def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> 
     """On stderr, whoever reads it; not with --quiet."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    for command, module in (("generate", "generate"), ("chat", "chat.command")):
-        monkeypatch.setattr(part(module), "load_pair", lambda *_: (pair, 0.1))
+    monkeypatch.setattr(part("open"), "load_pair", lambda *_: (pair, 0.1))
+    for command in ("generate", "chat"):
         line = [command, *PAIR, "--max-tokens", "2"]
         loud, quiet = (
             CliRunner().invoke(cli_app, [*line, *flags], input="Hello") for flags in ([], ["-q"])

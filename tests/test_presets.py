@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from dflash_mlx.hub import registry
 
+backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
@@ -21,7 +22,7 @@ option_tables = import_module("dflash_mlx.cli.option_tables")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-values = import_module("dflash_mlx.cli.chat.state")
+settings = import_module("dflash_mlx.cli.settings")
 
 TARGET = PAIR[1]
 RAW = ["--raw", "winter f!", "--no-stats"]
@@ -95,7 +96,7 @@ def test_a_preset_names_model_and_mode(run, config, monkeypatch):
         ("[preset.review]\ntmep = 1\n", "'review' in ", "did you mean 'temp'?"),
         ("[preset.review]\ntop_p = 1\n", "there is no key 'top_p'.", "did you mean 'top-p'?"),
         ("[preset.review]\nexact = true\n", "there is no key 'exact'.", "keys: model, "),
-        ("[preset.review]\ntemp = -1\n", "'temp' cannot be -1.", "0 or more"),
+        ("[preset.review]\ntemp = -1\n", "'temp' cannot be -1.", "0 to 100"),
         ("[preset.review]\nmode = 'tree'\n", "'mode' cannot be tree.", "'tree' is not one of"),
         ("[preset.review]\ntop-k = 1.5\n", "'top-k' cannot be 1.5.", "a valid integer"),
         ("[preset.review]\nthink = 'so'\n", "'think' cannot be so.", "a valid boolean"),
@@ -115,9 +116,7 @@ def test_a_wrong_table(run, config, monkeypatch, command, text, message, hint):
     config(text)
     for name in ("load_pair", "fetch_pair", "load_downloaded"):
         monkeypatch.setattr(f"dflash_mlx.cli.loading.{name}", lambda *args: 1 / 0)
-        for place in ("generate", "chat.command"):
-            module = import_module(f"dflash_mlx.cli.{place}")
-            monkeypatch.setattr(module, name, lambda *args: 1 / 0, raising=False)
+    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", lambda *args: 1 / 0)
     result = run(command, "-p", "review", "hello")
     assert (result.exit_code, result.stdout) == (1, "")
     error, advice = result.stderr.splitlines()
@@ -178,9 +177,9 @@ def state(cli_app, monkeypatch):
     """A chat where every model is the golden pair; `told` and `loaded` say what it tells, loads."""
     pair = tiny.golden_pair("qwen3_full")
     talk = dialogue.Dialogue(
-        pair,
+        backends.LocalBackend(pair),
         output.Output(quiet=True),
-        settings=values.ChatSettings(mode="dflash"),
+        settings=settings.chat_options(mode="dflash"),
         display=dialogue.DisplaySettings(),
         autosaves=False,
     )
@@ -197,7 +196,7 @@ def state(cli_app, monkeypatch):
     tables = option_tables.OptionTables(typer.Context(command))
     found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
     RecordedState.told, RecordedState.loaded = told, loaded
-    found.general = values.present_values(found)
+    found.general = states.present_values(found)
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options, *rest):
@@ -235,14 +234,14 @@ def test_a_preset_in_a_chat(state, use, config):
     assert ("review", "") in commands.complete(state, "/preset ")
     use("/set top-k 5")
     assert use("/preset review") == "  preset review: system, temp, stop, think"
-    settings = state.dialogue.settings
-    assert (settings.sampling.temperature, settings.sampling.top_k) == (0.3, 5)
-    assert (settings.stop, state.dialogue.chat.system) == (("x",), "Be terse.")
+    now = state.dialogue.settings
+    assert (now.sampling.temperature, now.sampling.top_k) == (0.3, 5)
+    assert (now.stop, state.dialogue.chat.system) == (("x",), "Be terse.")
     assert state.loaded == []
     told = use("/preset other")
     assert "the preset 'other' is of another model: B is loaded" in told
     assert state.loaded == ["B"]
-    assert state.dialogue.mode == "baseline"
+    assert not state.dialogue.backend.drafting
     assert state.dialogue.settings.sampling.temperature == 0.3
     for name, part in (("bad", "'temp' cannot be -1"), ("revue", "there is no preset 'revue'")):
         with pytest.raises(import_module("dflash_mlx.errors").DFlashError) as caught:
@@ -255,10 +254,10 @@ def test_a_preset_in_a_chat(state, use, config):
 
 def test_thinking_of_a_preset_goes_before_the_present_one():
     """The two settings contradict each other only where one table says both."""
-    settings = values.ChatSettings
-    assert values.with_values(settings(effort="low"), {"think": False}).effort is None
-    assert values.with_values(settings(think=False), {"effort": "low"}).think is True
-    assert values.with_values(settings(stop=("x",)), {"temp": 1.0}).stop == ("x",)
+    chat, with_values = settings.chat_options, states.chat_values
+    assert with_values(chat(reasoning_effort="low"), {"think": False}).reasoning_effort is None
+    assert with_values(chat(think=False), {"reasoning_effort": "low"}).think is True
+    assert with_values(chat(stop=("x",)), {"temperature": 1.0}).stop == ("x",)
 
 
 def test_defaults_follow_the_model(state, use, config):

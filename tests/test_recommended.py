@@ -18,6 +18,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.target import recommended_sampling
 from dflash_mlx.types import SamplingParams
 
+backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
@@ -25,6 +26,7 @@ option_tables = import_module("dflash_mlx.cli.option_tables")
 output = import_module("dflash_mlx.cli.terminal.output")
 recommendation = import_module("dflash_mlx.cli.chat.state")
 states = import_module("dflash_mlx.cli.chat.state")
+settings = import_module("dflash_mlx.cli.settings")
 values = import_module("dflash_mlx.cli.chat.state")
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1]}
@@ -135,9 +137,9 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "path", target)
     talk = dialogue.Dialogue(
-        pair,
+        backends.LocalBackend(pair),
         output.Output(quiet=True),
-        settings=values.ChatSettings(mode="dflash"),
+        settings=settings.chat_options(mode="dflash"),
         display=dialogue.DisplaySettings(),
         autosaves=False,
     )

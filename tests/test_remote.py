@@ -24,9 +24,9 @@ from typer.testing import CliRunner, Result
 
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
+from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.remote.client import EventReader, is_address, parse_address, send
 from dflash_mlx.remote.session import RemoteSession, Server, connect
-from dflash_mlx.types import SamplingParams
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
 SEVEN = "3 + 4 = 7.\n\n3 plus 4 is 7.\n"
@@ -241,11 +241,11 @@ def test_a_stream_that_breaks(fake: Behaviour, run: Run, fault: str, why: str) -
 def dialogue_with(fake: Behaviour) -> Any:
     """A chat with a server that nobody sees."""
     chat = import_module("dflash_mlx.cli.chat.dialogue")
-    model = import_module("dflash_mlx.cli.chat.models").RemoteModel
+    model = import_module("dflash_mlx.cli.backend").RemoteBackend
     return chat.Dialogue(
         model(connect(parse_address(fake.url))),
         import_module("dflash_mlx.cli.terminal.output").Output(quiet=True),
-        settings=import_module("dflash_mlx.cli.chat_settings").ChatSettings(),
+        settings=import_module("dflash_mlx.cli.settings").chat_options(),
         display=chat.DisplaySettings(quiet=True),
         autosaves=False,
     )
@@ -347,13 +347,14 @@ def test_the_oldest_turns_are_left_out(
 
 def test_tokens_are_estimated(fake: Behaviour) -> None:
     """The server's count of a prompt, a share of it, and a token for four characters more."""
-    model = dialogue_with(fake).model
+    model = dialogue_with(fake).backend
+    asked = GenerationOptions()
     said = [{"role": "user", "content": "x" * 367}]  # 400 characters with JSON's marks
-    assert model.estimated_tokens(said, None) == 100
+    assert model.estimate_tokens(said, asked) == 100
     list(model.session.stream(said))
-    assert model.estimated_tokens(said, None) == 21
-    assert model.estimated_tokens([{"role": "user", "content": "x" * 767}], None) == 121
-    assert model.estimated_tokens([{"role": "user", "content": "x" * 167}], None) == 10
+    assert model.estimate_tokens(said, asked) == 21
+    assert model.estimate_tokens([{"role": "user", "content": "x" * 767}], asked) == 121
+    assert model.estimate_tokens([{"role": "user", "content": "x" * 167}], asked) == 10
 
 
 def test_which_model(fake: Behaviour, run: Run) -> None:

@@ -875,7 +875,7 @@ def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
         prompt = tiny.prompt_of(20 + seed, seed)
         wanted.append(stock_answer(family, prompt, params))
         sequence = TokenSequence(target, engine.drafter)
-        request = Request(tuple(prompt), params, 24, mode=mode, **options)
+        request = Request(tuple(prompt), sampling=params, max_tokens=24, mode=mode, **options)
         engine.begin(sequence, request, len(prompt) - 1)
         said[sequence] = []
     while running := [sequence for sequence in said if not sequence.now.finish_reason]:

@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import mlx.core as mx
 import pytest
-from serving import Served, serving
+from serving import Served, serving, settings_of
 
 from dflash_mlx import api
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.serve import job
 from dflash_mlx.serve.app import Server
-from dflash_mlx.serve.protocol import Limits, Settings
+from dflash_mlx.serve.protocol import Limits
 from dflash_mlx.types import SamplingParams
 
 PATH = "/v1/chat/completions"
@@ -347,7 +347,7 @@ async def fuzz(server: Server, count: int, seed: int) -> dict[int, int]:
 
 @pytest.mark.slow
 def test_ten_thousand_mutated_requests(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(pair, Settings(names=("m",), mode="dflash", max_tokens=3, max_sequences=8))
+    server = Server(pair, settings_of("m", {"max_tokens": 3, "max_sequences": 8}))
     found = asyncio.run(fuzz(server, 10_000, seed=1))
     assert sum(found.values()) == 10_000
     assert found[200] > 300

@@ -9,8 +9,8 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx import api
-from dflash_mlx.constrained.grammar import Grammar
 from dflash_mlx.engine.request import Mode
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.types import SamplingParams
 

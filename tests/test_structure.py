@@ -209,7 +209,7 @@ def test_steered_chains() -> None:
     target = tiny.make_target("qwen3")
     grammar = Grammar.of_schema(NAMED)
     request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, opening=TEXT)
-    state = target.compiler.constrain(request.grammar, request.going_on_from, request.stop_ids)
+    state = target.compiler.constrain(request.structure, request.going_on_from, request.stop_ids)
     assert state is not None
     chain = Draft(mx.array(ids_of(target, '"b')))
     assert state.steer(chain, 8, 8).tokens.tolist() == ids_of(target, "{")

@@ -27,6 +27,7 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Mode, Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import AcceptanceRule
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.policy import Policy
 from dflash_mlx.speculation.acceptance import Match
@@ -487,7 +488,7 @@ def start(
     sequence: TokenSequence,
     prompt: list[int],
     sampling: SamplingParams,
-    accept: str = "match",
+    accept: AcceptanceRule = "match",
     *,
     block_size: int | None = None,
     max_tokens: int = 64,
@@ -504,9 +505,9 @@ def start(
         mode, block_size = "baseline", None
     request = Request(
         tuple(prompt),
-        sampling,
-        max_tokens,
-        stops,
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop_ids=stops,
         mode=mode,
         block_size=block_size,
         accept=accept,

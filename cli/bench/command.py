@@ -7,41 +7,42 @@ Knows flags, files and exit codes; `dflash_mlx.bench` measures.
 
 import json as jsonlib
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.types import Effort
+from dflash_mlx.options import GenerationOptions
 
-from ..kernel_notes import kernel_warnings
+from ..backend import LocalBackend
 from ..loading import bundled_note, find_pair, load_pair, prepare_libraries
-from ..model_names import with_known_target
-from ..modes import resolve_draft
-from ..option_sources import option_source
-from ..options import DisplayOptions, ModelOptions, PromptOptions, option, option_groups
+from ..option_values import OptionValues, Origin
+from ..options import DisplayOptions, Flags, ModelOptions, option, option_groups
+from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from ..thinking import resolve_thinking
 from .report import (
+    Measured,
     ReportPrinter,
     bench_json,
     drafts_json,
     draw_pictures,
     measure_sources,
-    options_of_target,
     run_schedule,
     show_drafts,
     show_report,
 )
 
 if TYPE_CHECKING:
-    from dflash_mlx.bench import Question
+    from dflash_mlx import Pair
+    from dflash_mlx.bench import Question, Schedule, Source
     from dflash_mlx.ledger.forecast import Forecast
     from dflash_mlx.ledger.published import Published
 
+
+EXIT_DIFFERENT = 3
 
 # `dflash bench --forecast CHIP`
 
@@ -109,8 +110,85 @@ def pairs(model_options: ModelOptions, out: Output) -> Iterator["Published"]:
     yield of_folders(label, target, draft)
 
 
-DEFAULT_LIMIT, DEFAULT_REPEATS, DEFAULT_MAX_TOKENS = 8, 2, 256
-EXIT_DIFFERENT = 3
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What only `dflash bench` has."""
+
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", metavar="FILE", help="JSONL: strings, prompt, messages or turns a line."
+        ),
+    ] = None
+    modes: Annotated[
+        str | None,
+        option("--modes", metavar="A,B", help="Modes, also with a width: dflash:8. [all]"),
+    ] = None
+    drafts: Annotated[
+        str | None,
+        option(
+            "--drafts",
+            metavar="A,B",
+            help="Sources of drafts in place of modes: dflash, dflash:ID, eagle3:ID, eagle3-60:ID "
+            "(trees), model:ID, lookup, none.",
+        ),
+    ] = None
+    temps: Annotated[
+        str, option("--temps", metavar="T,T", help="Temperatures, with commas between.")
+    ] = "0,1"
+    limit: Annotated[
+        int,
+        option(
+            "--limit",
+            "-n",
+            min=0,
+            metavar="N",
+            help="Prompts of a suite; 0: as many as the papers ask, or all.",
+        ),
+    ] = 8
+    max_tokens: Annotated[
+        int, option("--max-tokens", min=1, metavar="N", help="Longest answer.")
+    ] = 256
+    repeats: Annotated[
+        int, option("--repeats", min=1, metavar="N", help="Answers to every prompt by every mode.")
+    ] = 2
+    seed: Annotated[
+        int, option("--seed", min=0, metavar="N", help="Of answers above temperature 0.")
+    ] = 0
+    cooldown: Annotated[
+        float, option("--cooldown", min=0, metavar="S", help="Seconds of rest before an answer.")
+    ] = 0.0
+    json: Annotated[bool, option("--json", help="Print one JSON object.")] = False
+    results_path: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="JSONL of results; goes on after a stop."),
+    ] = None
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", metavar="X.png", help="Draw X-speedup.png, X-accept.png and X-cost.png."
+        ),
+    ] = None
+    check: Annotated[
+        bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
+    ] = False
+    forecast: Annotated[
+        str | None,
+        typer.Option(
+            "--forecast",
+            metavar="CHIP",
+            help="Measure nothing: what the pair, or published ones, would do on M1, M1 Max, "
+            "M2 Pro, M4, M4 Max or M5 Max.",
+        ),
+    ] = None
+    tau: Annotated[
+        float,
+        typer.Option("--tau", metavar="N", help="Tokens a whole block commits, for --forecast."),
+    ] = 5.0
+
+
+OF_ANSWERS = ("mode", "tree_budget", "block_size", "accept", "think", "reasoning_effort")
+GROUPS = Flags((ModelOptions, GenerationOptions), only=OF_ANSWERS)
 
 
 @option_groups
@@ -126,86 +204,8 @@ def bench(
         ),
     ] = None,
     *,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts", metavar="FILE", help="JSONL: strings, prompt, messages or turns a line."
-        ),
-    ] = None,
-    model_options: ModelOptions,
-    modes: Annotated[
-        str | None,
-        option("--modes", metavar="A,B", help="Modes, also with a width: dflash:8. [all]"),
-    ] = None,
-    drafts: Annotated[
-        str | None,
-        option(
-            "--drafts",
-            metavar="A,B",
-            help="Sources of drafts in place of modes: dflash, dflash:ID, eagle3:ID, eagle3-60:ID "
-            "(trees), model:ID, lookup, none.",
-        ),
-    ] = None,
-    temps: Annotated[
-        str, option("--temps", metavar="T,T", help="Temperatures, with commas between.")
-    ] = "0,1",
-    limit: Annotated[
-        int,
-        option(
-            "--limit",
-            "-n",
-            min=0,
-            metavar="N",
-            help="Prompts of a suite; 0: as many as the papers ask, or all.",
-        ),
-    ] = DEFAULT_LIMIT,
-    max_tokens: Annotated[
-        int, option("--max-tokens", min=1, metavar="N", help="Longest answer.")
-    ] = DEFAULT_MAX_TOKENS,
-    repeats: Annotated[
-        int, option("--repeats", min=1, metavar="N", help="Answers to every prompt by every mode.")
-    ] = DEFAULT_REPEATS,
-    seed: Annotated[
-        int, option("--seed", min=0, metavar="N", help="Of answers above temperature 0.")
-    ] = 0,
-    think: Annotated[
-        bool | None,
-        option("--think/--no-think", help="Thinking in the chat template. [off, if it can be]"),
-    ] = None,
-    effort: Annotated[
-        Effort | None,
-        option("--effort", metavar="LEVEL", help="How hard to think, where the template knows it."),
-    ] = None,
-    cooldown: Annotated[
-        float, option("--cooldown", min=0, metavar="S", help="Seconds of rest before an answer.")
-    ] = 0.0,
-    json: Annotated[bool, option("--json", help="Print one JSON object.")] = False,
-    results_path: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="JSONL of results; goes on after a stop."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", metavar="X.png", help="Draw X-speedup.png, X-accept.png and X-cost.png."
-        ),
-    ] = None,
-    check: Annotated[
-        bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
-    ] = False,
-    forecast: Annotated[
-        str | None,
-        typer.Option(
-            "--forecast",
-            metavar="CHIP",
-            help="Measure nothing: what the pair, or published ones, would do on M1, M1 Max, "
-            "M2 Pro, M4, M4 Max or M5 Max.",
-        ),
-    ] = None,
-    tau: Annotated[
-        float,
-        typer.Option("--tau", metavar="N", help="Tokens a whole block commits, for --forecast."),
-    ] = 5.0,
+    values: Annotated[OptionValues, GROUPS],
+    own: BenchOptions,
     display: DisplayOptions,
 ) -> None:
     """Measure speed and sameness of the modes on many prompts.
@@ -217,103 +217,172 @@ def bench(
     above temperature 0 are compared, too; --out writes a file for each source.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    model_options = with_known_target(resolve_draft(ctx, model_options), out)
-    if drafts is not None:
-        model_options = options_of_target(ctx, model_options, modes, forecast)
-    prepare_libraries(offline=model_options.offline)
-    if forecast is not None:
-        show_forecast(forecast, tau, model_options, out, json=json)
+    values = resolve_models(values, own, out)
+    models = values.group(ModelOptions)
+    prepare_libraries(offline=models.offline)
+    if own.forecast is not None:
+        show_forecast(own.forecast, own.tau, models, out, json=own.json)
         return
     from dflash_mlx import bench as engine
 
-    sources = () if drafts is None else engine.parse_sources(drafts)
-    names = ["baseline"] if model_options.no_draft else engine.default_modes()
+    sources = () if own.drafts is None else engine.parse_sources(own.drafts)
+    schedule = schedule_of(values, own, sources, out)
+    check_flags(values, own, schedule, sources)
+    with Spinner(out, "reading the prompts"):
+        questions = collect_questions(suites or [], own.prompts, own.limit)
+    if not own.json and not out.quiet and (note := bundled_note(models)):
+        out.info(note, "dim")
+    pair, _ = load_pair(models, out)
+    schedule = with_thinking(schedule, values, LocalBackend(pair), out)
+    if sources:
+        measured = measure_sources(
+            sources, pair, schedule, questions, models, own.results_path, out
+        )
+    else:
+        measured = [measure_modes(pair, schedule, questions, own.results_path, out)]
+    report(measured, own, questions, pair, out)
+    leave(measured, own, out)
+
+
+def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
+    """The values of the models; UsageError for flags that say nothing to a benchmark."""
+    for name, flag in (("mode", "--mode"), ("tree_budget", "--tree-budget")):
+        if values.origin(name) is Origin.FLAG:
+            raise UsageError(
+                f"{flag} says nothing here.", hint="name the modes: --modes dflash,ddtree:32"
+            )
+    values = with_target_id(without_overridden_draft(values), out)
+    if own.drafts is None:
+        return values
+    given = {
+        "--draft": values.origin("draft") is Origin.FLAG,
+        "--no-draft": values.origin("no_draft") is Origin.FLAG,
+        "--lookup": values.origin("lookup") is Origin.FLAG,
+        "--modes": own.modes is not None,
+        "--forecast": own.forecast is not None,
+    }
+    for flag in (flag for flag, is_given in given.items() if is_given):
+        raise UsageError(
+            f"--drafts and {flag} exclude each other.",
+            hint="leave one of them out; --drafts dflash:ID,model:ID names models",
+        )
+    return values.changed(draft=None, no_draft=True, lookup=False)
+
+
+def schedule_of(
+    values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
+) -> "Schedule":
+    """Which modes answer, how often, and with what options."""
+    from dflash_mlx import bench as engine
+
+    names = ["baseline"] if values["no_draft"] else engine.default_modes()
     if any(not source.no_draft for source in sources):
         names = ["baseline", "dflash"]
-    if not modes and model_options.accept != "match" and "ddtree" in names:
+    if not own.modes and values["accept"] != "match" and "ddtree" in names:
         names.remove("ddtree")
-        out.warn(f"ddtree is left out: the rule {model_options.accept} judges chains")
-    schedule = engine.Schedule(
-        modes=engine.parse_modes(modes or ",".join(names)),
-        temperatures=engine.parse_temperatures(temps),
-        repeats=repeats,
-        max_tokens=max_tokens,
-        seed=seed,
-        block_size=model_options.block_size,
-        accept=model_options.accept,
-        cooldown=cooldown,
+        out.warn(f"ddtree is left out: the rule {values['accept']} judges chains")
+    return engine.Schedule(
+        modes=engine.parse_modes(own.modes or ",".join(names)),
+        temperatures=engine.parse_temperatures(own.temps),
+        repeats=own.repeats,
+        max_tokens=own.max_tokens,
+        seed=own.seed,
+        block_size=values["block_size"],
+        accept=values["accept"],
+        cooldown=own.cooldown,
     )
-    asked = option_source(ctx, "lookup") == "COMMANDLINE"
-    if asked and not any(each.mode == "auto" for each in schedule.modes):
+
+
+def check_flags(
+    values: OptionValues, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
+) -> None:
+    """UsageError for flags that need other modes or temperatures than these."""
+    wants_lookup = values.origin("lookup") is Origin.FLAG
+    if wants_lookup and not any(each.mode == "auto" for each in schedule.modes):
         raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
     samples = bool(sources) and schedule.accept == "match"
-    if check and not (
-        schedule.has_baseline
-        and (samples or 0 in schedule.temperatures)
-        and len(schedule.modes) > 1
-    ):
+    compares = samples or 0 in schedule.temperatures
+    if own.check and not (schedule.has_baseline and compares and len(schedule.modes) > 1):
         raise UsageError(
             "--check needs the mode baseline, another one, and temperature 0.",
             hint="give --modes baseline,dflash --temps 0, or leave --check out",
         )
-    if plot is not None:
-        engine.check_plotting(plot)
-    with Spinner(out, "reading the prompts"):
-        questions = collect_questions(suites or [], prompts, limit)
-    if not json and not out.quiet and (note := bundled_note(model_options)):
-        out.info(note, "dim")
-    pair, _ = load_pair(model_options, out)
-    out.warn(*kernel_warnings(pair.target.kernels))
-    prompt_options = resolve_thinking(
-        ctx, PromptOptions(think=think, effort=effort), pair.target.template, out
-    )
-    switch_off = (
-        prompt_options.think is None
-        and prompt_options.effort is None
-        and pair.target.template.think_switch
-    )
-    think = False if switch_off else prompt_options.think
-    schedule = replace(schedule, think=think, effort=prompt_options.effort)
-    if sources:
-        found = measure_sources(
-            sources, pair, schedule, questions, model_options, results_path, out
-        )
-        results, finished = found[0].results, found[-1].finished
-        records = [record for each in found for record in each.records]
-        differences = [one for each in found for one in each.differences]
-        rows = [row for each in found for row in each.rows]
-    else:
-        engine.check(pair, schedule, questions)
-        with engine.Results(engine.facts_of(pair, schedule), results_path) as results:
-            finished = run_schedule(pair, schedule, questions, results, out)
-            records = results.of(schedule, questions)
-            differences = [
-                engine.with_gap(difference, pair, questions, results.records, schedule)
-                for difference in engine.find_differences(records)
-            ]
-        found, rows = [], engine.summarise(records)
-    if json:
-        document = (
-            drafts_json(found)
-            if found
-            else bench_json(results, schedule, records, rows, differences, finished)
-        )
+    if own.plot is not None:
+        from dflash_mlx import bench as engine
+
+        engine.check_plotting(own.plot)
+
+
+def with_thinking(
+    schedule: "Schedule", values: OptionValues, backend: LocalBackend, out: Output
+) -> "Schedule":
+    """The schedule with thinking as the options say; off where they say nothing and it can be."""
+    out.warn(*backend.warnings())
+    values = with_known_thinking(values, backend.template, out, raw=False)
+    think = values["think"]
+    effort = values["reasoning_effort"]
+    if think is None and effort is None and backend.template.think_switch:
+        think = False
+    return replace(schedule, think=think, effort=effort)
+
+
+def measure_modes(
+    pair: "Pair",
+    schedule: "Schedule",
+    questions: list["Question"],
+    path: Path | None,
+    out: Output,
+) -> Measured:
+    """Measure the modes in turn until Ctrl-C."""
+    from dflash_mlx import bench as engine
+
+    engine.check(pair, schedule, questions)
+    with engine.Results(engine.facts_of(pair, schedule), path) as results:
+        finished = run_schedule(pair, schedule, questions, results, out)
+        records = results.of(schedule, questions)
+        differences = [
+            engine.with_gap(difference, pair, questions, results.records, schedule)
+            for difference in engine.find_differences(records)
+        ]
+    rows = engine.summarise(records)
+    return Measured(None, results, schedule, records, rows, differences, finished)
+
+
+def report(
+    measured: list[Measured],
+    own: BenchOptions,
+    questions: list["Question"],
+    pair: "Pair",
+    out: Output,
+) -> None:
+    """Print the report on stdout, and draw the plots."""
+    tokenizer = pair.target.tokenizer
+    first = measured[0]
+    if own.json:
+        document = bench_json(first) if first.source is None else drafts_json(measured)
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
-    elif found and records:
-        show_drafts(found, questions, out, pair.target.tokenizer)
-    elif records:
-        show_report(results, schedule, questions, rows, differences, out, pair.target.tokenizer)
-    if plot is not None and rows:
-        draw_pictures(plot, rows, results, out)
-    if not finished:
+    elif any(each.records for each in measured):
+        if first.source is None:
+            show_report(first, questions, out, tokenizer)
+        else:
+            show_drafts(measured, questions, out, tokenizer)
+    rows = [row for each in measured for row in each.rows]
+    if own.plot is not None and rows:
+        draw_pictures(own.plot, rows, first.results, out)
+
+
+def leave(measured: list[Measured], own: BenchOptions, out: Output) -> None:
+    """Exit with 130 where the run was stopped, with 3 where --check found a difference."""
+    if not measured[-1].finished:
+        count = sum(len(each.records) for each in measured)
         advice = (
             "the same command goes on from here"
-            if results_path
+            if own.results_path
             else "--out FILE would have kept it"
         )
-        out.info(f"stopped after {len(records):,} answers; {advice}")
+        out.info(f"stopped after {count:,} answers; {advice}")
         raise typer.Exit(130)
-    if check and differences:
+    if own.check and any(each.differences for each in measured):
         raise typer.Exit(EXIT_DIFFERENT)
 
 

@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from dflash_mlx.errors import UsageError
-
 from ..loading import add_drafter
-from ..option_sources import option_source
 from ..options import ModelOptions
 from ..terminal.keys import Interrupt
 from ..terminal.output import THEME, Output, format_bytes, is_utf8, stdout_size, strip_control
@@ -29,15 +24,28 @@ MAX_DIFFERENCES = 5  # listed one by one
 NO_VALUE = "–"
 
 
-def bench_json(
-    results: "Results",
-    schedule: "Schedule",
-    records: list["Record"],
-    rows: list["Row"],
-    differences: list["Difference"],
-    finished: bool,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of the modes, or of one source of drafts, whose label its records have."""
+
+    source: "Source | None"
+    results: "Results"
+    schedule: "Schedule"
+    records: list["Record"]
+    rows: list["Row"]
+    differences: list["Difference"]
+    finished: bool
+
+    @property
+    def label(self) -> str:
+        """The source's name."""
+        return "" if self.source is None else self.source.label
+
+
+def bench_json(measured: Measured) -> dict[str, Any]:
     """The object that `--json` prints: facts, rows, and every answer with its tokens."""
+    results = measured.results
+    schedule = measured.schedule
     schedule_settings = {
         "modes": [variant.label for variant in schedule.modes],
         "temperatures": list(schedule.temperatures),
@@ -46,24 +54,21 @@ def bench_json(
     return {
         **results.facts,
         "settings": {**results.facts["settings"], **schedule_settings},
-        "complete": finished,
-        "rows": [row.data() for row in rows],
-        "differences": [difference.data() for difference in differences],
+        "complete": measured.finished,
+        "rows": [row.data() for row in measured.rows],
+        "differences": [difference.data() for difference in measured.differences],
         "costs": None if results.curve is None else results.curve.data(),
-        "answers": [record.data() for record in records],
+        "answers": [record.data() for record in measured.records],
     }
 
 
 def show_report(
-    results: "Results",
-    schedule: "Schedule",
-    questions: list["Question"],
-    rows: list["Row"],
-    differences: list["Difference"],
-    out: Output,
-    tokenizer: Any,
+    measured: Measured, questions: list["Question"], out: Output, tokenizer: Any
 ) -> None:
     """Print the whole report on stdout."""
+    results = measured.results
+    schedule = measured.schedule
+    rows = measured.rows
     printer = ReportPrinter(out)
     for line in header_lines(results, schedule, questions):
         printer.line(line, "dim")
@@ -85,7 +90,7 @@ def show_report(
             for line in position_rows([round(1000 * p) for p in row.by_position], 1000, out):
                 printer.line(f"  {line}")
     printer.line("")
-    for line in output_lines(rows, differences, tokenizer):
+    for line in output_lines(rows, measured.differences, tokenizer):
         printer.line(line)
 
 
@@ -368,38 +373,6 @@ ORDER = "order    one source after another, each in turn with plain decoding, wh
 NOT_COMPARED = "output   not compared: that needs drafts, and temperature 0 or --accept match"
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of one source; its records go by its label."""
-
-    source: "Source"
-    results: "Results"
-    schedule: "Schedule"
-    records: list["Record"]
-    rows: list["Row"]
-    differences: list["Difference"]
-    finished: bool
-
-
-def options_of_target(
-    ctx: typer.Context, model_options: ModelOptions, modes: str | None, forecast: str | None
-) -> ModelOptions:
-    """The options that load the target alone; UsageError for flags that --drafts contradicts."""
-    given = {
-        "--draft": option_source(ctx, "draft") == "COMMANDLINE",
-        "--no-draft": option_source(ctx, "no_draft") == "COMMANDLINE",
-        "--lookup": option_source(ctx, "lookup") == "COMMANDLINE",
-        "--modes": modes is not None,
-        "--forecast": forecast is not None,
-    }
-    for flag in (flag for flag, there in given.items() if there):
-        raise UsageError(
-            f"--drafts and {flag} exclude each other.",
-            hint="leave one of them out; --drafts dflash:ID,model:ID names models",
-        )
-    return replace(model_options, draft=None, no_draft=True, lookup=False)
-
-
 def load_source(pair: "Pair", source: "Source", model_options: ModelOptions, out: Output) -> "Pair":
     """The same target with what this source drafts with; DFlashError where that is no such."""
     options = replace(model_options, draft=source.draft, no_draft=source.no_draft)
@@ -452,15 +425,8 @@ def drafts_json(found: list[Measured]) -> dict[str, Any]:
         "complete": all(each.finished for each in found),
         "drafts": [
             {
-                "source": each.source.label,
-                **bench_json(
-                    each.results,
-                    each.schedule,
-                    each.records,
-                    each.rows,
-                    each.differences,
-                    each.finished,
-                ),
+                "source": each.label,
+                **bench_json(each),
             }
             for each in found
         ],
@@ -500,10 +466,11 @@ def table_cells(found: list[Measured], temperature: float) -> list[tuple[str, ..
     plain = {(e.source, r.suite, r.task): r for e, r in rows if r.mode == "baseline"}
     tasks = list(dict.fromkeys((row.suite, row.task) for _, row in rows))
     return [
-        drafts_cells(each.source, row, plain.get((each.source, *task)))
+        drafts_cells(source, row, plain.get((source, *task)))
         for task in tasks
         for each, row in rows
-        if (row.suite, row.task) == task and (row.mode != "baseline") != each.source.no_draft
+        if (source := each.source) and (row.suite, row.task) == task
+        if (row.mode != "baseline") != source.no_draft
     ]
 
 

@@ -14,31 +14,45 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import EFFORTS, GenerationOptions
 from dflash_mlx.remote.client import is_address
-from dflash_mlx.types import EFFORTS
 
 from ..answer import JsonView, answer_prompt
-from ..chat_settings import SETTINGS, find_setting, format_value, with_value
+from ..backend import RemoteBackend, describe_server
 from ..config_file import config_path
-from ..kernel_notes import kernel_warnings
 from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloaded
 from ..model_names import known_target, with_known_target
-from ..modes import check_block, in_bits
+from ..option_tables import KEYS
+from ..pair_notes import check_block, in_bits
 from ..prompt import Attachments, read_attachments
-from ..recommended import RECOMMENDED, no_recommendation, recommended_by
-from ..remote import LOCAL_SETTINGS
+from ..recommended import RECOMMENDED, no_recommendation
 from ..report import Comparison, baseline_answer, show_comparison, warm_up
+from ..resolve import drop_unknown_thinking
+from ..settings import (
+    SETTINGS,
+    describe_thinking,
+    find_setting,
+    format_value,
+    setting_help,
+    with_thinking,
+    with_value,
+)
 from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
-from ..thinking import describe_thinking, drop_unsupported, with_thinking
 from . import state as recommendation
 from . import transcript
 from .dialogue import LEAVE_WINDOW
-from .models import describe_server
 from .pages import stats_page
-from .state import ChatState, apply_values, change_defaults, defaults_of, shorten, with_values
+from .state import (
+    ChatState,
+    apply_values,
+    change_defaults,
+    chat_values,
+    defaults_of,
+    shorten,
+)
 from .transcript import Chat
 from .turns_view import show_turns
 
@@ -59,9 +73,11 @@ def drafter_arguments(state: ChatState) -> list[str]:
 
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
-    if state.dialogue.server is not None:
-        return describe_server(state.dialogue.server)
-    pair, drafting = state.dialogue.pair, state.dialogue.drafting_summary
+    backend = state.dialogue.backend
+    if isinstance(backend, RemoteBackend):
+        return describe_server(backend.server)
+    pair = state.dialogue.pair
+    drafting = state.dialogue.local.drafting_summary(state.dialogue.settings)
     drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}" if drafting else "draft off"
     return f"{pair.target_name} · {drafter}"
 
@@ -71,9 +87,10 @@ def change_model(state: ChatState, model_id: str) -> None:
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
-    if (server := state.dialogue.server) is not None:
+    backend = state.dialogue.backend
+    if isinstance(backend, RemoteBackend):
         raise UsageError(
-            f"this chat stays with {server.model}, which a server runs.",
+            f"this chat stays with {backend.server.model}, which a server runs.",
             hint=f"leave, and go on with another: dflash chat -c -m {model_id}",
         )
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
@@ -93,7 +110,7 @@ def change_model(state: ChatState, model_id: str) -> None:
         raise
     state.model_options = model_options
     state.dialogue.set_pair(pair)
-    state.dialogue.settings = drop_unsupported(
+    state.dialogue.settings = drop_unknown_thinking(
         state.dialogue.settings, pair.target.template, state.out
     )
     state.print_line(
@@ -109,8 +126,9 @@ def change_model(state: ChatState, model_id: str) -> None:
 def change_drafter(state: ChatState, argument: str) -> None:
     """`/draft`: another drafter for the loaded target, or none."""
     dialogue = state.dialogue
-    goes_back = argument == "on" and dialogue.drafting and has_another_drafter(dialogue.pair)
-    if argument in ("on", "off") and (argument == "on") == dialogue.drafting and not goes_back:
+    drafting = dialogue.backend.drafting
+    goes_back = argument == "on" and drafting and has_another_drafter(dialogue.pair)
+    if argument in ("on", "off") and (argument == "on") == drafting and not goes_back:
         state.print_line(f"  drafting is {argument} already")
         return
     if argument == "off":
@@ -145,7 +163,7 @@ def drop_long_block(state: ChatState) -> None:
 
 def warn_of_kernels(state: ChatState) -> None:
     """Print the kernels of the pair that gave wrong results."""
-    for line in kernel_warnings(state.dialogue.pair.target.kernels):
+    for line in state.dialogue.backend.warnings():
         state.print_line(f"  {line}", "warning")
 
 
@@ -167,36 +185,35 @@ def change_setting(state: ChatState, text: str) -> None:
     settings = state.dialogue.settings
     name, _, value = text.partition(" ")
     if not name:
-        remote = state.dialogue.server is not None
-        shown = [spec for spec in SETTINGS if not (remote and spec.field in LOCAL_SETTINGS)]
-        width = max(len(spec.name) for spec in shown) + 2
-        for spec in shown:
-            state.print_line(
-                f"  {spec.name:{width}}{format_value(settings, spec):>10}  {spec.help}"
-            )
+        local = state.dialogue.backend.local
+        shown = [one for one in SETTINGS if local or one.option.scope != "local"]
+        width = max(len(one.option.setting) for one in shown) + 2
+        for one in shown:
+            value = format_value(settings, one)
+            state.print_line(f"  {one.option.setting:{width}}{value:>10}  {setting_help(one)}")
         if line := recommendation.listed(state):
             state.print_line(line)
         return
     if text == RECOMMENDED:
         recommendation.take(state)
         return
-    spec = find_setting(name)
-    if spec is None:
-        names = ", ".join([*(spec.name for spec in SETTINGS), RECOMMENDED])
+    setting = find_setting(name)
+    if setting is None:
+        names = ", ".join([*(one.option.setting for one in SETTINGS), RECOMMENDED])
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
-        settings = with_value(settings, spec, value.strip())
-        state.dialogue.model.check(settings)
+        settings = with_value(settings, setting, value.strip())
+        state.dialogue.backend.check(settings)
         state.dialogue.settings = settings
-        state.dialogue.use_mode()
-    state.print_line(f"  {spec.name} {format_value(settings, spec)}", "dim" if value else "")
+    line = f"  {setting.option.setting} {format_value(settings, setting)}"
+    state.print_line(line, "dim" if value else "")
 
 
 def change_thinking(state: ChatState, argument: str) -> None:
     """`/think`: sets thinking and effort, and whether thinking is displayed."""
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
-        dialogue.settings = with_thinking(dialogue.model.template, dialogue.settings, argument)
+        dialogue.settings = with_thinking(dialogue.backend.template, dialogue.settings, argument)
         state.print_line(f"  thinking {describe_thinking(dialogue.settings)}", "dim")
     elif argument in ("show", "hide"):
         dialogue.display = replace(dialogue.display, show_thinking=argument == "show")
@@ -225,31 +242,21 @@ def show_stats(state: ChatState, _: str) -> None:
 
 def compare(state: ChatState, _: str) -> None:
     """`/compare`: answers the last prompt again with DFlash and with plain decoding."""
-    from dflash_mlx import Session
-
     dialogue = state.dialogue
-    if not dialogue.drafting:
+    if not dialogue.backend.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
     turn, earlier = dialogue.split_last_turn()
     prompt = dialogue.messages(earlier, turn.prompt)
     options = dialogue.options()
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
-        warm_session = Session(dialogue.pair, mode=dialogue.mode, shares=False)
-        warm_up(warm_session, prompt, options, state.out, interrupt)
-        view = JsonView(state.out, label=f"{dialogue.mode} · ")
-        dflash = answer_prompt(dialogue.local.session, prompt, view, interrupt, **options)
+        warm_up(dialogue.local, prompt, options, state.out, interrupt)
+        view = JsonView(state.out, label=f"{options.mode} · ")
+        dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
-        baseline = baseline_answer(dialogue.pair, prompt, state.out, interrupt, **options)
+        baseline = baseline_answer(dialogue.local, prompt, options, state.out, interrupt)
         interrupt.check()
-        sampled = not dialogue.settings.sampling.greedy
-        comparison = Comparison(dflash, baseline, sampled=sampled)
-        show_comparison(
-            comparison,
-            dialogue.settings.sampling,
-            dialogue.mode,
-            dialogue.drafting_summary,
-            state.out,
-        )
+        comparison = Comparison(dflash, baseline, sampled=not options.sampling.greedy)
+        show_comparison(comparison, dialogue.local, options, state.out)
     dialogue.interrupted_at = interrupt.last_at
     if interrupt.requested_twice:
         raise LeaveChat(130)
@@ -355,10 +362,10 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
     """Show the end of a loaded chat, and say when it was saved with another target."""
     turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
-    target = state.dialogue.model.source.target_name
+    target = state.dialogue.backend.target_name
     if chat.model not in (None, target):
-        server = state.dialogue.server is not None or is_address(chat.model)
-        hint = "" if server else f". /model {chat.model} changes that"
+        remote = not state.dialogue.backend.local or is_address(chat.model)
+        hint = "" if remote else f". /model {chat.model} changes that"
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
@@ -395,7 +402,7 @@ def export_chat(state: ChatState, name: str) -> None:
         raise UsageError("nothing was said yet.", hint="type a prompt first")
     path = Path(name).expanduser()
     dialogue = state.dialogue
-    transcript.export(path, replace(dialogue.chat, model=dialogue.model.source.target_name))
+    transcript.export(path, replace(dialogue.chat, model=dialogue.backend.target_name))
     state.print_line(f"  written to {path}", "dim")
 
 
@@ -468,7 +475,8 @@ def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
 def described(state: ChatState, found: Attachments) -> str:
     """Which files, their size and tokens; UsageError when the context cannot hold them."""
     dialogue = state.dialogue
-    count = dialogue.model.tokens([{"role": "user", "content": found.text}])
+    messages = [{"role": "user", "content": found.text}]
+    count = dialogue.backend.count_tokens(messages, GenerationOptions())
     if count is None:
         return found.summary
     if count >= dialogue.context_length:
@@ -503,8 +511,6 @@ def is_there(name: str) -> bool:
 
 # `/preset`
 
-OPTION_NAMES = {"sampling_by": "sampling"}  # of fields that are named otherwise
-
 
 def preset_names(state: ChatState) -> list[str]:
     """Completions of `/preset`."""
@@ -519,23 +525,24 @@ def use_preset(state: ChatState, name: str) -> None:
         show_presets(state)
         return
     values = state.tables.preset(name)
-    keys = ", ".join(OPTION_NAMES.get(key, key).replace("_", "-") for key in values)
+    keys = ", ".join(KEYS[name] for name in values)
     model = values.pop("model", None)
     if model is not None:
         target = known_target(model, state.out)
-        if target != state.dialogue.model.source.target_name:
+        if target != state.dialogue.backend.target_name:
             state.print_line(
                 f"  the preset '{name}' is of another model: {target} is loaded", "dim"
             )
             change_model(state, target)
     dialogue = state.dialogue
     if values.pop("sampling_by", "") == RECOMMENDED:
-        found = recommended_by(dialogue.model.source)
-        if not found:
-            state.print_line(f"  {no_recommendation(dialogue.model.source).message}", "warning")
-        values = found | values
-    dialogue.model.check(with_values(dialogue.settings, values))
-    if values.get("mode", "baseline") != "baseline" and not dialogue.model.source.drafts:
+        recommended = dialogue.backend.recommended_sampling()
+        if not recommended:
+            state.print_line(f"  {no_recommendation(dialogue.backend).message}", "warning")
+        values = recommended | values
+    dialogue.backend.check(chat_values(dialogue.settings, values))
+    drafts = dialogue.backend.local and dialogue.pair.drafts
+    if values.get("mode", "baseline") != "baseline" and not drafts:
         change_drafter(state, "on")
     apply_values(state, values)
     for field in values:  # the defaults of another target do not change them

@@ -4,33 +4,32 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated
 
 import typer
 
-from dflash_mlx.remote.client import is_address
-from dflash_mlx.remote.session import Server
+from dflash_mlx.options import GenerationOptions
 
-from ..cache_options import CacheOptions, finish_writing
-from ..kernel_notes import kernel_warnings
-from ..loading import load_pair
+from ..backend import Backend, LocalBackend
 from ..mcp_servers import configured_servers
-from ..option_sources import is_fixed
-from ..option_tables import OptionTables, PresetName, with_model_defaults, with_preset
+from ..open import open_backend
+from ..option_tables import OptionTables, PresetName
+from ..option_values import OptionValues, Origin
 from ..options import (
+    CacheOptions,
     DisplayOptions,
+    Flags,
     ModelOptions,
     PromptOptions,
-    SamplingOptions,
+    RemoteOptions,
     option,
     option_groups,
 )
-from ..recommended import with_recommended
-from ..remote import RemoteOptions, connect, without_local
-from ..report import LogOptions, sampling_json
+from ..report import LogOptions
+from ..resolve import Resolved, resolve, with_preset
 from ..terminal.keys import (
     KeyReader,
     LeaveChat,
@@ -41,17 +40,55 @@ from ..terminal.keys import (
 )
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
-from ..thinking import check_thinking, resolve_thinking
 from . import transcript
 from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
-from .models import RemoteModel
 from .pages import show_header
-from .start import can_keep_history, read_beginning, resolve_pair
-from .state import ChatState, defaults_of, offer, recommended_defaults, settings_of, values_of
+from .start import Beginning, can_keep_history, choose_target, read_beginning
+from .state import (
+    ChatState,
+    chat_settings,
+    defaults_of,
+    offer,
+    recommended_defaults,
+    values_of,
+)
 from .tools import ToolBox
 from .transcript import Chat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What only `dflash chat` has."""
+
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
+    ] = False
+    latest: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
+    ] = False
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
+    ] = False
+    preset: PresetName = None
+    markdown: Annotated[
+        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
+    ] = True
+    no_history: Annotated[
+        bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
+    ] = False
+    mcp: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--mcp",
+            metavar="FILE.json",
+            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
+        ),
+    ] = None
+
+
+GROUPS = Flags((ModelOptions, CacheOptions, GenerationOptions, PromptOptions))
 
 
 @option_groups
@@ -66,37 +103,11 @@ def chat(
         ),
     ] = None,
     *,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
-    ] = False,
-    latest: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
-    ] = False,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
-    ] = False,
-    preset: PresetName = None,
-    model_options: ModelOptions,
-    cache_options: CacheOptions,
-    sampling_options: SamplingOptions,
-    prompt_options: PromptOptions,
-    markdown: Annotated[
-        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
-    ] = True,
-    no_history: Annotated[
-        bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
-    ] = False,
-    mcp: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--mcp",
-            metavar="FILE.json",
-            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
-        ),
-    ] = None,
-    remote_options: RemoteOptions,
+    values: Annotated[OptionValues, GROUPS],
+    own: ChatOptions,
+    remote: RemoteOptions,
     log_options: LogOptions,
-    display_options: DisplayOptions,
+    display: DisplayOptions,
 ) -> None:
     """Chat in the terminal, with tokens/sec and acceptance live.
 
@@ -104,94 +115,154 @@ def chat(
     then goes on at the terminal. With stdout redirected, too, there is one answer: it goes to
     stdout and nothing else does.
     """
-    out = Output(quiet=display_options.quiet, plain=display_options.plain)
+    out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("chat", out.warn))
     out.on_error = log.error
-    piped = sys.stdin is None or not sys.stdin.isatty()
-    model_options, sampling_options, prompt_options = with_preset(
-        ctx, preset, model_options, sampling_options, prompt_options
-    )
-    begins = read_beginning(words or [], resume=resume, latest=latest, piped=piped)
-    interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
-    if interactive and not no_history:
-        no_history = not can_keep_history(out)
-    saved = None if begins.name is None else transcript.load(begins.name)
-    model_options = resolve_pair(ctx, model_options, saved, out, demo=demo, interactive=interactive)
-    remote = is_address(model_options.model)
-    if remote:
-        model_options = without_local(ctx, model_options, out)
-    general = model_options, sampling_options, prompt_options
-    model_options, sampling_options, prompt_options = with_model_defaults(
-        ctx, *general, system=saved is None or saved.system is None
-    )
-    sampling_options.params()  # a wrong value is told before anything is loaded
-    servers = configured_servers(mcp or ())
-    if no_history and cache_options.cache_disk:
-        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
-        cache_options = replace(cache_options, cache_disk=0)
-    typed = TypeAhead()
-    keys = KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
-    out.footer = partial(typed.lines, ascii=out.ascii)
+    start = begin(values, words or [], own, out)
+    resolved = start.resolved
+    servers = configured_servers(own.mcp or ())
+    keys = make_keys(out)
     with ExitStack() as context:
-        if interactive:
-            context.enter_context(unseen_keys())
-            if keys.take_echoed() and out.stdout_live:
-                out.draw(ERASE_BELOW)
-            context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+        if start.interactive:
+            take_terminal(context, keys, out)
         tools = ToolBox(out, servers)
         context.callback(tools.close)
-        with keys.reading() if interactive else nullcontext():
-            if remote:
-                server, load_seconds = connect(ctx, model_options, remote_options, out)
-                model = RemoteModel(server)
-            else:
-                model, load_seconds = load_pair(model_options, out, cache_options)
+        with keys.reading() if start.interactive else nullcontext():
+            backend, load_seconds = open_backend(resolved, resolved.cache, remote, out)
             tools.wait()
-        source = model.source if isinstance(model, RemoteModel) else model
-        template = model.template if isinstance(model, RemoteModel) else model.target.template
-        prompt_options = resolve_thinking(ctx, prompt_options, template, out)
-        check_thinking(template, prompt_options)
-        sampling_options = with_recommended(ctx, sampling_options, source, out)
-        settings = settings_of((model_options, sampling_options, prompt_options))
-        display = DisplaySettings(markdown, prompt_options.show_thinking, display_options.quiet)
-        autosaves = not no_history and (interactive or saved is not None)
-        dialogue = Dialogue(model, out, settings=settings, display=display, autosaves=autosaves)
-        dialogue.model.check(settings)
+        resolved = resolved.fitted(backend, out)
+        state = open_chat(resolved, start, backend, tools, keys, display, out)
+        dialogue = state.dialogue
         dialogue.log = tools.log = log
-        sampling = sampling_json(dialogue.options())
-        log.loaded(source, load_seconds, {"mode": dialogue.session.mode, **sampling})
-        dialogue.chat, dialogue.tools = Chat(system=prompt_options.system), tools
-        state = ChatState(
-            dialogue, out, model_options, cache_options, tables=OptionTables(ctx), keys=keys
-        )
-        state.general = {n: v for n, v in values_of(general).items() if not is_fixed(ctx, n)}
-        state.sampling_by = general[1].sampling_by
-        state.defaults = recommended_defaults(state, defaults_of(state, model_options.model))
-        if interactive:
-            tools.ask = state.ask_line
-            more = [line for line in (offer(dialogue), tools.summary(dialogue.model)) if line]
-            faults = tools.faults()
-            show_header(dialogue, load_seconds, preset=preset, more=more, faults=faults)
-        else:
-            if not isinstance(source, Server):
-                out.warn(*kernel_warnings(source.target.kernels))
-            out.warn(*tools.faults())
-            if tools.servers and (why := dialogue.model.without_tools()):
-                out.warn(f"this model {why}: it is told of none")
-        if saved is not None and begins.name is not None:
-            dialogue.load(begins.name)
-            if prompt_options.system is not None:
-                dialogue.chat = replace(dialogue.chat, system=prompt_options.system)
-            if interactive:
-                show_loaded(state, begins.name, saved)
-                state.print_line("")
+        log.loaded(backend, load_seconds, dialogue.options())
+        show_start(state, start, load_seconds)
         try:
-            if interactive:
-                chat_loop(state, keys, begins, no_history=no_history)
+            if start.interactive:
+                chat_loop(state, keys, start.beginning, no_history=start.no_history)
             else:
-                answer_piped_prompt(state, begins.prompt)
+                answer_piped_prompt(state, start.beginning.prompt)
         finally:
-            finish_writing(None if remote else getattr(state.dialogue, "pair", None), out)
+            if hasattr(dialogue, "backend"):  # a pair may be freed, and no other loaded
+                dialogue.backend.finish(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of a chat before its model is loaded.
+
+    beginning: the saved chat and the first prompt. interactive: whether there is a terminal to type
+    at. saved: the chat that goes on.
+    """
+
+    own: ChatOptions
+    resolved: Resolved
+    beginning: Beginning
+    saved: Chat | None
+    interactive: bool
+    no_history: bool
+
+
+def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
+    """Resolve the options, and read what the chat begins with."""
+    piped = sys.stdin is None or not sys.stdin.isatty()
+    values = with_preset(values, own.preset)
+    beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
+    interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
+    no_history = own.no_history
+    if interactive and not no_history:
+        no_history = not can_keep_history(out)
+    saved = None if beginning.name is None else transcript.load(beginning.name)
+    resolved = resolve(
+        values,
+        out,
+        choose=lambda values: choose_target(
+            values, saved, out, demo=own.demo, interactive=interactive
+        ),
+        keep_system=saved is not None and saved.system is not None,
+    )
+    if no_history and resolved.cache.cache_disk:
+        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
+        resolved = replace(resolved, cache=replace(resolved.cache, cache_disk=0))
+    return Start(own, resolved, beginning, saved, interactive, no_history)
+
+
+def make_keys(out: Output) -> KeyReader:
+    """The reader of keys; what is typed during an answer shows below it."""
+    typed = TypeAhead()
+    out.footer = partial(typed.lines, ascii=out.ascii)
+    return KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
+
+
+def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
+    """Take over the terminal until the context ends: no echo, and Ctrl-Z leaves it as it was."""
+    context.enter_context(unseen_keys())
+    if keys.take_echoed() and out.stdout_live:
+        out.draw(ERASE_BELOW)
+    context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
+
+
+def open_chat(
+    resolved: Resolved,
+    start: Start,
+    backend: Backend,
+    tools: ToolBox,
+    keys: KeyReader,
+    display: DisplayOptions,
+    out: Output,
+) -> ChatState:
+    """The conversation with a loaded model; UsageError for options that it cannot have."""
+    settings = chat_settings(resolved.generation)
+    if resolved.generation.mode == "baseline" and isinstance(backend, LocalBackend):
+        backend.drafting = False
+    backend.check(settings)
+    prompt = resolved.prompt
+    dialogue = Dialogue(
+        backend,
+        out,
+        settings=settings,
+        display=DisplaySettings(start.own.markdown, prompt.show_thinking, display.quiet),
+        autosaves=not start.no_history and (start.interactive or start.saved is not None),
+    )
+    dialogue.chat = Chat(system=prompt.system)
+    dialogue.tools = tools
+    tables = OptionTables(resolved.values.ctx)
+    state = ChatState(dialogue, out, resolved.model, resolved.cache, tables=tables, keys=keys)
+    general = resolved.general
+    state.general = {
+        name: value
+        for name, value in values_of(resolved).items()
+        if general.origin(name) < Origin.ENVIRONMENT
+    }
+    state.sampling_by = general["sampling_by"]
+    state.defaults = recommended_defaults(state, defaults_of(state, resolved.model.model))
+    return state
+
+
+def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
+    """Show the header and the end of the saved chat; without a terminal only what is wrong."""
+    dialogue = state.dialogue
+    out = state.out
+    tools = dialogue.tools
+    if start.interactive:
+        tools.ask = state.ask_line
+        lines = [line for line in (offer(dialogue), tools.summary(dialogue.backend)) if line]
+        preset = start.own.preset
+        show_header(dialogue, load_seconds, preset=preset, more=lines, faults=tools.faults())
+    else:
+        out.warn(*dialogue.backend.warnings())
+        out.warn(*tools.faults())
+        if tools.servers and (why := dialogue.backend.without_tools()):
+            out.warn(f"this model {why}: it is told of none")
+    name = start.beginning.name
+    if start.saved is None or name is None:
+        return
+    system = dialogue.chat.system
+    dialogue.load(name)
+    if system is not None:
+        dialogue.chat = replace(dialogue.chat, system=system)
+    if start.interactive:
+        show_loaded(state, name, start.saved)
+        state.print_line("")
 
 
 def paste_marks(out: Output) -> Callable[[str], None] | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import UsageError
 
-from ..chat_settings import SETTINGS, find_setting
 from ..prompt import complete_path
 from ..recommended import RECOMMENDED
+from ..settings import SETTINGS, find_setting, setting_help
 from . import actions, mcp_page
 from .state import ChatState
 
@@ -47,7 +47,7 @@ class Command:
 
 def setting_names(state: ChatState) -> list[str]:
     """Completions of `/set`."""
-    return [*(spec.name for spec in SETTINGS), RECOMMENDED]
+    return [*(one.option.setting for one in SETTINGS), RECOMMENDED]
 
 
 def command_names(state: ChatState) -> list[str]:
@@ -73,9 +73,9 @@ def show_help(state: ChatState, topic: str) -> None:
     if command.detail:
         state.print_line(f"  {command.detail}")
     if command.name == "set":
-        width = max(len(spec.name) for spec in SETTINGS) + 2
-        for spec in SETTINGS:
-            state.print_line(f"  {spec.name:{width}}{spec.help}")
+        width = max(len(one.option.setting) for one in SETTINGS) + 2
+        for one in SETTINGS:
+            state.print_line(f"  {one.option.setting:{width}}{setting_help(one)}")
 
 
 COMMANDS = (
@@ -244,7 +244,8 @@ def find_command(word: str) -> tuple[Command, str]:
     A setting's name is short for `/set name`: then the second value is a prefix for the argument.
     """
     names = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
-    shortcuts = {spec.name: f"{spec.name} " for spec in SETTINGS}
+    settings = [one.option.setting for one in SETTINGS]
+    shortcuts = {name: f"{name} " for name in settings}
     if word in names:
         return names[word], ""
     if find_setting(word):
@@ -270,7 +271,7 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
     word, space, _ = text.partition(" ")
     if not space:
         offers = [(f"/{command.name}", command.help) for command in COMMANDS]
-        return offers + [(f"/{spec.name}", spec.help) for spec in SETTINGS]
+        return offers + [(f"/{one.option.setting}", setting_help(one)) for one in SETTINGS]
     try:
         command, shortcut = find_command(word[1:])
     except UsageError:

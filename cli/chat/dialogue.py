@@ -7,31 +7,26 @@ its caches do not hold.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
 from ..answer import Answer, answer_prompt, chat_stats_line
-from ..chat_settings import ChatSettings
-from ..modes import describe_drafting
+from ..backend import Backend, LocalBackend, RemoteBackend
 from ..report import RunLog
 from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from .messages import ChatFile, chat_messages, step_of, turn_of
-from .models import ChatModel, LocalModel, RemoteModel
 from .tools import ToolBox
 from .transcript import Chat, Turn
 from .view import make_chat_view
 
 if TYPE_CHECKING:
-    from dflash_mlx import Pair, Session, Stats
-    from dflash_mlx.engine.request import Mode
-    from dflash_mlx.remote.session import RemoteSession, Server
-
-    from .models import RemoteModel
+    from dflash_mlx import Pair, Stats
 
 
 # Sums over the answers of a chat.
@@ -106,99 +101,6 @@ class Hints:
         return found
 
 
-# What answers in a chat now, and how
-
-
-class ModelInUse:
-    """A model with the settings of its next answer, the sums over its answers, and hints."""
-
-    def __init__(self, pair: "Pair | RemoteModel", settings: ChatSettings):
-        self.settings, self.totals, self.hints = settings, Totals(), Hints()
-        self.model: ChatModel
-        if isinstance(pair, RemoteModel):
-            self.model = pair
-        else:
-            self.set_pair(pair)
-
-    @property
-    def local(self) -> LocalModel:
-        """The model; UsageError where it is a server's."""
-        self.check_local("this")
-        return cast(LocalModel, self.model)
-
-    def check_local(self, what: str) -> None:
-        """UsageError for what cannot be done where a server answers."""
-        if isinstance(self.model, RemoteModel):
-            raise self.model.source.not_here(what)
-
-    @property
-    def pair(self) -> "Pair":
-        """The pair; UsageError where a server answers."""
-        return self.local.source
-
-    @property
-    def session(self) -> "Session | RemoteSession":
-        """What answers."""
-        return self.model.session
-
-    @property
-    def server(self) -> "Server | None":
-        """The server that answers; None where the model is on this machine."""
-        return self.model.source if isinstance(self.model, RemoteModel) else None
-
-    @property
-    def drafting(self) -> bool:
-        """Whether answers are drafted here."""
-        return isinstance(self.model, LocalModel) and self.model.drafting
-
-    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting`, by plain decoding."""
-        drafting = drafting and pair.drafts
-        previous = getattr(self, "model", None)
-        if isinstance(previous, LocalModel) and previous.source is pair:
-            previous.drafting = drafting
-            self.use_mode()
-        else:
-            mode = self.settings.mode if drafting else "baseline"
-            self.model = LocalModel(pair, mode, drafting=drafting)
-        self.totals, self.hints = Totals(), Hints()
-
-    def use_mode(self) -> None:
-        """Let the next answer have the mode of the settings."""
-        if isinstance(self.model, LocalModel):
-            self.model.session.mode = self.mode
-
-    def release_pair(self) -> None:
-        """Free the pair and its caches; `set_pair` must follow."""
-        import mlx.core as mx
-
-        del self.model
-        mx.clear_cache()
-
-    @property
-    def mode(self) -> "Mode":
-        """The decoding mode of the next answer."""
-        return self.settings.mode if self.drafting else "baseline"
-
-    @property
-    def drafting_summary(self) -> str:
-        """Block size and mode in a few words; empty without drafting."""
-        if not self.drafting:
-            return ""
-        return describe_drafting(
-            self.pair, self.mode, self.settings.block_size, self.settings.tree_budget
-        )
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and answer can have together; 0 where nobody knows."""
-        return self.model.context_length
-
-    def options(self) -> dict[str, Any]:
-        """The arguments of `Session.stream` besides the prompt."""
-        return self.model.options(self.settings)
-
-
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 
 
@@ -211,26 +113,83 @@ class DisplaySettings:
     quiet: bool = False
 
 
-class Dialogue(ModelInUse):
-    """One conversation, which answers and slash commands change."""
+class Dialogue:
+    """One conversation, which answers and slash commands change.
+
+    backend: what answers. settings: the options of the next answer. totals, hints: over the answers
+    of this backend.
+    """
 
     def __init__(
         self,
-        pair: "Pair | RemoteModel",
+        backend: Backend,
         out: Output,
         *,
-        settings: ChatSettings,
+        settings: GenerationOptions,
         display: DisplaySettings,
         autosaves: bool,
     ):
-        """`autosaves`: save the chat after every answer; `pair` may be a server's model, too."""
-        super().__init__(pair, settings)
-        self.out, self.display, self.autosaves = out, display, autosaves
+        """`autosaves`: save the chat after every answer."""
+        self.backend = backend
+        self.settings = settings
+        self.totals = Totals()
+        self.hints = Hints()
+        self.out = out
+        self.display = display
+        self.autosaves = autosaves
         self.chat = Chat()
         self.last: Answer | None = None
         self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
         self.file = ChatFile()
-        self.tools, self.log = ToolBox(out), RunLog(None)
+        self.tools = ToolBox(out)
+        self.log = RunLog(None)
+
+    # What answers ---------------------------------------------------------------------------------
+
+    @property
+    def local(self) -> LocalBackend:
+        """The model on this machine that answers; UsageError where a server answers."""
+        self.check_local("this")
+        return cast(LocalBackend, self.backend)
+
+    def check_local(self, what: str) -> None:
+        """UsageError for what cannot be done where a server answers."""
+        if isinstance(self.backend, RemoteBackend):
+            raise self.backend.server.not_here(what)
+
+    @property
+    def pair(self) -> "Pair":
+        """The pair; UsageError where a server answers."""
+        return self.local.pair
+
+    def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
+        """Answer with this pair from now on; without `drafting`, by plain decoding."""
+        backend = getattr(self, "backend", None)
+        if isinstance(backend, LocalBackend) and backend.pair is pair:
+            backend.drafting = drafting and pair.drafts  # its session goes on
+        else:
+            self.backend = LocalBackend(pair, drafting=drafting)
+        self.totals = Totals()
+        self.hints = Hints()
+
+    def release_pair(self) -> None:
+        """Free the pair and its caches; `set_pair` must follow."""
+        import mlx.core as mx
+
+        del self.backend
+        mx.clear_cache()
+
+    @property
+    def context_length(self) -> int:
+        """The most tokens that prompt and answer can have together; 0 where nobody knows."""
+        return self.backend.context_length
+
+    def options(self) -> GenerationOptions:
+        """The options of the next answer as the model has them: up to the end of the context."""
+        most = self.settings.max_tokens or self.context_length or None
+        if not self.backend.local:
+            most = self.settings.max_tokens
+        return self.backend.options(replace(self.settings, max_tokens=most))
 
     # Turns ----------------------------------------------------------------------------------------
 
@@ -249,7 +208,7 @@ class Dialogue(ModelInUse):
 
     def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
         """The messages of a chat and a prompt, in the form that the pair's model reads."""
-        plain = any(turn.steps for turn in chat.turns) and self.model.without_tools()
+        plain = any(turn.steps for turn in chat.turns) and self.backend.without_tools()
         return chat_messages(chat, prompt, steps, calls=not plain)
 
     def ask(self, prompt: str) -> Answer:
@@ -257,7 +216,7 @@ class Dialogue(ModelInUse):
 
         Returns the last answer. LeaveChat after a second Ctrl-C.
         """
-        self.tools.tell(self.model)
+        self.tools.tell(self.backend)
         before = self.chat.turns
         answers: list[Answer] = []
 
@@ -269,7 +228,7 @@ class Dialogue(ModelInUse):
             earlier = replace(self.chat, turns=before)
 
             def keep_answer(answer: Answer) -> None:
-                self.log.answered(answer, self.session, self.options(), prompt)
+                self.log.answered(answer, self.backend, self.options(), prompt)
                 if answer.said or steps:
                     self.last = answer
                     self.totals.add(answer)
@@ -293,19 +252,14 @@ class Dialogue(ModelInUse):
             quiet=self.display.quiet,
             context_length=self.context_length,
         )
-        schemas, splitter = self.tools.schemas, None
+        schemas = self.tools.schemas
+        splitter = None
         if schemas:
-            splitter, messages = self.model.with_calls(messages, schemas)
+            splitter, messages = self.backend.with_calls(messages, schemas)
+        options = replace(self.options(), tools=schemas)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
-                self.session,
-                messages,
-                view,
-                interrupt,
-                keep=keep,
-                splitter=splitter,
-                tools=schemas,
-                **self.options(),
+                self.backend, messages, options, view, interrupt, keep=keep, splitter=splitter
             )
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
@@ -328,7 +282,7 @@ class Dialogue(ModelInUse):
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
-        auto = not self.drafting or self.mode == "auto"  # auto drafts less by itself
+        auto = not self.backend.drafting or self.settings.mode == "auto"  # it drafts less itself
         for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):
             self._warn(hint)
 
@@ -364,7 +318,8 @@ class Dialogue(ModelInUse):
         left_out = left_out_before
         for left_out in range(left_out_before, len(earlier.turns) + 1):
             sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
-            used = self.model.estimated_tokens(sent, self.settings, self.tools.schemas)
+            asked = replace(self.settings, tools=self.tools.schemas)
+            used = self.backend.estimate_tokens(sent, asked)
             if used + reserve <= self.context_length:
                 break
         if left_out == left_out_before or used >= self.context_length:
@@ -372,7 +327,7 @@ class Dialogue(ModelInUse):
         self.chat = replace(self.chat, left_out=left_out)
         self.hints.full = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        about = "" if self.server is None else ", by an estimate"
+        about = "" if self.backend.local else ", by an estimate"
         text = f"  the context is full{about}: the oldest {turns} not sent any more"
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
@@ -384,8 +339,7 @@ class Dialogue(ModelInUse):
 
     def save(self, name: str | None = None) -> str:
         """Save under a new or the present name; returns the path. UsageError for a taken name."""
-        source = self.model.source
-        names = {"model": source.target_name, "draft": source.draft_name}
+        names = {"model": self.backend.target_name, "draft": self.backend.draft_name}
         path, left = self.file.save(replace(self.chat, **names), name)
         if left is not None:
             text = f"  '{left}' was changed by another dflash: this chat is now '{self.file.name}'"

@@ -1,6 +1,7 @@
 """`/mcp`: the MCP servers and their tools; whether the model is told of them; what is allowed."""
 
 from dflash_mlx.errors import UsageError
+from dflash_mlx.options import GenerationOptions
 
 from ..config_file import config_path
 from ..terminal.output import format_count
@@ -58,15 +59,15 @@ def show_servers(state: ChatState) -> None:
             )
             name = named[tool.server, tool.key].name
             state.print_line(f"    {name}  {shorten(tool.description, 60)}{allowed}", "dim")
-    if why := dialogue.model.without_tools():
+    if why := dialogue.backend.without_tools():
         state.print_line(f"  this model {why}: it is told of none of these", "warning")
     elif not box.on:
         state.print_line("  the model is told of none of these; /mcp on changes that", "warning")
     else:
-        box.tell(dialogue.model)
+        box.tell(dialogue.backend)
         asked = [{"role": "user", "content": "?"}]
-        told = dialogue.model.tokens(asked, tools=box.schemas)
-        bare = dialogue.model.tokens(asked)
+        told = dialogue.backend.count_tokens(asked, GenerationOptions(tools=box.schemas))
+        bare = dialogue.backend.count_tokens(asked, GenerationOptions())
         if told is None or bare is None:
             state.print_line("  the model is told of these", "dim")
             return

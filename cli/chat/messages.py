@@ -5,23 +5,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools.call import Step, step_messages
 
 from ..answer import Answer
+from ..backend import Backend
 from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript
 from .call_view import call_text
 from .start import latest_chat_name
 from .transcript import Chat, Turn
-
-if TYPE_CHECKING:
-    from dflash_mlx import Pair
-    from dflash_mlx.remote.session import Server
 
 
 def chat_messages(
@@ -168,8 +164,8 @@ def load_latest(saved: ChatFile, *, raw: bool, compare: bool) -> Chat:
     return saved.load(latest_chat_name())
 
 
-def keep_turn(saved: ChatFile, chat: Chat, source: "Pair | Server", out: Output) -> None:
+def keep_turn(saved: ChatFile, chat: Chat, backend: Backend, out: Output) -> None:
     """Save a chat with its new turn, and say so when that is under another name."""
-    _, left = saved.save(replace(chat, model=source.target_name, draft=source.draft_name))
+    _, left = saved.save(replace(chat, model=backend.target_name, draft=backend.draft_name))
     if left is not None:
         out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")

@@ -7,13 +7,11 @@ from pathlib import Path
 from dflash_mlx import __version__
 
 from ..answer import Answer, counted, prompt_words
-from ..kernel_notes import kernel_warnings, kernels_line
-from ..modes import in_bits
+from ..backend import RemoteBackend, describe_server
+from ..pair_notes import in_bits, kernels_line
 from ..terminal.output import Output, format_bytes, format_count, stderr_columns
 from ..terminal.render import position_rows, wrap_hanging
-from . import models
 from .dialogue import Dialogue
-from .models import describe_server
 
 
 def show_header(
@@ -25,11 +23,8 @@ def show_header(
     faults: Sequence[str] = (),
 ) -> None:
     """Print the header with the preset in use and `more` lines; then what is wrong."""
-    if dialogue.server is None:
-        lines = header_lines(dialogue, load_seconds, preset)
-        faults = [*faults, *kernel_warnings(dialogue.pair.target.kernels)]
-    else:
-        lines = models.header_lines(dialogue.server, load_seconds, preset)
+    lines = header_lines(dialogue, load_seconds, preset)
+    faults = [*faults, *dialogue.backend.warnings()]
     for line in [*lines, *more]:
         dialogue.out.note(wrap_hanging(line, stderr_columns()))
     for fault in faults:
@@ -39,9 +34,13 @@ def show_header(
 
 def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = None) -> list[str]:
     """The lines of the header."""
+    backend = dialogue.backend
+    if isinstance(backend, RemoteBackend):
+        return server_lines(backend, load_seconds, preset)
     import mlx.core as mx
 
-    pair, drafting = dialogue.pair, dialogue.drafting_summary
+    pair = dialogue.pair
+    drafting = dialogue.local.drafting_summary(dialogue.settings)
     device = "CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU"
     target = "bundled pair (tiny: sums, lists, everyday facts)"
     if pair.target_name != "bundled":
@@ -66,6 +65,17 @@ def header_lines(dialogue: Dialogue, load_seconds: float, preset: str | None = N
     ]
 
 
+def server_lines(backend: RemoteBackend, seconds: float, preset: str | None) -> list[str]:
+    """The lines of the header where a server answers."""
+    length = f"{backend.context_length:,}" if backend.context_length else "unknown"
+    return [
+        f"dflash {__version__} · {describe_server(backend.server)}"
+        + (f" · preset {preset}" if preset else ""),
+        f"asked in {seconds:.1f} s · context {length} · /help lists commands · Ctrl-C stops · "
+        "Ctrl-D leaves",
+    ]
+
+
 # The lines of `/stats`
 
 
@@ -77,9 +87,10 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
     conversation = f"{answers} · {tokens}{tau}"
-    if dialogue.server is not None:
+    backend = dialogue.backend
+    if isinstance(backend, RemoteBackend):
         lines.append(labelled_line("conversation", conversation))
-        lines.append(labelled_line("server", describe_server(dialogue.server)))
+        lines.append(labelled_line("server", describe_server(backend.server)))
         return lines
     return [*lines, *local_lines(dialogue, conversation)]
 
@@ -147,7 +158,7 @@ def local_lines(dialogue: Dialogue, conversation: str) -> list[str]:
 def policy_lines(dialogue: Dialogue) -> list[str]:
     """The plans that the mode auto chose for this pair so far, and why it chose the last one."""
     policy = dialogue.local.session.policy
-    if dialogue.mode != "auto" or policy is None:
+    if not dialogue.backend.drafting or dialogue.settings.mode != "auto" or policy is None:
         return []
     from dflash_mlx.policy.costs import words
 

@@ -1,15 +1,12 @@
 """What a chat begins with: the pair, the saved chat, the first prompt, a place to save."""
 
-from dataclasses import dataclass, replace
-
-import typer
+from dataclasses import dataclass
 
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..first_run import choose_pair
-from ..model_names import BUNDLED, with_known_target
-from ..modes import resolve_models
-from ..option_sources import option_source
+from ..option_tables import BUNDLED
+from ..option_values import OptionValues, Origin
 from ..options import ModelOptions
 from ..prompt import read_prompt
 from ..terminal.output import Output
@@ -59,37 +56,30 @@ def latest_chat_name() -> str:
     return names[0]
 
 
-def resolve_pair(
-    ctx: typer.Context,
-    model_options: ModelOptions,
-    saved: Chat | None,
-    out: Output,
-    *,
-    demo: bool,
-    interactive: bool,
-) -> ModelOptions:
-    """The pair of the options, of the saved chat, or one that suits this machine."""
-    model_options = resolve_models(ctx, model_options)
-    if demo or model_options.model == BUNDLED:
-        if demo and option_source(ctx, "model") == "COMMANDLINE":
-            raise UsageError(
-                "--demo and --model name different models.", hint="leave one of them out"
-            )
-        return replace(model_options, model=None, draft=None)
-    model_options = with_known_target(model_options, out)
+def choose_target(
+    values: OptionValues, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
+) -> OptionValues:
+    """The values with the bundled pair for --demo, else with the pair that is named, that of the
+    saved chat, or one that suits this machine.
+    """
+    if demo and values.origin("model") is Origin.FLAG:
+        raise UsageError("--demo and --model name different models.", hint="leave one of them out")
+    if demo or values["model"] == BUNDLED:
+        return values.changed(model=None, draft=None)
     if saved is not None:
-        return with_saved_pair(model_options, saved)
-    if model_options.model is None and model_options.draft is None:
-        return choose_pair(model_options, out, interactive=interactive)
-    return model_options
+        return with_saved_pair(values, saved)
+    if values["model"] is None and values["draft"] is None:
+        chosen = choose_pair(values.group(ModelOptions), out, interactive=interactive)
+        return values.changed(model=chosen.model)
+    return values
 
 
-def with_saved_pair(model_options: ModelOptions, saved: Chat) -> ModelOptions:
-    """The options with the pair of a saved chat, where none is named."""
-    if model_options.model is not None or saved.model in (None, "bundled"):
-        return model_options
-    draft = model_options.draft or (None if model_options.no_draft else saved.draft)
-    return replace(model_options, model=saved.model, draft=draft)
+def with_saved_pair(values: OptionValues, saved: Chat) -> OptionValues:
+    """The values with the pair of a saved chat, where none is named."""
+    if values["model"] is not None or saved.model in (None, BUNDLED):
+        return values
+    draft = values["draft"] or (None if values["no_draft"] else saved.draft)
+    return values.changed(model=saved.model, draft=draft)
 
 
 def can_keep_history(out: Output) -> bool:

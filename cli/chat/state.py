@@ -4,26 +4,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..cache_options import NO_CACHE, CacheOptions
-from ..chat_settings import SAMPLING_FIELDS, ChatSettings
-from ..option_tables import OptionTables
-from ..options import ModelOptions, PromptOptions, SamplingOptions
+from dflash_mlx.options import GenerationOptions, SamplingParams
+
+from ..option_tables import DECLARED, KEYS, OptionTables
+from ..options import NO_CACHE, CacheOptions, ModelOptions
 from ..prompt import Attachment
-from ..recommended import (
-    RECOMMENDED,
-    described,
-    no_recommendation,
-    only_recommended,
-    recommended_by,
-)
+from ..recommended import RECOMMENDED, described, no_recommendation, only_recommended
+from ..resolve import THINKING, Resolved, check_thinking, drop_unknown_thinking
+from ..settings import value_of, with_values
+from ..terminal import line_editor
 from ..terminal.keys import KeyReader, seen_lines
-from ..terminal.line_editor import KEYS, edit_externally
+from ..terminal.line_editor import edit_externally
 from ..terminal.output import Output, stderr_columns
 from ..terminal.render import wrap_hanging
-from ..thinking import FIELD_LABELS, check_thinking, drop_unsupported
 from .dialogue import Dialogue
 
 
@@ -79,8 +75,8 @@ class ChatState:
 
     def show_keys(self) -> None:
         """Print the keys and what they do."""
-        width = max(len(keys) for keys, _ in KEYS) + 2
-        for keys, effect in KEYS:
+        width = max(len(keys) for keys, _ in line_editor.KEYS) + 2
+        for keys, effect in line_editor.KEYS:
             self.print_line(f"  {keys:{width}}{effect}")
 
 
@@ -95,115 +91,84 @@ def shorten(text: str, max_length: int = 50) -> str:
 
 def offer(dialogue: Dialogue) -> str:
     """The line that offers it; empty where there is none, or somebody has said how to sample."""
-    found = recommended_by(dialogue.model.source)
-    present, plain = dialogue.settings.sampling, type(dialogue.settings.sampling)()
-    if not found or replace(present, seed=None) != plain:
+    recommended = dialogue.backend.recommended_sampling()
+    if not recommended or replace(dialogue.settings.sampling, seed=None) != SamplingParams():
         return ""
-    return f"recommended: {described(found)} · /set recommended takes it"
+    return f"recommended: {described(recommended)} · /set recommended takes it"
 
 
 def listed(state: ChatState) -> str:
     """The line of `/set`; empty where there is none."""
-    found = recommended_by(state.dialogue.model.source)
-    return f"  recommended: {described(found)}; /set recommended takes it" if found else ""
+    recommended = state.dialogue.backend.recommended_sampling()
+    if not recommended:
+        return ""
+    return f"  recommended: {described(recommended)}; /set recommended takes it"
 
 
 def take(state: ChatState) -> None:
     """`/set recommended`: just that, the seed apart; DFlashError where there is none."""
     dialogue = state.dialogue
-    found = recommended_by(dialogue.model.source)
-    if not found:
-        raise no_recommendation(dialogue.model.source)
-    sampling = replace(dialogue.settings.sampling, **only_recommended(found))
+    recommended = dialogue.backend.recommended_sampling()
+    if not recommended:
+        raise no_recommendation(dialogue.backend)
+    sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
     dialogue.settings = replace(dialogue.settings, sampling=sampling)
-    state.print_line(f"  sampling as recommended: {described(found)}", "dim")
+    state.print_line(f"  sampling as recommended: {described(recommended)}", "dim")
 
 
 # Many settings of a chat at once, by the names of options
 
-Options = tuple[ModelOptions, SamplingOptions, PromptOptions]
+
+def chat_settings(options: GenerationOptions) -> GenerationOptions:
+    """The settings that a chat begins with; that nothing is drafted is not one of them."""
+    return replace(options, mode="auto") if options.mode == "baseline" else options
 
 
-def settings_of(options: Options) -> ChatSettings:
-    """The settings that a chat begins with."""
-    model_options, sampling_options, prompt_options = options
-    return ChatSettings(
-        sampling_options.params(),
-        sampling_options.max_tokens,
-        model_options.block_size,
-        model_options.accept,
-        tuple(sampling_options.stop or ()),
-        prompt_options.think,
-        prompt_options.effort,
-        "auto" if model_options.mode == "baseline" else model_options.mode,
-        model_options.tree_budget,
-    )
-
-
-def values_of(options: Options) -> dict[str, Any]:
-    """The values that a chat with these options begins with."""
-    model_options, sampling_options, prompt_options = options
-    return setting_values(settings_of(options)) | {
-        "sampling_by": sampling_options.sampling_by,
-        "mode": model_options.mode,
-        "system": prompt_options.system,
-        "show_thinking": prompt_options.show_thinking,
-    }
+def values_of(resolved: Resolved) -> dict[str, Any]:
+    """The values that a chat with these options begins with, before the target's defaults."""
+    names = [name for name in KEYS if name != "model" and name in resolved.general]
+    values = {name: resolved.general[name] for name in names}
+    return values | {"stop": tuple(values["stop"] or ())}
 
 
 def present_values(state: ChatState) -> dict[str, Any]:
     """The values that the next answer has."""
     dialogue = state.dialogue
-    return setting_values(dialogue.settings) | {
-        "mode": dialogue.mode,
+    values = {one.name: value_of(dialogue.settings, one) for one in DECLARED.values()}
+    return values | {
+        "mode": dialogue.backend.options(dialogue.settings).mode,
         "system": dialogue.chat.system,
         "show_thinking": dialogue.display.show_thinking,
     }
 
 
-def setting_values(settings: ChatSettings) -> dict[str, Any]:
-    """The settings by the names of options."""
-    values = asdict(settings)
-    sampling = values.pop("sampling")
-    return {**values, **sampling, "temp": sampling["temperature"]}
-
-
-def with_values(settings: ChatSettings, values: dict[str, Any]) -> ChatSettings:
+def chat_values(settings: GenerationOptions, values: dict[str, Any]) -> GenerationOptions:
     """The settings with those of the values that are theirs; UsageError for one out of range."""
-    values = {**values, "stop": tuple(values.get("stop", settings.stop) or ())}
-    if "temp" in values:
-        values["temperature"] = values["temp"]
-    if values.get("mode") == "baseline":
-        del values["mode"]
-    if values.get("think") is False:
-        values.setdefault("effort", None)
-    elif values.get("effort") and settings.think is False:
-        values.setdefault("think", True)
-    own = asdict(settings).keys() & values.keys()
-    sampling = {name: values[name] for name in SAMPLING_FIELDS & values.keys()}
-    return replace(
-        settings,
-        sampling=replace(settings.sampling, **sampling),
-        **{name: values[name] for name in own},
-    )
+    own = {name: value for name, value in values.items() if name in DECLARED}
+    if own.get("mode") == "baseline":
+        del own["mode"]
+    if own.get("think") is False:
+        own.setdefault("reasoning_effort", None)
+    elif own.get("reasoning_effort") and settings.think is False:
+        own.setdefault("think", True)
+    return with_values(settings, own)
 
 
 def apply_values(state: ChatState, values: dict[str, Any]) -> None:
     """Answer with these values from now on; UsageError, and nothing changed, for wrong ones."""
     dialogue = state.dialogue
-    template = dialogue.model.template
-    settings = with_values(dialogue.settings, values)
-    named = [name for name in FIELD_LABELS if name in values]
-    settings = drop_unsupported(settings, template, state.out, named)
+    template = dialogue.backend.template
+    settings = chat_values(dialogue.settings, values)
+    named = [name for name in THINKING if name in values]
+    settings = drop_unknown_thinking(settings, template, state.out, named)
     check_thinking(template, settings)
     dialogue.settings = settings
     if "show_thinking" in values:
         dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
-    if "mode" in values and dialogue.server is None:
+    if "mode" in values and dialogue.backend.local:
         drafting = values["mode"] != "baseline" and dialogue.pair.drafts
-        if drafting != dialogue.drafting:
+        if drafting != dialogue.backend.drafting:
             dialogue.set_pair(dialogue.pair, drafting=drafting)
-    dialogue.use_mode()
     if "system" in values and values["system"] != dialogue.chat.system:
         dialogue.replace_chat(replace(dialogue.chat, system=values["system"]))
 
@@ -222,14 +187,15 @@ def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str
     defaults = {**defaults}
     if defaults.pop("sampling_by", state.sampling_by) != RECOMMENDED:
         return defaults
-    found = recommended_by(state.dialogue.model.source)
-    return {name: value for name, value in found.items() if name in state.general} | defaults
+    recommended = state.dialogue.backend.recommended_sampling()
+    return {n: value for n, value in recommended.items() if n in state.general} | defaults
 
 
 def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
     """Go over to the defaults of another target, but for what was changed in the chat."""
     defaults = recommended_defaults(state, defaults)
-    present, before = present_values(state), {**state.general, **state.defaults}
+    present = present_values(state)
+    before = {**state.general, **state.defaults}
     after = {**state.general, **defaults}
     names = [name for name in (*state.defaults, *defaults) if present[name] == normal(before[name])]
     state.defaults = defaults

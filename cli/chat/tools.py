@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.tools.call import Call
 
+from ..backend import Backend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.spinner import Spinner
 from .call_view import MAX_CALL, call_line, call_text, result_lines
-from .models import ChatModel
 from .transcript import data_folder, data_path, write_atomically
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ToolBox:
         self.servers: Servers | None = None
         self.permissions: Permissions | None = None
         self._told: dict[str, Tool] = {}
-        self._model: ChatModel | None = None
+        self._backend: Backend | None = None
         if configs:
             from dflash_mlx.tools import mcp
 
@@ -143,20 +143,21 @@ class ToolBox:
         """The tools that the model is told of, as templates read them."""
         return [tool.schema for tool in self._told.values()]
 
-    def tell(self, model: ChatModel) -> None:
+    def tell(self, backend: Backend) -> None:
         """Take the tools that a model is told of from now on; none where it calls none."""
-        self._told, self._model = {}, model
-        if self.servers is not None and self.on and not model.without_tools():
+        self._told = {}
+        self._backend = backend
+        if self.servers is not None and self.on and not backend.without_tools():
             self._told = {tool.name: tool for tool in self.servers.tools}
 
-    def summary(self, model: ChatModel) -> str:
+    def summary(self, backend: Backend) -> str:
         """What there is, on one line; empty without servers."""
         if self.servers is None:
             return ""
         running = [server for server in self.servers.all if server.state == "running"]
         tools = format_count(sum(len(server.tools) for server in running), "tool", "tools")
         line = f"{tools} of {', '.join(server.config.name for server in running) or 'no server'}"
-        why = model.without_tools()
+        why = backend.without_tools()
         return f"{line}, but this model {why}" if why else f"{line} · /mcp lists them"
 
     def faults(self) -> list[str]:
@@ -230,7 +231,7 @@ class ToolBox:
 
     def _fitted(self, call: Call) -> Call:
         """The call with at most a quarter of the context as its result; the model is told."""
-        kept = call.result if self._model is None else self._model.fitted(call.result)
+        kept = call.result if self._backend is None else self._backend.fitted(call.result)
         if kept == call.result:
             return call
         size = len(call.result)

@@ -2,145 +2,166 @@
 
 import os
 import signal
+from dataclasses import dataclass
 from importlib.util import find_spec
+from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.types import Effort
+from dflash_mlx.options import GenerationOptions
 
-from ..cache_options import CacheOptions, finish_writing
+from ..backend import LocalBackend
 from ..first_run import choose_pair
-from ..kernel_notes import kernel_warnings
 from ..loading import bundled_note, load_pair
-from ..model_names import with_known_target
-from ..modes import resolve_models
-from ..option_tables import with_model_defaults
+from ..option_values import OptionValues
 from ..options import (
+    SAMPLING_BY,
+    CacheOptions,
     DisplayOptions,
+    Flags,
     ModelOptions,
-    PromptOptions,
-    SamplingOptions,
     option,
     option_groups,
 )
-from ..recommended import with_recommended
+from ..resolve import resolve
 from ..terminal.output import Output, format_bytes
 from ..terminal.spinner import Spinner
-from ..thinking import check_thinking, resolve_thinking
 
 if TYPE_CHECKING:
+    from dflash_mlx import Pair
     from dflash_mlx.serve.app import Server
+    from dflash_mlx.serve.protocol import Settings
 
 NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
-WARM_UP, WARM_UP_TOKENS = "1 2 3 4 5 6 7 8", 32
+WARM_UP = "1 2 3 4 5 6 7 8"
+WARM_UP_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What only `dflash serve` has."""
+
+    host: Annotated[
+        str, option("--host", metavar="ADDRESS", help="Where to listen. [this machine only]")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, option("--port", min=0, max=65535, metavar="N", help="0 takes a free one.")
+    ] = 8080
+    api_key: Annotated[
+        str | None, option("--api-key", metavar="KEY", help="What clients have to send.")
+    ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        option("--allow-host", metavar="NAME", help="A further name of this server; repeatable."),
+    ] = None
+    cors: Annotated[
+        list[str] | None,
+        option("--cors", metavar="ORIGIN", help="Let pages of this origin in; repeatable."),
+    ] = None
+    alias: Annotated[
+        list[str] | None,
+        option("--alias", metavar="NAME", help="What clients may call the model; repeatable."),
+    ] = None
+    max_sequences: Annotated[
+        int, option("--max-sequences", min=1, max=256, metavar="N", help="Answers at once.")
+    ] = 16
+    queue: Annotated[
+        int, option("--queue", min=0, max=10_000, metavar="N", help="Requests that may wait.")
+    ] = 64
+    context: Annotated[
+        int | None,
+        option("--context", min=2, metavar="N", help="Most tokens a request. [the model's]"),
+    ] = None
+    log_json: Annotated[bool, option("--log-json", help="A JSON object a request on stdout.")] = (
+        False
+    )
+    log_prompts: Annotated[bool, option("--log-prompts", help="Prompts in the log.")] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingSource:
+    """Whose sampling a request gets that does not say."""
+
+    sampling_by: SAMPLING_BY = "given"
+
+
+GROUPS = Flags((ModelOptions, CacheOptions, GenerationOptions, SamplingSource))
 
 
 @option_groups
 def serve(
     ctx: typer.Context,
     *,
-    model_options: ModelOptions,
-    host: Annotated[
-        str, option("--host", metavar="ADDRESS", help="Where to listen. [this machine only]")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, option("--port", min=0, max=65535, metavar="N", help="0 takes a free one.")
-    ] = 8080,
-    api_key: Annotated[
-        str | None, option("--api-key", metavar="KEY", help="What clients have to send.")
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        option("--allow-host", metavar="NAME", help="A further name of this server; repeatable."),
-    ] = None,
-    cors: Annotated[
-        list[str] | None,
-        option("--cors", metavar="ORIGIN", help="Let pages of this origin in; repeatable."),
-    ] = None,
-    alias: Annotated[
-        list[str] | None,
-        option("--alias", metavar="NAME", help="What clients may call the model; repeatable."),
-    ] = None,
-    max_sequences: Annotated[
-        int, option("--max-sequences", min=1, max=256, metavar="N", help="Answers at once.")
-    ] = 16,
-    queue: Annotated[
-        int, option("--queue", min=0, max=10_000, metavar="N", help="Requests that may wait.")
-    ] = 64,
-    context: Annotated[
-        int | None,
-        option("--context", min=2, metavar="N", help="Most tokens a request. [the model's]"),
-    ] = None,
-    cache_options: CacheOptions,
-    sampling_options: SamplingOptions,
-    think: Annotated[
-        bool | None, option("--think/--no-think", help="Thinking, where a request does not say.")
-    ] = None,
-    effort: Annotated[
-        Effort | None, option("--effort", metavar="LEVEL", help="How hard to think, likewise.")
-    ] = None,
-    log_json: Annotated[
-        bool, option("--log-json", help="A JSON object a request on stdout.")
-    ] = False,
-    log_prompts: Annotated[bool, option("--log-prompts", help="Prompts in the log.")] = False,
-    display_options: DisplayOptions,
+    values: Annotated[OptionValues, GROUPS],
+    own: ServeOptions,
+    display: DisplayOptions,
 ) -> None:
     """Serve a pair to other programs, by OpenAI's and Anthropic's APIs.
 
     Sampling options are what a request does not say itself. Ctrl-C lets running answers end for ten
     seconds.
     """
-    out = Output(quiet=display_options.quiet, plain=display_options.plain)
+    out = Output(quiet=display.quiet, plain=display.plain)
     check_packages()
-    check_address(host, api_key)
-    from dflash_mlx.serve.app import listen
+    check_address(own.host, own.api_key)
+    from dflash_mlx.serve.app import RequestLog, Server, listen
 
-    model_options = with_known_target(resolve_models(ctx, model_options), out)
-    if model_options.model is None and model_options.draft is None:
-        model_options = choose_pair(model_options, out, interactive=False)
-    model_options, sampling_options, prompt_options = with_model_defaults(
-        ctx, model_options, sampling_options, PromptOptions(think=think, effort=effort)
-    )
-    sampling_options.params()  # a wrong value is told before anything is loaded
-    if note := bundled_note(model_options):
+    resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
+    if note := bundled_note(resolved.model):
         out.note(note)
-    listening = listen(host, port)
-    pair, seconds = load_pair(model_options, out, cache_options)
-    params = with_recommended(ctx, sampling_options, pair, out).params()
-    out.warn(*kernel_warnings(pair.target.kernels))
-    prompt_options = resolve_thinking(ctx, prompt_options, pair.target.template, out)
-    check_thinking(pair.target.template, prompt_options)
-    from dflash_mlx.distributed.group import world
-    from dflash_mlx.serve.app import LOCAL_HOSTS, RequestLog, Server, is_loopback, run
+    listening = listen(own.host, own.port)
+    pair, seconds = load_pair(resolved.model, out, resolved.cache)
+    backend = LocalBackend(pair)
+    options = resolved.fitted(backend, out).generation
+    out.warn(*backend.warnings())
+    log = RequestLog(
+        lambda line: write_line(line, out, data=own.log_json), own.log_json, own.log_prompts
+    )
+    server = Server(pair, settings_of(pair, options, own), log)
+    warm_up(server, out)
+    show_address(server, listening.getsockname()[1], own.host, seconds, out)
+    try:
+        run_until_stopped(server, listening)
+    finally:
+        backend.finish(out)
+        out.note("stopped")
+
+
+def choose_target(values: OptionValues, out: Output) -> OptionValues:
+    """The values with a pair that suits this machine, where none is named."""
+    if values["model"] is not None or values["draft"] is not None:
+        return values
+    chosen = choose_pair(values.group(ModelOptions), out, interactive=False)
+    return values.changed(model=chosen.model)
+
+
+def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> "Settings":
+    """The server's settings."""
+    from dflash_mlx.serve.app import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
 
-    hosts = tuple(allow_host or ())
-    settings = Settings(
-        names=(pair.target_name, *(alias or ())),
-        mode=model_options.mode,
-        max_sequences=max_sequences,
-        context=context,
-        sampling=params,
-        stop=tuple(sampling_options.stop or ()),
-        options={
-            "block_size": model_options.block_size,
-            "accept": model_options.accept,
-            "tree_budget": model_options.tree_budget,
-            "think": prompt_options.think,
-            "reasoning_effort": prompt_options.effort,
-        },
-        limits=Limits(queue=queue),
-        api_key=api_key,
-        hosts=(*LOCAL_HOSTS, host.lower(), *hosts) if is_loopback(host) else hosts,
-        origins=tuple(cors or ()),
-        **({"max_tokens": sampling_options.max_tokens} if sampling_options.max_tokens else {}),
+    hosts = tuple(own.allow_host or ())
+    if is_loopback(own.host):
+        hosts = (*LOCAL_HOSTS, own.host.lower(), *hosts)
+    return Settings(
+        names=(pair.target_name, *(own.alias or ())),
+        options=options,
+        max_sequences=own.max_sequences,
+        context=own.context,
+        limits=Limits(queue=own.queue),
+        api_key=own.api_key,
+        hosts=hosts,
+        origins=tuple(own.cors or ()),
     )
-    log = RequestLog(lambda line: write_line(line, out, data=log_json), log_json, log_prompts)
-    server = Server(pair, settings, log)
-    warm_up(server, out)
-    show_address(server, listening.getsockname()[1], host, seconds, out)
+
+
+def run_until_stopped(server: "Server", listening: socket) -> None:
+    """Serve until Ctrl-C, which exits with 130, or until a machine of the group is lost."""
+    from dflash_mlx.distributed.group import world
+    from dflash_mlx.serve.app import run
+
     group = world()
     if group is not None:
         group.when_lost = lambda error: os.kill(os.getpid(), signal.SIGINT)
@@ -150,9 +171,6 @@ def serve(
         if group is not None and group.lost is not None:
             raise group.lost from None
         raise typer.Exit(130) from None
-    finally:
-        finish_writing(pair, out)
-        out.note("stopped")
 
 
 def write_line(line: str, out: Output, *, data: bool) -> None:
@@ -196,10 +214,10 @@ def warm_up(server: "Server", out: Output) -> None:
         api.generate(
             pair,
             pair.target.encode(WARM_UP),
-            mode=settings.mode,
+            mode=settings.options.mode,
             max_tokens=WARM_UP_TOKENS,
-            block_size=settings.options["block_size"],
-            tree_budget=settings.options["tree_budget"],
+            block_size=settings.options.block_size,
+            tree_budget=settings.options.tree_budget,
         )
         mlx_thread().call(pair.engine.scheduler.measure, server.runner.context)
 
@@ -211,7 +229,9 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     draft = pair.draft_label or "no drafter"
     each = runner.need(runner.context)
     fits = min(server.settings.max_sequences, runner.admission.room // each)
-    out.info(f"dflash serve · {pair.target_name} · {draft} · {server.settings.mode}", "bold")
+    out.info(
+        f"dflash serve · {pair.target_name} · {draft} · {server.settings.options.mode}", "bold"
+    )
     out.info(f"  OpenAI     http://{name}:{port}/v1")
     out.info(f"  Anthropic  http://{name}:{port}")
     out.info(

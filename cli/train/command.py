@@ -11,7 +11,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 
-from ..option_sources import option_source
+from ..option_values import Origin, origin_of
 from ..terminal.keys import Interrupt
 from ..terminal.output import Output
 
@@ -60,7 +60,7 @@ class Record:
         given = {
             name: value
             for name, value in flags_of(ctx.params).items()
-            if option_source(ctx, name) == "COMMANDLINE"
+            if origin_of(ctx, name) is Origin.FLAG
         }
         self._refuse(
             f"{flag(ctx, name)} {kept.get(name)}, not {value}"

@@ -14,7 +14,9 @@ from .constraint import Constraint, Masks, lead_after
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-from .grammar import Grammar, load_llguidance, refused, source_of
+from dflash_mlx.grammar import Grammar
+
+from .grammar import load_llguidance, refused, source_of
 
 # From grammars to matchers of one target's tokens.
 

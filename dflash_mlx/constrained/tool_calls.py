@@ -15,8 +15,9 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.tool_parser import call_format
 from dflash_mlx.errors import UsageError
+from dflash_mlx.grammar import Grammar, parse_schema
 
-from .grammar import WHITESPACE, Grammar, check_grammar, parse_schema
+from .grammar import WHITESPACE, check_grammar
 
 # The arguments of a tool as schemas of one type each, for formats that cannot say "any of
 # these".

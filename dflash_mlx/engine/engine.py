@@ -175,7 +175,7 @@ class Engine:
             )
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
         constraint = target.compiler.constrain(
-            request.grammar, request.going_on_from, request.stop_ids
+            request.structure, request.going_on_from, request.stop_ids
         )
         width = self.scheduler.block_size(request)
         idle = not any(other is not sequence for other in self._answering)
@@ -190,7 +190,7 @@ class Engine:
             policy.new_belief(),
             policy.new_belief(copied=True),
             block_size=width,
-            left=min(request.max_tokens, room),
+            left=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             last_alone=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,

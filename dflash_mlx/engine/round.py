@@ -261,7 +261,7 @@ def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> 
     chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)
     proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
     if tree:
-        proposal.top = block.top_tokens(answer.request.nodes)
+        proposal.top = block.top_tokens(answer.request.tree_nodes)
     elif confidence:
         proposal.confidence = block.confidence()
     proposal.begin()

@@ -7,13 +7,14 @@ from dflash_mlx.drafters.ngram import BLOCK
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import MAX_BLOCK_SIZE
 from dflash_mlx.policy.auto import Auto
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.policy.policy import Fixed, Policy, Text
 from dflash_mlx.types import Plan
 
 from .cost_table import CostTable, cost_table
-from .request import MAX_BLOCK_SIZE, Request
+from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
 
@@ -131,9 +132,9 @@ class Scheduler:
             )
         exact = self._target.kernels.exact
         most = EXACT_ROWS if exact else MAX_BLOCK_SIZE
-        if exact and request.mode == "ddtree" and request.nodes >= EXACT_ROWS:
+        if exact and request.mode == "ddtree" and request.tree_nodes >= EXACT_ROWS:
             raise UsageError(
-                f"tree_budget cannot be {request.nodes} in exact mode.",
+                f"tree_budget cannot be {request.tree_nodes} in exact mode.",
                 hint=f"give a value from 1 to {EXACT_ROWS - 1}",
             )
         if request.block_size is None:
@@ -155,7 +156,7 @@ class Scheduler:
         """
         width = self.block_size(request)
         if request.mode == "ddtree":
-            return Fixed(Plan(request.nodes + 1, tree=True, chain_seed=request.chain_seed))
+            return Fixed(Plan(request.tree_nodes + 1, tree=True, chain_seed=request.chain_seed))
         if request.mode != "auto":
             return Fixed(Plan(width))
         if width not in self._auto:

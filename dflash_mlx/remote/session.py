@@ -8,11 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.constrained.grammar import Grammar
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.grammar import Grammar
+from dflash_mlx.options import (
+    GenerationOptions,
+    SamplingParams,
+    declared,
+    options_of,
+    takes_options,
+)
 from dflash_mlx.tools.call import Call
-from dflash_mlx.types import Block, Progress, SamplingParams, silent
+from dflash_mlx.types import Block, Progress, silent
 
 from .client import NO_ENDPOINT, Address, lost, message_of
 
@@ -21,30 +28,31 @@ from .client import NO_ENDPOINT, Address, lost, message_of
 # By what a server's list of models says who owns them.
 KINDS = {"dflash": "dflash serve", "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp"}
 OTHER = "this server"
-OPENAI_FIELDS = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
-MORE_FIELDS = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}  # and the values that are off
+OPENAI_FIELDS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+ALWAYS_SENT = ("temperature", "top_p")
 OWN_NAMES = {("llamacpp", "repetition_penalty"): "repeat_penalty"}
 WITH_PROGRESS = ("dflash", "llamacpp")
 
 
 def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
-    """How tokens are chosen. What is off is said to be off, where the server knows the field:
-    its own default may be another.
+    """How tokens are chosen. What is off is said to be off, where only servers that are known have
+    the field: their own default may be another.
     """
     if params.logit_bias:
         raise UsageError("logit_bias is of token ids, which a server elsewhere may not share.")
-    found: dict[str, Any] = {"temperature": params.temperature, "top_p": params.top_p}
-    for name, off in (OPENAI_FIELDS | MORE_FIELDS).items():
-        value = getattr(params, name)
-        if name in OPENAI_FIELDS or kind in KINDS:
-            value = -1 if name == "top_k" and not value else value  # SGLang's word for off
-            if name in MORE_FIELDS or value != off:
-                found[OWN_NAMES.get((kind, name), name)] = value
-        elif value != off:
-            raise no_field(f"--{name.replace('_', '-')}")
-    if params.seed is not None:
-        found["seed"] = params.seed
-    return found
+    sent: dict[str, Any] = {}
+    for one in declared(SamplingParams):
+        value = getattr(params, one.name)
+        is_off = value == one.default
+        if one.name in OPENAI_FIELDS:
+            if one.name in ALWAYS_SENT or not is_off:
+                sent[one.name] = value
+        elif kind in KINDS:
+            value = -1 if one.name == "top_k" and is_off else value  # SGLang's word for off
+            sent[OWN_NAMES.get((kind, one.name), one.name)] = value
+        elif not is_off:
+            raise no_field(one.option.flag)
+    return sent
 
 
 def thinking_fields(think: bool | None, effort: str | None, kind: str) -> dict[str, Any]:
@@ -78,28 +86,18 @@ def no_field(option: str) -> UsageError:
     return UsageError(f"the API of {OTHER} has no field for {option}.", hint=f"leave {option} out")
 
 
-def request_fields(
-    kind: str,
-    *,
-    sampling: SamplingParams | None = None,
-    max_tokens: int | None = None,
-    stop: Sequence[str] = (),
-    think: bool | None = None,
-    reasoning_effort: str | None = None,
-    tools: Sequence[dict[str, Any]] | None = None,
-    grammar: Grammar | None = None,
-) -> dict[str, Any]:
-    """A request without its model and messages; the options are those of `Session.prepare`.
+def request_fields(kind: str, options: GenerationOptions) -> dict[str, Any]:
+    """A request without its model and messages; what only a model here has is not sent.
 
-    UsageError for one that the server has no field for.
+    UsageError for an option that the server has no field for.
     """
     return {
-        **sampling_fields(sampling or SamplingParams(), kind),
-        **thinking_fields(think, reasoning_effort, kind),
-        **form_fields(grammar),
-        **({} if max_tokens is None else {"max_tokens": max_tokens}),
-        **({"stop": list(stop)} if stop else {}),
-        **({"tools": list(tools)} if tools else {}),
+        **sampling_fields(options.sampling, kind),
+        **thinking_fields(options.think, options.reasoning_effort, kind),
+        **form_fields(options.structure),
+        **({} if options.max_tokens is None else {"max_tokens": options.max_tokens}),
+        **({"stop": list(options.stop)} if options.stop else {}),
+        **({"tools": list(options.tools)} if options.tools else {}),
         **({"return_progress": True} if kind in WITH_PROGRESS else {}),
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -290,10 +288,16 @@ class RemoteSession:
         self.counted = (0, 0)
         self._begun: dict[int, tuple[int, Any]] = {}  # a call's place and id, by the server's index
 
+    @takes_options
     def stream(
-        self, messages: Messages, *, on_prefill: Progress = silent, **options: Any
+        self,
+        messages: Messages,
+        options: GenerationOptions | None = None,
+        *,
+        on_prefill: Progress = silent,
+        **keywords: Any,
     ) -> Generator[Block]:
-        """Answer messages as the text comes; the options are those of `request_fields`.
+        """Answer messages as the text comes, by the options that `request_fields` can send.
 
         `on_prefill(done, total)` counts prompt tokens where the server tells them, and is called
         with (0, 0) while nothing comes; what it raises ends the answer. Closing the iterator cuts
@@ -301,7 +305,7 @@ class RemoteSession:
         DFlashError for what is refused, ServerLost where an answer breaks off.
         """
         body = {"model": self.server.model, "messages": api_messages(messages)}
-        body |= request_fields(self.server.kind, **options)
+        body |= request_fields(self.server.kind, options_of(options, keywords, "dflash"))
         self.stats, self.calls, self._begun = RemoteStats(), (), {}
         return self._blocks(body, on_prefill)
 

@@ -382,7 +382,7 @@ class Server:
             "created": self.began,
             "owned_by": "dflash",
             "max_model_len": self.runner.context,
-            "mode": self.settings.mode,
+            "mode": self.settings.options.mode,
             "draft": self.pair.draft_name,
         }
 

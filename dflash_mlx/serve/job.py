@@ -6,33 +6,25 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dflash_mlx.chat.tool_parser import CallPart
-from dflash_mlx.constrained.grammar import Grammar
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.session import Prompt
-from dflash_mlx.types import SamplingParams, TokenLogprob
+from dflash_mlx.types import TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request: `choices` answers to a prompt; None is what the server's settings say.
+    """One request: `choices` answers to a prompt.
 
-    prompt: messages as chat templates read them, a text (`raw`), or token ids. tools: those
-    that the model is told of. calls: the tools as a parser reads calls of them, None where none are
-    looked for; with `one_call` the first one ends an answer. clip: `max_tokens` may be more than
-    the context holds.
+    prompt: messages as chat templates read them, a text, or token ids. options: of each answer;
+    `max_tokens` None is what the server's settings say. calls: the tools as a parser reads calls of
+    them, None where none are looked for; with `one_call` the first one ends an answer. clip:
+    `max_tokens` may be more than the context holds.
     """
 
     prompt: Prompt
-    sampling: SamplingParams
-    raw: bool = False
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    options: GenerationOptions
     choices: int = 1
-    logprobs: int | None = None
-    think: bool | None = None
-    effort: str | None = None
-    tools: Sequence[dict[str, Any]] = ()
-    grammar: Grammar | None = None
     calls: Sequence[dict[str, Any]] | None = None
     one_call: bool = False
     progress: bool = False

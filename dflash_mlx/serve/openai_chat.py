@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -18,9 +18,9 @@ from pydantic import Field
 from dflash_mlx import __version__
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.tool_parser import named_calls
-from dflash_mlx.constrained.grammar import Grammar
 from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import Effort, TokenLogprob
 
@@ -339,17 +339,22 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
     form = grammar_of(body.response_format)
     chosen = chosen_tools(body.tools, body.tool_choice, body.parallel_tool_calls, form, pair)
     think, effort = thinking_of(body, pair)
-    return Job(
-        prompt=named_calls(template_messages(body.messages), pair.target.tokenizer),
-        sampling=body.params(settings.sampling),
+    options = replace(
+        body.options(settings.options),
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        stop=stop_strings(body.stop),
-        choices=1 if body.n is None else body.n,
+        stop=stop_strings(body.stop) or settings.options.stop,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        think=think,
-        effort=effort,
         grammar=chosen.grammar,
         tools=chosen.told,
+    )
+    if think is not None:
+        options = replace(options, think=think)
+    if effort is not None:
+        options = replace(options, reasoning_effort=effort)
+    return Job(
+        prompt=named_calls(template_messages(body.messages), pair.target.tokenizer),
+        options=options,
+        choices=1 if body.n is None else body.n,
         calls=chosen.calls,
         one_call=chosen.one_call,
         progress=bool(body.return_progress),
@@ -532,7 +537,7 @@ class ChatWriter:
         return event({**head, "prompt_progress": progress(found)})
 
     def _logprobs(self, found: Any) -> dict[str, Any] | None:
-        if self._job.logprobs is None:
+        if self._job.options.logprobs is None:
             return None
         return {"content": chat_logprobs(self._tokenizer, found), "refusal": None}
 

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -45,14 +46,19 @@ def job_of(body: CompletionBody, pair: Pair, settings: Settings) -> Job:
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
         raise Problem(400, "best_of is not supported: all answers are sent.", "best_of")
+    options = replace(
+        body.options(settings.options),
+        max_tokens=body.max_tokens,
+        stop=stop_strings(body.stop) or settings.options.stop,
+        logprobs=body.logprobs,
+        raw=True,
+        think=None,  # a chat template's switches
+        reasoning_effort=None,
+    )
     return Job(
         prompt=one_prompt(body.prompt),
-        sampling=body.params(settings.sampling),
-        raw=True,
-        max_tokens=body.max_tokens,
-        stop=stop_strings(body.stop),
+        options=options,
         choices=choices,
-        logprobs=body.logprobs,
         progress=bool(body.return_progress),
     )
 
@@ -133,7 +139,7 @@ class CompletionWriter:
         self, number: int, text: str, logprobs: Any, finish: str | None, offset: int
     ) -> dict[str, Any]:
         told = None
-        if self._job.logprobs is not None:
+        if self._job.options.logprobs is not None:
             told = text_logprobs(self._tokenizer, logprobs, offset)
         return {
             "index": number,

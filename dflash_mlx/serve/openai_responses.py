@@ -449,7 +449,7 @@ class ResponseObject:
         return item.text
 
     def _object(self, status: str, output: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        body, sampling = self._body, self._job.sampling
+        body, sampling = self._body, self._job.options.sampling
         reasoning, config = body.reasoning or Reasoning(), body.text or TextConfig()
         verbosity = {"verbosity": config.verbosity} if config.verbosity else {}
         return {

@@ -6,20 +6,20 @@ What changes an answer and cannot be had is refused by its name; what does not i
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NoReturn, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NoReturn, Optional, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from dflash_mlx.chat.tool_parser import without_tools
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import Declared, GenerationOptions, SamplingParams, declared
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import SamplingParams
 
 # What a request is refused with.
 
@@ -104,6 +104,7 @@ def as_problem(error: Exception) -> Problem:
 # How a server answers, whom it lets in, and what it refuses as too much.
 
 MIB = 1 << 20
+MAX_TOKENS = 4096  # of an answer, where neither a request nor the server's settings say
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +128,26 @@ class Settings:
     """One server's settings.
 
     names: what requests may call the model, the first is what answers call it. context: the most
-    tokens of prompt and answer; None is the target's own. max_tokens: of an answer, where a request
-    does not say. sampling, stop, options: what a request does not say; `options` are those of
-    `Session.prepare`. keepalive: seconds without news after which a stream gets a sign of life.
+    tokens of prompt and answer; None is the target's own. options: what a request does not say;
+    `max_tokens` None there is 4,096. keepalive: seconds without news after which a stream gets a
+    sign of life.
     hosts: the names in a Host header that are let in; none given are all. origins: of pages.
     """
 
     names: tuple[str, ...]
-    mode: Mode = "auto"
+    options: GenerationOptions = field(default_factory=lambda: GenerationOptions(mode="auto"))
     max_sequences: int = 16
     context: int | None = None
-    max_tokens: int = 4096
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
     keepalive: float = 5.0
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of an answer to a request that does not say."""
+        return self.options.max_tokens or MAX_TOKENS
 
 
 def number(value: Any) -> Any:
@@ -165,34 +167,48 @@ class Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class SamplingFields(Fields):
-    """How tokens are chosen; None is what the server's settings say."""
+# Ranges of OpenAI's API where they are not the engine's; -1 is vLLM's word for top_k 0.
+API_RANGES = {
+    "temperature": {"ge": 0, "le": 2},
+    "top_k": {"ge": -1},
+    "presence_penalty": {"ge": -2, "le": 2},
+    "frequency_penalty": {"ge": -2, "le": 2},
+    "seed": {},
+}
 
-    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=-1)] | None = None
-    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
-    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    seed: Whole | None = None
+
+def api_field(one: Declared) -> Any:
+    """A declared option as a field of a body; None is what the server's settings say."""
+    limits = {"gt" if one.option.above else "ge": one.option.low, "le": one.option.high}
+    limits = {name: limit for name, limit in limits.items() if not math.isinf(limit)}
+    kind = Whole if one.type is int else Number
+    limits = API_RANGES.get(one.name, limits)
+    if limits:
+        kind = Annotated[kind, Field(**limits)]
+    return (Optional[kind], None)  # noqa: UP045, an annotated type takes no `|` for a type checker
+
+
+SAMPLING = {one.name: api_field(one) for one in declared(SamplingParams)}
+
+
+class SamplingFields(create_model("SamplingFields", __base__=Fields, **SAMPLING)):
+    """How tokens are chosen: the fields of `SamplingParams`; None is what the settings say."""
+
     logit_bias: dict[str, Number] | None = None
 
-    def params(self, defaults: SamplingParams) -> SamplingParams:
-        """The engine's parameters; Problem 400 for what the engine does not take."""
-        said = {
-            name: value
-            for name in SamplingFields.model_fields
-            if name != "logit_bias" and (value := getattr(self, name)) is not None
-        }
-        if said.get("top_k") == -1:  # vLLM's word for off
-            said["top_k"] = 0
-        if "seed" in said:
-            said["seed"] %= 2**64
-        values = {f: getattr(defaults, f) for f in SamplingParams.__dataclass_fields__} | said
+    def options(self, defaults: GenerationOptions) -> GenerationOptions:
+        """The server's options with what the body says of sampling.
+
+        Problem 400 for what the engine does not take.
+        """
+        values = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
+        if values.get("top_k") == -1:
+            values["top_k"] = 0
+        if "seed" in values:
+            values["seed"] %= 2**64
         values["logit_bias"] = tuple((token_id(k), v) for k, v in (self.logit_bias or {}).items())
         try:
-            return SamplingParams(**values)
+            return replace(defaults, sampling=replace(defaults.sampling, **values))
         except DFlashError as error:
             raise Problem(400, error.message) from error
 

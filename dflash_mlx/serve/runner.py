@@ -230,9 +230,9 @@ class Runner:
             raise Problem(
                 400, f"n cannot be {job.choices}: give 1 to {self.settings.limits.choices}.", "n"
             )
-        sessions = [Session(self.pair, mode=self.settings.mode) for _ in range(job.choices)]
+        sessions = [Session(self.pair, mode=self.settings.options.mode) for _ in range(job.choices)]
         prompted = await self._read(sessions[0], job)
-        count, asked = len(prompted.request.prompt), prompted.request.max_tokens
+        count, asked = len(prompted.request.prompt), prompted.request.token_limit
         if count >= self.context:
             raise Problem(
                 400,
@@ -240,7 +240,7 @@ class Runner:
                 param="messages",
                 code="context_length_exceeded",
             )
-        if job.max_tokens is not None and not job.clip and count + asked > self.context:
+        if job.options.max_tokens is not None and not job.clip and count + asked > self.context:
             raise Problem(
                 400,
                 f"prompt and max_tokens are too long: {count:,} + {asked:,} tokens > "
@@ -257,7 +257,7 @@ class Runner:
 
     async def count_tokens(self, job: Job) -> int:
         """How many tokens a job's prompt has. Problem 400 as `prepare`."""
-        prompted = await self._read(Session(self.pair, mode=self.settings.mode), job)
+        prompted = await self._read(Session(self.pair, mode=self.settings.options.mode), job)
         return len(prompted.request.prompt)
 
     async def _read(self, session: Session, job: Job) -> Prompted:
@@ -350,7 +350,7 @@ class Runner:
     def describe(self, stats: Sequence[Stats]) -> dict[str, Any]:
         """How an answer was found, which every answer tells."""
         return {
-            "mode": self.settings.mode,
+            "mode": self.settings.options.mode,
             "draft": self.pair.draft_name,
             "exact": self.pair.target.kernels.exact,
             "acceptance_length": round(stats[0].acceptance_length, 3),
@@ -360,26 +360,10 @@ class Runner:
 
     def _prompted(self, session: Session, job: Job) -> Prompted:
         """A job's prompt as tokens. Runs in a thread of its own."""
-        options = dict(self.settings.options)
-        if job.raw:  # a chat template's switches
-            options = {k: v for k, v in options.items() if k not in ("think", "reasoning_effort")}
-        if job.think is not None:
-            options["think"] = job.think
-        if job.effort is not None:
-            options["reasoning_effort"] = job.effort
-        most = self.settings.max_tokens if job.max_tokens is None else job.max_tokens
-        found = session.prepare(
-            job.prompt,
-            sampling=job.sampling,
-            max_tokens=most,
-            stop=job.stop or self.settings.stop,
-            logprobs=job.logprobs,
-            tools=list(job.tools) or None,
-            grammar=job.grammar,
-            raw=job.raw,
-            **options,
-        )
-        return replace(found, split=not job.raw)
+        options = job.options
+        if options.max_tokens is None:
+            options = replace(options, max_tokens=self.settings.max_tokens)
+        return replace(session.prepare(job.prompt, options), split=not options.raw)
 
     def _choice(self, prompted: Prompted, number: int, most: int) -> Prompted:
         """A choice's own request: the seeds of several follow one another."""

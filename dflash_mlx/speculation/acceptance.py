@@ -165,22 +165,18 @@ class BlockVerification(TokenRejection):
 RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
 
 
-def check_rule(name: str) -> None:
-    """UsageError for an acceptance rule that there is not."""
-    if name not in RULES:
-        raise UsageError(
-            f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
-        )
-
-
 def make_rule(
     name: str, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None
 ) -> Match:
     """The named rule; at temperature 0 all are the same, the greedy prefix.
 
-    Without `kernels` everything is computed by MLX operations.
+    Without `kernels` everything is computed by MLX operations. UsageError for a rule that there is
+    not.
     """
-    check_rule(name)
+    if name not in RULES:
+        raise UsageError(
+            f"there is no acceptance rule '{name}'.", hint=f"use one of {', '.join(RULES)}"
+        )
     return (Match if params.greedy else RULES[name])(params, vocab_size, kernels)
 
 

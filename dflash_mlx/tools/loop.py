@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.chat.tool_parser import named_calls, reader_of, without_tools
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.options import GenerationOptions, options_of, takes_options
 from dflash_mlx.pair import Pair
-from dflash_mlx.session import AnswerOptions, Session, as_messages, check_names
+from dflash_mlx.session import Session, as_messages
 from dflash_mlx.types import Block
 
 from .call import MAX_ROUNDS, Call, Step, Steps, arguments_of, run_rounds, step_messages
@@ -100,46 +100,48 @@ def ignore_block(block: Block) -> None:
     """For who waits for the whole answer."""
 
 
-@check_names
+@takes_options
 def run(
     pair: Pair,
     prompt: str | Messages,
     functions: Iterable[Tool | Callable[..., Any]],
+    options: GenerationOptions | None = None,
     *,
-    mode: Mode = "dflash",
     max_rounds: int = MAX_ROUNDS,
     allow: Callable[[Call], bool] = allow_all,
     on_block: Callable[[Block], None] = ignore_block,
     on_call: Callable[[Call], None] | None = None,
-    **options: Unpack[AnswerOptions],
+    **keywords: Any,
 ) -> Answered:
     """Answer a prompt, running the tools that the model calls until it calls none.
 
     A tool is a Python function (its docstring and annotations are what the model is told) or a
     `Tool`, as `Servers.tools` are. `allow` says of each call whether it may run; one that may not,
     or that fails, is told to the model. `on_block` gets the text as it comes, without the calls,
-    `on_call` each call with its result. `options` are those of `Session.prepare`.
+    `on_call` each call with its result. The options are a `GenerationOptions`, or its fields.
 
     Raises UsageError for wrong arguments and for a model that does not call tools.
     """
     box = {tool.name: tool for tool in tools_of(functions)}
-    if options.pop("tools", None) is not None:
+    asked = options_of(options, keywords, "dflash")
+    if asked.tools or "tools" in keywords:
         raise UsageError("tools are given twice.", hint="give them as the third argument")
     if why := without_tools(pair.target):
         raise UsageError(f"this model {why}.", hint="choose a model that does")
     given = as_messages(prompt, raw=False)
     if given is None:
         raise UsageError("a prompt is a text or messages.", hint="give one of them")
-    session, stats = Session(pair, mode=mode), []
+    session = Session(pair, mode=asked.mode)
+    stats: list[Stats] = []
     schemas = [tool.schema for tool in box.values()]
     tokenizer = pair.target.tokenizer
-    asked: Any = {**options, "tools": schemas}
+    asked = replace(asked, tools=schemas)
 
     def answer(steps: Steps) -> Step:
         messages = [*given, *step_messages(steps, given)]
         splitter = CallSplitter(tokenizer, schemas)
         blocks = []
-        for block in session.stream(named_calls(messages, tokenizer), **asked):
+        for block in session.stream(named_calls(messages, tokenizer), asked):
             blocks.append(splitter.split(block))
             on_block(blocks[-1])
         stats.append(session.stats)

@@ -269,7 +269,7 @@ def rounds(
             sequence = Recorded(target, drafter)
             request = Request(
                 item.tokens,
-                SamplingParams(temperature=temperature, seed=item.seed),
+                sampling=SamplingParams(temperature=temperature, seed=item.seed),
                 max_tokens=item.room,
                 stop_ids=target.eos_ids,
                 mode="baseline" if drafter is None else "auto",

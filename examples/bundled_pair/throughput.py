@@ -57,7 +57,7 @@ def by_batch_generator(model: Any, requests: list[Request], count: int) -> Answe
         model, stop_tokens=stops, completion_batch_size=count, prefill_batch_size=count
     )
     ids = generator.insert(
-        [list(request.prompt) for request in requests], [r.max_tokens for r in requests]
+        [list(request.prompt) for request in requests], [r.token_limit for r in requests]
     )
     said: dict[int, list[int]] = {one: [] for one in ids}
     left = len(ids)
