@@ -427,7 +427,8 @@ def package_version(name: str, required: str) -> CheckResult:
 def satisfies(version: str, required: str) -> bool:
     """Whether a version is in a range such as >=1.2,<2."""
     for clause in required.split(","):
-        is_minimum, bound = clause.startswith(">="), version_numbers(clause)
+        is_minimum = clause.startswith(">=")
+        bound = version_numbers(clause)
         if is_minimum != (version_numbers(version) >= bound):
             return False
     return True

@@ -28,7 +28,8 @@ from .report import CheckReport, CheckResult, ReportEntry, fail, ok, one_line, w
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
 SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom have now?"
-MAX_TOKENS, WARM_UP_TOKENS = 64, 16
+MAX_TOKENS = 64
+WARM_UP_TOKENS = 16
 LOW_ACCEPTANCE_LENGTH = 2.0  # the bundled drafter reaches far more on this prompt
 REINSTALL_HINT = (
     "run `make setup` in the clone again; if that does not help, report it with "

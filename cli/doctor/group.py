@@ -87,7 +87,8 @@ def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             for number, host in enumerate(hosts.ssh):
-                env, line = None, [sys.executable, *arguments]
+                env = None
+                line = [sys.executable, *arguments]
                 if host is None:
                     env = environment(folder, variables, content, number) | {LAUNCHER: "0"}
                 else:
@@ -141,7 +142,8 @@ def read(rank: Rank) -> None:
         os.set_blocking(rank.process.stderr.fileno(), False)  # a child of it may hold the other end
         words = (rank.process.stderr.read() or b"").decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(words) if line.strip()), "without a word")
-        rank.wrong, rank.hint = f"it has ended ({last.strip()[:200].rstrip('.')})", START_HINT
+        rank.wrong = f"it has ended ({last.strip()[:200].rstrip('.')})"
+        rank.hint = START_HINT
         return
     *lines, rank.rest = (rank.rest + data).split(b"\n")
     for line in lines:
@@ -151,7 +153,8 @@ def read(rank: Rank) -> None:
             continue  # a login shell's greeting
         if isinstance(found, dict):
             if error := found.get("error"):
-                rank.wrong, rank.hint = str(error), found.get("hint") or JOIN_HINT
+                rank.wrong = str(error)
+                rank.hint = found.get("hint") or JOIN_HINT
             else:
                 rank.said.append(found)
 
@@ -163,7 +166,8 @@ def compare(rank: Rank, leader: Rank, count: int) -> None:
     try:
         check_same(rank.facts(count), leader.facts(count))
     except DFlashError as error:
-        rank.wrong, rank.hint = error.message, error.hint
+        rank.wrong = error.message
+        rank.hint = error.hint
 
 
 def row(rank: Rank) -> CheckResult:

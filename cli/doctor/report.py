@@ -11,7 +11,10 @@ from typing import Literal
 from ..terminal.output import ASCII_FALLBACKS, THEME, Output, is_utf8, strip_control
 
 NAME_COLUMNS = 9  # columns of the longest name
-DEFAULT_WIDTH, MAX_WIDTH, MIN_WIDTH, STACKED_BELOW = 80, 100, 20, 60
+DEFAULT_WIDTH = 80
+MAX_WIDTH = 100
+MIN_WIDTH = 20
+STACKED_BELOW = 60
 STATUS_STYLES = {"ok": "accent", "warn": "warning", "off": "warning", "fail": "error"}
 
 
@@ -37,7 +40,8 @@ class CheckReport:
     """
 
     def __init__(self, out: Output, name_columns: int = NAME_COLUMNS):
-        self._out, self._name_columns = out, name_columns
+        self._out = out
+        self._name_columns = name_columns
         self.width = report_width() if out.stdout_is_tty else DEFAULT_WIDTH
         self._ascii = out.stdout_is_tty and not is_utf8(sys.stdout)
         self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
@@ -60,15 +64,15 @@ class CheckReport:
 
     def lines(self, entry: ReportEntry) -> list[str]:
         """The lines of one entry, none wider than the report unless a character is wide."""
-        found, hint = self._ascii_fallback(entry.found), self._ascii_fallback(f"→ {entry.hint}")
+        found = self._ascii_fallback(entry.found)
+        hint = self._ascii_fallback(f"→ {entry.hint}")
         if self.width < STACKED_BELOW:
-            start, indent = f"{entry.status:<6}", 6
+            start = f"{entry.status:<6}"
+            indent = 6
             found = f"{entry.name}: {found}"
         else:
-            start, indent = (
-                f"{entry.status:<6}{entry.name:<{self._name_columns}}  ",
-                8 + self._name_columns,
-            )
+            start = f"{entry.status:<6}{entry.name:<{self._name_columns}}  "
+            indent = 8 + self._name_columns
         text_width = self.width - indent
         lines = wrap_words(found, text_width) + (wrap_words(hint, text_width) if entry.hint else [])
         return [(" " * indent if number else start) + line for number, line in enumerate(lines)]

@@ -48,7 +48,8 @@ def unquoted(text: str) -> str:
 
 # What is typed while no prompt is read
 
-PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
+PASTE_BEGINS = "\x1b[200~"
+PASTE_ENDS = "\x1b[201~"
 # Shift-Enter as kitty's protocol and xterm's modifyOtherKeys send it.
 SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 # A paste, a sequence of control characters, Alt and a key, a key, or a run of letters.
@@ -140,7 +141,8 @@ class TypeAhead:
     def hold(self) -> int:
         """From now on messages come back to the prompt, one after another; how many there are."""
         with self._lock:
-            self.held, self.leaves = bool(self.messages), False
+            self.held = bool(self.messages)
+            self.leaves = False
             return len(self.messages)
 
     def drop(self) -> None:
@@ -160,7 +162,8 @@ class TypeAhead:
             if self.held and self.messages:
                 return self.messages.popleft()
             self.held = False
-            draft, self.draft = self.draft, ""
+            draft = self.draft
+            self.draft = ""
             return draft
 
     # Lines ----------------------------------------------------------------------------------------
@@ -201,7 +204,8 @@ def end_of(text: str, columns: int) -> str:
     """The last characters of a text that fit in a number of columns."""
     from rich.cells import get_character_cell_size
 
-    used, at = 0, len(text)
+    used = 0
+    at = len(text)
     while at and (used := used + get_character_cell_size(text[at - 1])) <= columns:
         at -= 1
     return text[at:]
@@ -209,7 +213,9 @@ def end_of(text: str, columns: int) -> str:
 
 KEY_TIMEOUT = 0.1  # seconds within which the rest of a key's sequence comes
 PASTE_TIMEOUT = 1.0  # seconds that the rest of a paste is waited for
-MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"  # of pastes
+# Bracketed paste: the terminal puts marks around pasted text.
+MARKS_ON = "\x1b[?2004h"
+MARKS_OFF = "\x1b[?2004l"
 
 
 class KeyReader:
@@ -226,7 +232,8 @@ class KeyReader:
         write: Callable[[str], None] | None = None,
     ):
         self.typed = typed
-        self._changed, self._write = changed, write
+        self._changed = changed
+        self._write = write
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._wake: int | None = None  # writing end of the pipe that ends the thread
         self._thread: Thread | None = None
@@ -285,7 +292,8 @@ class KeyReader:
 
     def _read(self, keys: int, woken: int) -> None:
         """Until the pipe is closed, and a paste that has begun is there."""
-        waits, ended = None, False
+        waits = None
+        ended = False
         try:
             while True:
                 sources = [keys] if ended else [keys, woken]
@@ -372,7 +380,8 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = 128 + number
-        previous, self.last_at = self.last_at, time.monotonic()
+        previous = self.last_at
+        self.last_at = time.monotonic()
         if self.requested and self.last_at - previous <= self._window:
             self.requested_twice = True
             if not self._deferred:

@@ -63,7 +63,9 @@ class LineEditor:
 
         if history is not None:
             create_private_file(history)
-        self._out, self._arrow, self._typed = out, out.ascii_fallback("› "), typed
+        self._out = out
+        self._arrow = out.ascii_fallback("› ")
+        self._typed = typed
         self._fault: DFlashError | None = None
         with create_app_session(output=make_screen()):  # `output=` would disable dumb-terminal mode
             self._session: PromptSession[str] = PromptSession(
@@ -235,7 +237,8 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
 
 def begins(word: str, typed: str) -> bool:
     """Whether a word or the last part of a path begins as typed; case does not count."""
-    word, typed = word.lower(), typed.lower()
+    word = word.lower()
+    typed = typed.lower()
     return word.startswith(typed) or word.rpartition("/")[2].startswith(typed)
 
 

@@ -9,7 +9,8 @@ should take less than half the screen.
 import re
 from collections.abc import Callable, Sequence
 
-HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+HIDE_CURSOR = "\x1b[?25l"
+SHOW_CURSOR = "\x1b[?25h"
 # Erases from the start of this line to the end of the screen, in two steps: tmux treats one step
 # from the upper left corner as clearing the screen, and saves the screen in its history.
 ERASE_BELOW = "\r\x1b[K\x1b[C\x1b[J\r"
@@ -20,7 +21,8 @@ class LiveRegion:
     """Redraws lines in place. `write` takes each frame whole; `size` returns columns and rows."""
 
     def __init__(self, write: Callable[[str], None], size: Callable[[], tuple[int, int]]):
-        self._write, self._size = write, size
+        self._write = write
+        self._size = size
         self._lines: list[str] = []
         self._drawn_size = (0, 0)
 
@@ -44,7 +46,8 @@ class LiveRegion:
         frame += f"\x1b[{len(lines) - 1}A" if len(lines) > 1 else ""
         if not lines:
             frame += SHOW_CURSOR
-        self._lines, self._drawn_size = lines, size
+        self._lines = lines
+        self._drawn_size = size
         self._write(frame)
 
     def erase(self) -> None:
@@ -54,7 +57,8 @@ class LiveRegion:
 
     def hide(self) -> str:
         """What erases the region when it is written; the next frame draws all lines again."""
-        shown, self._lines = self._lines, []
+        shown = self._lines
+        self._lines = []
         return ERASE_BELOW + SHOW_CURSOR if shown else ""
 
 
@@ -64,7 +68,8 @@ def truncate(line: str, columns: int) -> str:
         return line
     from rich.cells import get_character_cell_size
 
-    columns_left, kept = columns, ""
+    columns_left = columns
+    kept = ""
     for part in STYLE_SEQUENCE.split(line):
         if part.startswith("\x1b"):
             kept += part  # also after the cut, so that open styles end

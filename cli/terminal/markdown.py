@@ -42,7 +42,8 @@ class PlainTextStream:
 
     def __init__(self, *, dim: bool = False):
         self._parts: list[str] = []
-        self._dim, self._first = dim, True
+        self._dim = dim
+        self._first = True
 
     def feed(self, text: str) -> list[Fragment]:
         """Add text; return the lines that it finished."""
@@ -65,7 +66,8 @@ class PlainTextStream:
         return [self._fragment(rest)] if rest else []
 
     def _fragment(self, line: str) -> Fragment:
-        gap, self._first = self._first, False
+        gap = self._first
+        self._first = False
         return Fragment("text", line, gap=gap, dim=self._dim)
 
 
@@ -266,7 +268,8 @@ class MarkdownStream:
         """End the text; return the remaining fragments."""
         lines = [*self._lines, "".join(self._parts)]
         fragments, self._position, _ = self._split(lines, self._position, final=True)
-        self._lines, self._parts = [], []
+        self._lines = []
+        self._parts = []
         return fragments
 
     @property
@@ -302,7 +305,8 @@ class MarkdownStream:
                 break
             else:
                 fragments.append(Fragment("block", join_lines(lines[start:after]), gap=True))
-                used, position = after, Position()
+                used = after
+                position = Position()
         return fragments, position, used
 
 
@@ -354,7 +358,8 @@ def split_items(
                 number=number if block.type == "ordered_list_open" else None,
             )
         )
-        continues, number = True, number + 1
+        continues = True
+        number += 1
         position = Position(
             list=list_kind, number=number, after_blank=not lines[end - 1].strip(" \t")
         )

@@ -44,7 +44,8 @@ class Output:
 
     def __init__(self, *, quiet: bool = False, plain: bool = False):
         self.quiet = quiet
-        self.stdout_is_tty, self.stderr_is_tty = sys.stdout.isatty(), sys.stderr.isatty()
+        self.stdout_is_tty = sys.stdout.isatty()
+        self.stderr_is_tty = sys.stderr.isatty()
         capable = not plain and os.environ.get("TERM") not in ("dumb", "unknown")
         self.styled = self.stderr_is_tty and capable
         self.stderr_live = self.styled and not quiet and stderr_columns() > 0

@@ -49,7 +49,8 @@ TOKEN_STYLES = {
 }
 MAX_LINE_LENGTH = 1000  # a longer line is data, not code
 # Limits of the earlier lines that the lexer sees: outside strings and comments, and anywhere.
-RESTART_LINES, MAX_CONTEXT_LINES = 8, 80
+RESTART_LINES = 8
+MAX_CONTEXT_LINES = 80
 
 
 class Highlighter:
@@ -63,7 +64,8 @@ class Highlighter:
     def copy(self) -> "Highlighter":
         """A second highlighter in the same state."""
         other = Highlighter("")
-        other._lexer, other._inside = self._lexer, self._inside
+        other._lexer = self._lexer
+        other._inside = self._inside
         other._context = list(self._context)
         return other
 
@@ -78,8 +80,10 @@ class Highlighter:
             self._context.clear()
         self._context.append(line)
         code = "\n".join(self._context) + "\n"
-        start, end = len(code) - len(line) - 1, len(code) - 1
-        text, position = Text(), 0
+        start = len(code) - len(line) - 1
+        end = len(code) - 1
+        text = Text()
+        position = 0
         for token_type, token_text in self._lexer.get_tokens(code + comment_ends(code)):
             visible = token_text[max(start - position, 0) : max(end - position, 0)]
             position += len(token_text)
@@ -133,7 +137,8 @@ def table_lines(console: "Console", rows: Sequence["Row"], width: int, rule: str
     from rich.table import Table
     from rich.text import Text
 
-    head, body = rows[0], rows[1:]
+    head = rows[0]
+    body = rows[1:]
     word_widths = (longest_word(row[index][0] for row in rows) for index in range(len(head)))
     if (
         body
@@ -206,7 +211,8 @@ class Renderer:
 
     def preview(self, fragments: Iterable[Fragment], width: int) -> list[str]:
         """Lines of unfinished fragments with gaps between them, none wider than `width`."""
-        highlighter, rows = self._highlighter.copy(), []
+        highlighter = self._highlighter.copy()
+        rows = []
         for fragment in fragments:
             texts = self._texts(fragment, width)
             rows += [""] * (fragment.gap and bool(rows) and bool(texts))
@@ -338,7 +344,8 @@ class Renderer:
                 case "code_inline":
                     text.append(node.content, f"{style} {self._code_style}".strip())
                 case "link":
-                    label, url = self._inline(node.children, style), str(node.attrs.get("href", ""))
+                    label = self._inline(node.children, style)
+                    url = str(node.attrs.get("href", ""))
                     text.append_text(label)
                     if url.removeprefix("mailto:") != label.plain:
                         text.append(f" ({url})", "dim")
@@ -424,10 +431,13 @@ def wrap_hanging_line(line: str, width: int) -> list[str]:
         return [line]
     match = re.match(r" *(?:\S.*  +(?=\S))?", line)
     label = match.group() if match else ""
-    text, indent = line[len(label) :], len(label)
+    text = line[len(label) :]
+    indent = len(label)
     rows = []
     if label.strip() and width - indent < MIN_TEXT_COLUMNS:
-        rows, label, indent = [label.rstrip()], " " * 6, 6
+        rows = [label.rstrip()]
+        label = " " * 6
+        indent = 6
     wrapped = fill(text, max(width - indent, 1))
     return rows + [(label if not n else " " * indent) + row for n, row in enumerate(wrapped)]
 

@@ -21,11 +21,14 @@ class Spinner:
     """A spinner that turns into a bar once a total is known; it disappears at the end."""
 
     def __init__(self, out: Output, label: str, *, unit: str = ""):
-        self._out, self._label, self._unit = out, label, unit
+        self._out = out
+        self._label = label
+        self._unit = unit
         self._lock = RLock()
         self._timer: Timer | None = None
         self._progress: Progress | None = None
-        self._done, self._total = 0, 0
+        self._done = 0
+        self._total = 0
 
     def __enter__(self) -> "Spinner":
         self.start()
@@ -61,7 +64,10 @@ class Spinner:
         with self._lock:
             if label != self._label:
                 self.stop()
-                self._label, self._unit, self._done, self._total = label, unit, 0, 0
+                self._label = label
+                self._unit = unit
+                self._done = 0
+                self._total = 0
                 self.start()
 
     def update(self, done: int, total: int) -> None:
@@ -69,7 +75,8 @@ class Spinner:
         with self._lock:
             if total == self._total:
                 done = max(done, self._done)
-            self._done, self._total = done, total
+            self._done = done
+            self._total = total
             if self._progress is not None:
                 self._progress.update(
                     self._progress.task_ids[0], completed=done, total=total or None

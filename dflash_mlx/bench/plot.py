@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SIZE, DPI = (8.0, 3.6), 130  # size in inches
+SIZE = (8.0, 3.6)  # inches
+DPI = 130
 # The palette of Okabe and Ito, safe for colour-blind readers.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 MARKERS = "osD^vPX"
@@ -144,7 +145,8 @@ def speedup_bars(figure: "Figure", rows: Sequence[Row]) -> None:
                 row = find_row(rows, task, mode, temperature)
                 if row is None or row.speedup is None:
                     continue
-                middle, x = row.speedup.median, at + (place - (len(colours) - 1) / 2) * width
+                middle = row.speedup.median
+                x = at + (place - (len(colours) - 1) / 2) * width
                 errors = [[middle - row.speedup.low], [row.speedup.high - middle]]
                 panel.bar(x, middle, width * 0.92, color=colour, label=mode)
                 panel.errorbar(x, middle, errors, color="#333333", lw=1, capsize=2)

@@ -158,7 +158,8 @@ class Results:
 def first_difference(found: Facts, wanted: Facts, place: str = "") -> str | None:
     """The first difference between the facts of a file and of this run, as text; None if equal."""
     for name in dict.fromkeys([*found, *wanted]):
-        old, new = found.get(name), wanted.get(name)
+        old = found.get(name)
+        new = wanted.get(name)
         label = f"{place} {name}".strip().replace("_", " ")
         if isinstance(old, dict) and isinstance(new, dict):
             if (inner := first_difference(old, new, label)) is not None:
@@ -276,7 +277,8 @@ VALUES_PER_TENSOR = 64  # in the hash of the weights
 
 def facts_of(pair: Pair, schedule: Schedule) -> dict[str, Any]:
     """The facts of a run; measurements are comparable only if these are equal."""
-    drafter, kernels = pair.drafter, pair.target.kernels
+    drafter = pair.drafter
+    kernels = pair.target.kernels
     return {
         "pair": {
             "target": pair.target_name,
@@ -451,7 +453,8 @@ def row_of(
         if records[0].key.mode == BASELINE
         else compared([*records, *filter(None, plain.values())], samples=samples)
     )
-    drafted, verifies = sum(t.drafted for t in turns), sum(t.verifies for t in turns)
+    drafted = sum(t.drafted for t in turns)
+    verifies = sum(t.verifies for t in turns)
     taus = [turn.acceptance_length for turn in turns]
     known = [tau for tau in taus if tau is not None]
     return Row(
@@ -485,7 +488,8 @@ def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list
     for record in records:
         other = plain[record.key]
         for ours, theirs in zip(record.turns, other.turns if other else (), strict=False):
-            fast, slow = ours.tokens_per_second, theirs.tokens_per_second
+            fast = ours.tokens_per_second
+            slow = theirs.tokens_per_second
             if fast and slow:
                 ratios[record.key.suite, record.key.number].append(fast / slow)
     return [median(values) for values in ratios.values()]

@@ -88,7 +88,8 @@ def measure_costs(
     """Have the costs measured that the mode auto would measure in the middle of these answers."""
     pair = session.pair
     size = schedule.block_size or pair.block_size
-    costs, reached = cost_table(pair.target, pair.drafter, size), list[int]()
+    costs = cost_table(pair.target, pair.drafter, size)
+    reached = list[int]()
     for question in questions:
         least, most = reach(session, question, schedule)
         reached += [least, most + schedule.max_tokens]
@@ -110,7 +111,8 @@ def ask(
 ) -> Record:
     """All turns of a question in one session, which reads nothing twice."""
     session = Session(pair, mode=variant.mode, shares=False)  # type: ignore[arg-type]
-    messages, turns = [], []
+    messages = []
+    turns = []
     mx.reset_peak_memory()
     for asked in question.turns:
         messages += asked
@@ -214,7 +216,8 @@ def curve_of(data: dict[str, Any]) -> Curve:
     verify = tuple((int(rows), float(seconds)) for rows, seconds in data["verify"])
     if not verify:
         raise ValueError("there are no costs")
-    depth, draft = int(data["depth"]), data["draft"]
+    depth = int(data["depth"])
+    draft = data["draft"]
     if draft is None:
         return Curve(depth, verify, None)
     size, seconds = draft
@@ -228,7 +231,8 @@ def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) ->
 
 def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     """`measure`, in the thread that owns MLX."""
-    target, drafter = pair.target, pair.drafter
+    target = pair.target
+    drafter = pair.drafter
     room = target.context_length - max(ROWS) - len(ROWS) * (PASSES + 1)
     depth = max(2, min(depth, room))
     sequence = TokenSequence(target, drafter)
@@ -239,7 +243,8 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     works: dict[int, Callable[[], None]] = {
         rows: (lambda rows=rows: one_pass(sequence, values[-rows:])) for rows in ROWS
     }
-    block, cache = 0, sequence.draft_cache
+    block = 0
+    cache = sequence.draft_cache
     if drafter is not None and cache is not None:
         block = drafter.block_size
         works[-block] = lambda: mx.eval(

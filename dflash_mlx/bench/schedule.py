@@ -201,7 +201,8 @@ def record_of(data: dict[str, Any]) -> Record:
 def from_json(kind: type[Any], data: dict[str, Any]) -> Any:
     """An instance of a dataclass from JSON values. Raises TypeError for a wrong type."""
     for field in fields(kind):
-        value, wanted = data[field.name], JSON_TYPES.get(field.type)
+        value = data[field.name]
+        wanted = JSON_TYPES.get(field.type)
         values = value if field.type == NUMBERS else [value]
         if wanted and not all(isinstance(one, wanted) for one in values):
             raise TypeError(field.name)
@@ -306,7 +307,10 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
 
 # Which sources of drafts are held against each other, as in the tables of the papers.
 
-DFLASH, EAGLE3, MODEL, NONE = "dflash", "eagle3", "model", "none"
+DFLASH = "dflash"
+EAGLE3 = "eagle3"
+MODEL = "model"
+NONE = "none"
 KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, model:ID, lookup or none"
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
 WHAT = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}

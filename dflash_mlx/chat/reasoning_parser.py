@@ -37,7 +37,9 @@ class TagSplitter:
     """
 
     def __init__(self, start: str | None, end: str | None, *, inside: bool = False):
-        self._start, self._end, self._inside = start, end or "", inside
+        self._start = start
+        self._end = end or ""
+        self._inside = inside
         self._fresh = start is not None and not inside
         self._held = ""
 
@@ -59,15 +61,18 @@ class TagSplitter:
                 return "", ""
             self._fresh = False
             if opening.startswith(self._start):
-                self._inside, self._held = True, opening.removeprefix(self._start)
+                self._inside = True
+                self._held = opening.removeprefix(self._start)
         if self._inside:
             thinking, found, rest = self._held.partition(self._end)
             if not found:
                 keep = 0 if final else partial_match(self._held, (self._end,))
                 self._held = thinking[len(thinking) - keep :]
                 return thinking[: len(thinking) - keep], ""
-            self._inside, self._held = False, rest
-        text, self._held = self._held, ""
+            self._inside = False
+            self._held = rest
+        text = self._held
+        self._held = ""
         return thinking, text
 
 
@@ -111,7 +116,8 @@ class MessageSplitter:
     """
 
     def __init__(self, form: MessageFormat, names: dict[int, str]):
-        self._format, self._names = form, names
+        self._format = form
+        self._names = names
         self._header: str | None = ""  # None in a body
         self._given = 0  # length of the header's part in the prompt
         self._thinking = False
@@ -129,7 +135,8 @@ class MessageSplitter:
         if self._header is not None:
             self._header += " "  # a detokenizer drops the first space of an answer
             self._given = len(self._header)
-        self._plain, self._has_output = True, [False, False]
+        self._plain = True
+        self._has_output = [False, False]
 
     def feed(self, token: int, text: str) -> tuple[str, str]:
         """Add a token and its text."""
@@ -141,10 +148,12 @@ class MessageSplitter:
             return self._take(text)
         thinking, text = self._take(text.removesuffix(mark))
         if mark != self._format.message:
-            self._header, self._given = "", 0
+            self._header = ""
+            self._given = 0
         elif self._header is not None:
             lead = self._open(self._header)
-            thinking, text = thinking + lead[0], text + lead[1]
+            thinking += lead[0]
+            text += lead[1]
         return thinking, text
 
     def finish(self, text: str) -> tuple[str, str]:
@@ -152,12 +161,14 @@ class MessageSplitter:
         taken = self._take(text)
         if self._header is None or not self._plain or RECIPIENT.match(self._header[self._given :]):
             return taken
-        header, self._header = self._header[self._given :], None
+        header = self._header[self._given :]
+        self._header = None
         return self._body(header)
 
     def _open(self, header: str) -> tuple[str, str]:
         """Start a body; returns the text before it."""
-        self._header, to_a_tool = None, TOOL_HEADER.search(header)
+        self._header = None
+        to_a_tool = TOOL_HEADER.search(header)
         self._thinking = not to_a_tool and bool(THINKING_HEADER.search(header))
         lead = "\n\n" if self._has_output[self._thinking] else ""
         if to_a_tool:
@@ -170,7 +181,9 @@ class MessageSplitter:
         self._header += text
         if len(self._header) - self._given <= LONGEST_HEADER:
             return "", ""
-        header, self._header, self._thinking = self._header[self._given :], None, False
+        header = self._header[self._given :]
+        self._header = None
+        self._thinking = False
         return self._body(header)
 
     def _body(self, text: str) -> tuple[str, str]:
@@ -260,7 +273,8 @@ class Reader:
         for token in tokens:
             self._detokenizer.add_token(token)
             new_thinking, text = self._splitter.feed(token, self._detokenizer.last_segment)
-            thinking, self._held = thinking + new_thinking, self._held + text
+            thinking += new_thinking
+            self._held += text
         return self._release(thinking, final=False)
 
     def finish(self) -> Piece:
@@ -274,8 +288,10 @@ class Reader:
         found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
             at, stop = min(found)
-            text, self._held = self._held[:at], ""
+            text = self._held[:at]
+            self._held = ""
             return Piece(text, thinking, stop)
         cut = len(self._held) - (0 if final else partial_match(self._held, self._stops))
-        text, self._held = self._held[:cut], self._held[cut:]
+        text = self._held[:cut]
+        self._held = self._held[cut:]
         return Piece(text, thinking)

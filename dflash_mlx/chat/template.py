@@ -47,7 +47,8 @@ class Template:
     """The chat template of one tokenizer; `name` is the model's, for error messages."""
 
     def __init__(self, tokenizer: TokenizerWrapper, name: str):
-        self._tokenizer, self._name = tokenizer, name
+        self._tokenizer = tokenizer
+        self._name = name
 
     def write(
         self, messages: Messages, options: TemplateOptions = DEFAULTS, *, opening: bool = True

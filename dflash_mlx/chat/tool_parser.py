@@ -37,13 +37,15 @@ class JsonArguments:
             if self.escaped:
                 self.escaped = False
             elif self.quoted:
-                self.escaped, self.quoted = mark == "\\", mark != '"'
+                self.escaped = mark == "\\"
+                self.quoted = mark != '"'
             elif mark == '"':
                 self.quoted = True
             else:
                 self.depth += (mark in "{[") - (mark in "}]")
                 if not self.depth:
-                    self.ended, self.rest = True, text[place + 1 :]
+                    self.ended = True
+                    self.rest = text[place + 1 :]
                     return text[: place + 1]
         return text
 
@@ -135,16 +137,20 @@ class TaggedArguments:
                 if rest is None:
                     return out + self._going_on(self._key, value)
                 out += self._closed(self._key, value)
-                self._key, self._text = None, rest
+                self._key = None
+                self._text = rest
             elif opened := self.form.opens.match(self._text):
-                self._key, self._given = opened[1], None
-                self._json, self._scanned = JsonArguments(), 0
+                self._key = opened[1]
+                self._given = None
+                self._json = JsonArguments()
+                self._scanned = 0
                 self._text = self._text[opened.end() :]
             elif ended := self.form.ends.match(self._text) or re.search(
                 f"(?={re.escape(self.end)})", self._text
             ):
                 out += "}" if self._keys else "{}"
-                self.ended, self.rest = True, self._text[ended.end() :]
+                self.ended = True
+                self.rest = self._text[ended.end() :]
             else:
                 break
         return out
@@ -175,7 +181,8 @@ class TaggedArguments:
         if not sure or (self.form.nulls and "null".startswith(sure.lower())):
             return ""
         lead = f'{self._lead(key)}"' if self._given is None else ""
-        new, self._given = sure[len(self._given or "") :], sure
+        new = sure[len(self._given or "") :]
+        self._given = sure
         return lead + json.dumps(new, ensure_ascii=False)[1:-1]
 
     def _closed(self, key: str, value: str) -> str:
@@ -263,7 +270,8 @@ HARMONY_CALLS = CallFormat(
 
 def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     """The format of a tokenizer's model; None where nobody knows how it calls tools."""
-    start, parse = tokenizer.tool_call_start, tokenizer.tool_parser
+    start = tokenizer.tool_call_start
+    parse = tokenizer.tool_parser
     if start and parse:
         name = parse.__module__.rpartition(".")[2]
         tagged = TAGGED.get(name)
@@ -351,7 +359,8 @@ class ToolReader:
             said.append(found)
         if final and self._call is not None:
             said.append(self._closed(self._call, whole=not self.form.end))
-        told, parts = "", []
+        told = ""
+        parts = []
         for one in said:
             parts += [replace(part, after=len(told)) for part in one.parts]
             told += one.text
@@ -365,7 +374,8 @@ class ToolReader:
         )
         if place < 0:
             place = len(self._held) - (0 if final else partial_match(self._held, starts))
-        text, self._held = self._held[:place], self._held[place + len(start) :]
+        text = self._held[:place]
+        self._held = self._held[place + len(start) :]
         if start:
             self._call = OpenCall(start, start if self.form.heads_start else "")
         return Said(text) if text or start else None
@@ -376,8 +386,10 @@ class ToolReader:
         found = head and head.match(call.text + self._held, call.searched)
         if not found:
             return None
-        call.text, self._held = found.string[: found.end()], found.string[found.end() :]
-        call.arguments, call.searched = self._arguments(found[1]), found.end()
+        call.text = found.string[: found.end()]
+        self._held = found.string[found.end() :]
+        call.arguments = self._arguments(found[1])
+        call.searched = found.end()
         call.begun += 1
         self.calls += 1
         return Said(parts=(CallPart(self.calls - 1, found[1]),))
@@ -394,7 +406,9 @@ class ToolReader:
         self._held = arguments.rest
         if arguments.ended:
             self.closed += 1
-            call.text, call.searched, call.arguments = "", 0, None
+            call.text = ""
+            call.searched = 0
+            call.arguments = None
             if not self.form.end:
                 self._call = None
         return Said(parts=(CallPart(self.calls - 1, arguments=more),) if more else ())

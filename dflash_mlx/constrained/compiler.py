@@ -27,9 +27,12 @@ class Compiler:
     """The grammars of one target."""
 
     def __init__(self, tokenizer: TokenizerWrapper, vocab_size: int, ends: frozenset[int]):
-        self._tokenizer, self._columns, self._ends = tokenizer, vocab_size, ends
+        self._tokenizer = tokenizer
+        self._columns = vocab_size
+        self._ends = ends
         self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
-        self._lock, self._reading = Lock(), Lock()
+        self._lock = Lock()
+        self._reading = Lock()
         self._vocabulary: tuple[LLTokenizer, Masks] | None = None
 
     def compile(self, grammar: Grammar) -> "LLMatcher":
@@ -41,7 +44,8 @@ class Compiler:
         with self._lock:
             found = self._kept.get(grammar)
         if found is None:
-            source, guide = source_of(grammar), load_llguidance()
+            source = source_of(grammar)
+            guide = load_llguidance()
             found = guide.LLMatcher(self._read()[0], source, log_level=0)
             if found.is_error():
                 raise refused(grammar, found.get_error())

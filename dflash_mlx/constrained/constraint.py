@@ -141,10 +141,12 @@ def lead_after(tokenizer: TokenizerWrapper, opening: Sequence[int]) -> Lead | No
             for token in opening[last_index(opening, ids[form.start]) :]:
                 state = None if state is None else state.after(token)
             return state
-    start, end = tokenizer.think_start_tokens, tokenizer.think_end_tokens
+    start = tokenizer.think_start_tokens
+    end = tokenizer.think_end_tokens
     if not start or not end:
         return None
-    began, ended = tokenizer.rfind_think_start(opening), tokenizer.rfind_think_end(opening)
+    began = tokenizer.rfind_think_start(opening)
+    ended = tokenizer.rfind_think_end(opening)
     encoded = (tokenizer.encode(text, add_special_tokens=False) for text in BREAKS)
     breaks = frozenset(ids[0] for ids in encoded if len(ids) == 1)
     tags = Tags(tuple(start), tuple(end), breaks)
@@ -182,7 +184,9 @@ class Constraint:
     def __init__(
         self, compiled: "LLMatcher", lead: Lead | None, masks: Masks, ends: frozenset[int]
     ):
-        self._compiled, self._lead, self._masks = compiled, lead, masks
+        self._compiled = compiled
+        self._lead = lead
+        self._masks = masks
         self._ends = frozenset(token for token in ends if token < 32 * masks.words)
         self._matcher = compiled.deep_copy()
         self._read: list[int] = []  # by the matcher
@@ -192,7 +196,9 @@ class Constraint:
     def fork(self) -> "Constraint":
         """A copy that goes on by itself."""
         twin = copy(self)
-        twin._matcher, twin._read, twin._known = self._matcher.deep_copy(), [*self._read], {}
+        twin._matcher = self._matcher.deep_copy()
+        twin._read = [*self._read]
+        twin._known = {}
         return twin
 
     @property
@@ -226,7 +232,8 @@ class Constraint:
         is resampled after a draft, or drawn anew without one, must not depend on that draft.
         """
         tokens: list[int] = np.array(chain.tokens).tolist()
-        said, drawn = tokens[:count], chain.probabilities is not None
+        said = tokens[:count]
+        drawn = chain.probabilities is not None
         found: list[int] = []
         sure: list[bool] = []
         legal = True
@@ -262,7 +269,8 @@ class Constraint:
             place = int(np.flatnonzero(words)[0])
             token = 32 * place + int(words[place]).bit_length() - 1
             return [0.0], [token], [cases[ids.index(token)] if token in ids else 0]
-        names, chances = np.array(ids, dtype=np.int64), np.exp(np.array(logs))
+        names = np.array(ids, dtype=np.int64)
+        chances = np.exp(np.array(logs))
         kept = np.flatnonzero(words[names // 32] >> (names % 32).astype(np.uint32) & 1)
         share = chances[kept].sum() + max(0.0, 1.0 - chances.sum())
         less = float(np.log(share)) if share > 0 else 0.0
@@ -330,7 +338,8 @@ class Constraint:
     @contextmanager
     def _trial(self) -> Iterator[None]:
         """Steps in it are taken back."""
-        lead, read = self._lead, len(self._read)
+        lead = self._lead
+        read = len(self._read)
         try:
             yield
         finally:
@@ -344,7 +353,8 @@ class Constraint:
 
     def _row(self) -> np.ndarray:
         """The mask [words] where the answer stands now."""
-        lead, rows = self._lead, np.zeros((1, self._masks.words), dtype=np.int32)
+        lead = self._lead
+        rows = np.zeros((1, self._masks.words), dtype=np.int32)
         if lead is None or lead.begins:
             self._fill(rows, [])
         if lead is None:

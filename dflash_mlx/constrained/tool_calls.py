@@ -123,7 +123,8 @@ def object_of(schema: dict[str, Any], place: str) -> tuple[dict[str, Any], list[
     for word in (*NEITHER, "anyOf", "oneOf", "allOf", "$ref", "minProperties", "propertyNames"):
         if word in schema:
             raise cannot(place, f"its schema has '{word}'")
-    properties, needed = schema.get("properties") or {}, schema.get("required") or []
+    properties = schema.get("properties") or {}
+    needed = schema.get("required") or []
     if not isinstance(properties, dict) or not isinstance(needed, list):
         raise cannot(place, "its schema is none of an object")
     return {**properties, **{name: {} for name in needed if name not in properties}}, needed
@@ -295,7 +296,8 @@ def free_text(one: Argument, tags: Tags) -> str:
 
     A pattern holds for all of the text from where it has an anchor. `format` is not looked at.
     """
-    bare, schema = not tags.quote, one.schema
+    bare = not tags.quote
+    schema = one.schema
     marks = "|".join(escaped(mark) for mark in tags.never)
     parts = ["/(?s:.*)/", f"~/(?s:.*)({marks})(?s:.*)/"]
     if bare and tags.reads_null:
@@ -389,7 +391,8 @@ class Writer:
             lead = self._text("<|channel|>final<|message|>") if channels else ""
             start = f"({start} | {lead} {answer})"
         if channels:
-            opens, ends = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant"
+            opens = "<|channel|>analysis<|message|>"
+            ends = "<|end|><|start|>assistant"
             thought = f"{self._text(opens)} THOUGHT? {self._text(ends)}"
             start = f"({thought})? {start}"
         anyone = " | ".join(f"call_{number}" for number in range(len(tools)))
@@ -399,7 +402,8 @@ class Writer:
 
     def _tool(self, number: int, function: dict[str, Any]) -> dict[str, Any]:
         """The rule of one tool's calls; the tool as a parser has to read it."""
-        shape, name = self.shape, function["name"]
+        shape = self.shape
+        name = function["name"]
         if not re.fullmatch(shape.names, name):
             raise cannot(f"the tool '{name}'", "its name")
         parameters = function.get("parameters") or {}
@@ -437,13 +441,15 @@ class Writer:
                 raise cannot(inner, "its name")
             one = argument_of(value, root, inner)
             read[key] = one.read_as if tags.reads_null is False else {"type": one.type}
-            opens, closes = tags.opens.replace("KEY", key), tags.closes.replace("KEY", key)
+            opens = tags.opens.replace("KEY", key)
+            closes = tags.closes.replace("KEY", key)
             written = self._value(one, root, tags, inner, closes)
             found.append((f"{self._text(opens)} {written}", key in needed))
         told = {"type": "object", "properties": read}
         if not tags.between:
             return self._rule(" ".join(a if must else f"({a})?" for a, must in found)), told
-        between, options = self._text(tags.between), []
+        between = self._text(tags.between)
+        options = []
         rules = [(self._rule(text), must) for text, must in found]
         for first, (rule, must) in enumerate(rules):  # the first that is there
             rest = (f"({between} {a})" + ("" if m else "?") for a, m in rules[first + 1 :])

@@ -92,5 +92,8 @@ def watch_launcher(rank: int, end: Callable[[str], None]) -> None:
 
 # What a launcher tells a process of its group in the environment
 
-RANK, RING, MESH = "MLX_RANK", "MLX_HOSTFILE", "MLX_JACCL_COORDINATOR"
-DEVICES, AS_RING = "MLX_IBV_DEVICES", "MLX_JACCL_RING"
+RANK = "MLX_RANK"
+RING = "MLX_HOSTFILE"
+MESH = "MLX_JACCL_COORDINATOR"
+DEVICES = "MLX_IBV_DEVICES"
+AS_RING = "MLX_JACCL_RING"

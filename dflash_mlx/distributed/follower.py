@@ -33,7 +33,8 @@ class Follower:
     """A rank's part of a target, and its caches by their numbers."""
 
     def __init__(self, world: World):
-        self._world, (self._leader,) = world, world.peers
+        self._world = world
+        (self._leader,) = world.peers
         self._target: Target | None = None
         self._caches: dict[int, TargetCache] = {}
         self._held = defaultdict[int, HeldRows](HeldRows)
@@ -92,13 +93,15 @@ class Follower:
 
     def measure(self, name: str) -> list[int]:
         """Bytes of the weights and of the caches of this rank's part, and what models may take."""
-        item, ranks = 4 if on_cpu() else 2, self._world.size
+        item = 4 if on_cpu() else 2
+        ranks = self._world.size
         needed = estimate_memory(own_folder(name), item_bytes=item, ranks=ranks)
         return [needed.weights, needed.caches, working_set()]
 
     def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[int]:
         """Load this rank's part of a target: the bytes that a prefix cache may take then."""
-        self._target, self._caches = None, {}
+        self._target = None
+        self._caches = {}
         self._held.clear()
         mx.clear_cache()
         path = own_folder(name)

@@ -72,10 +72,14 @@ class Peer:
     """
 
     def __init__(self, connection: socket.socket, name: str, on_lost: Callable[[str], None]):
-        self.name, self._on_lost = name, on_lost
-        self._connection, self._sending = connection, Lock()
+        self.name = name
+        self._on_lost = on_lost
+        self._connection = connection
+        self._sending = Lock()
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._silent, self.ended, self._lost = 0, False, False
+        self._silent = 0
+        self.ended = False
+        self._lost = False
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for work in (self._listen, self._beat):
             Thread(target=work, name=f"dflash-{work.__name__}", daemon=True).start()
@@ -167,7 +171,9 @@ class World:
     """
 
     def __init__(self, group: mx.distributed.Group):
-        self.group, self.rank, self.size = group, group.rank(), group.size()
+        self.group = group
+        self.rank = group.rank()
+        self.size = group.size()
         self.peers: list[Peer] = []
         self.questions = count()
         self.lost: RankLost | None = None
@@ -323,7 +329,8 @@ def share(group: mx.distributed.Group, numbers: list[int]) -> list[int]:
 
 BUDGET = 1.0  # seconds for the sums of one size, roughly
 MOST = 300  # sums of one size
-ROW, LARGE = 4096, 16 << 20  # values of 16 bits, as a hidden state has them; bytes
+ROW = 4096  # 16-bit values, the size of a hidden state
+LARGE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +347,8 @@ class SumTimes:
 
 def time_sums(group: mx.distributed.Group, values: int = ROW) -> SumTimes:
     """Time the sums of rows of so many values; all ranks of the group have to call it."""
-    row, large = mx.zeros((1, values), mx.float16), mx.zeros(LARGE // 2, mx.float16)
+    row = mx.zeros((1, values), mx.float16)
+    large = mx.zeros(LARGE // 2, mx.float16)
     mx.eval(row, large)
     return SumTimes(typical_seconds(row, group), LARGE / typical_seconds(large, group))
 

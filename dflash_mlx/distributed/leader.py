@@ -61,7 +61,8 @@ class Orders:
         while self._waiting:
             packet.append(self._waiting.popleft())
         sizes = [peer.send(packet) for peer in self._peers]
-        self.packets, self.packet_bytes = self.packets + 1, self.packet_bytes + max(sizes)
+        self.packets += 1
+        self.packet_bytes += max(sizes)
 
 
 def describe(number: int, part: SequenceRows, tokens: list[int]) -> Order:
@@ -91,7 +92,8 @@ class LeaderCache(TargetCache):
     def __init__(self, layers: list[Any], orders: Orders, *made: Any):
         """`made` is the order that makes them, without their number."""
         super().__init__(layers)
-        self._orders, self.number = orders, orders.number()
+        self._orders = orders
+        self.number = orders.number()
         orders.add(*made, self.number)
         finalize(self, orders.add, "free", self.number).atexit = False
 
@@ -226,7 +228,8 @@ class LeaderTree(RadixTree):
 
     def __init__(self, orders: Orders, number: int):
         super().__init__()
-        self._orders, self._number = orders, number
+        self._orders = orders
+        self._number = number
 
     def forget_states(self, segment: Segment, length: int) -> None:
         """As any, on all ranks."""
@@ -243,7 +246,8 @@ class LeaderPrefixes(PrefixCache):
     """The prefix cache of rank 0; there is none on disk."""
 
     def __init__(self, orders: Orders):
-        self._orders, self._number = orders, orders.number()
+        self._orders = orders
+        self._number = orders.number()
         super().__init__()
         finalize(self, orders.add, "drop_all", self._number).atexit = False
 
@@ -255,8 +259,11 @@ class LeaderPrefixes(PrefixCache):
     def _hold(
         self, sequence: TokenSequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
     ) -> None:
-        segment, number = stretch.segment, number_of(sequence.target_cache)
-        rows, states, between = segment.target, set(segment.states), (segment.start, segment.end)
+        segment = stretch.segment
+        number = number_of(sequence.target_cache)
+        rows = segment.target
+        states = set(segment.states)
+        between = (segment.start, segment.end)
         with mlx_thread().uninterrupted():
             super()._hold(sequence, stretch, snapshots)
             if rows is None and segment.target is not None:

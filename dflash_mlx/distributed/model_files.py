@@ -28,7 +28,8 @@ def own_folder(name: str) -> Path:
 
 # What has to be the same on all ranks
 
-SAMPLES, SAMPLE = 64, 1 << 15  # of each file, and bytes
+SAMPLES = 64  # per file
+SAMPLE = 1 << 15  # bytes
 Facts = dict[str, str]
 
 
@@ -50,7 +51,8 @@ def samples_of(path: Path) -> Facts:
     """A hash of samples of each file's contents, from its beginning to its end."""
     found = {}
     for file in sorted(path.glob("*.safetensors")):
-        hashed, size = hashlib.sha256(), file.stat().st_size
+        hashed = hashlib.sha256()
+        size = file.stat().st_size
         step = max(SAMPLE, size // SAMPLES)
         with file.open("rb") as stream:
             for place in (*range(0, size, step), max(0, size - SAMPLE)):
@@ -63,7 +65,8 @@ def samples_of(path: Path) -> Facts:
 def check_same(own: Facts, leader: Facts) -> None:
     """DFlashError that names the first difference between a rank's facts and rank 0's."""
     for name in (*leader, *own):
-        here, there = own.get(name, "none"), leader.get(name, "none")
+        here = own.get(name, "none")
+        there = leader.get(name, "none")
         if here != there and name == "config.json":
             raise DFlashError(
                 "its config.json differs from rank 0's.", hint="copy the same model to all machines"

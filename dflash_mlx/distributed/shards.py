@@ -25,7 +25,8 @@ from dflash_mlx.models.target import Tap, flat
 # Sharding for families that mlx-lm has no shard() for
 
 Group = mx.distributed.Group
-APART, TOGETHER = "all-to-sharded", "sharded-to-all"
+APART = "all-to-sharded"
+TOGETHER = "sharded-to-all"
 
 
 def split(module: Any, apart: tuple[str, ...], together: str, group: Group) -> None:
@@ -49,7 +50,8 @@ def spread_heads(module: nn.Module, heads: int, ranks: int) -> None:
 
 def shard_attention(attention: Any, heads: str, kv_heads: str, group: Group) -> None:
     """Give a rank some heads; `heads` and `kv_heads` are the attributes that count them."""
-    ranks, own = group.size(), tuple(n for n in ("k_proj", "v_proj") if n in attention)
+    ranks = group.size()
+    own = tuple(n for n in ("k_proj", "v_proj") if n in attention)
     for name in own:
         spread_heads(attention[name], getattr(attention, kv_heads), ranks)
     split(attention, ("q_proj", *own), "o_proj", group)
@@ -70,7 +72,9 @@ def shard_dense(dense: Any, group: Group) -> None:
 
 def shard_delta(net: Any, group: Group) -> None:
     """Give a rank some heads of Qwen3-Next's Gated DeltaNet, whose projections go by key heads."""
-    ranks, rank, ends = group.size(), group.rank(), [net.key_dim, 2 * net.key_dim]
+    ranks = group.size()
+    rank = group.rank()
+    ends = [net.key_dim, 2 * net.key_dim]
     split(net, ("in_proj_qkvz", "in_proj_ba"), "out_proj", group)
     shard_inplace(net.conv1d, lambda path, weight: (0, ends), group=group)
     net.conv1d.groups //= ranks
@@ -99,7 +103,8 @@ class SummedExperts(nn.Module):
 
     def __init__(self, experts: nn.Module, group: Group):
         super().__init__()
-        self.experts, self._group = experts, group
+        self.experts = experts
+        self._group = group
 
     def __call__(self, *given: mx.array) -> mx.array:
         """As the experts'."""
@@ -135,7 +140,8 @@ def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
 
     DFlashError for a family that mlx-lm cannot shard, and for sizes that ranks cannot share evenly.
     """
-    kind, ranks = flat(config)["model_type"], group.size()
+    kind = flat(config)["model_type"]
+    ranks = group.size()
     if not hasattr(model, "shard") and kind not in OWN:
         raise DFlashError(
             f"targets of the type '{kind}' cannot be sharded: mlx-lm has no shard() for them.",
@@ -160,7 +166,8 @@ def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
             hint="take fewer ranks",
         ) from error
     if head is not None and outer.lm_head is not head:
-        outer.lm_head, outer.sharding_group = head, None
+        outer.lm_head = head
+        outer.sharding_group = None
 
 
 def at(model: Any, path: str) -> Any:
@@ -176,7 +183,8 @@ def uneven_sizes(config: dict[str, Any], ranks: int) -> list[tuple[str, int]]:
     Ranks may share a head of keys and values where the family's shard() knows how.
     """
     config = flat(config)
-    kind, heads = config["model_type"], config["num_attention_heads"]
+    kind = config["model_type"]
+    heads = config["num_attention_heads"]
     found = [("attention heads", heads)]
     for key in ("key", "value"):
         if count := config.get(f"linear_num_{key}_heads"):
@@ -256,7 +264,8 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
     and where rank 0's do not stand for all.
     """
     body: Any = reduce(getattr, FAMILIES[flat(config)["model_type"]].body.split("."), model)
-    layers, ranks = body.layers, group.size()
+    layers = body.layers
+    ranks = group.size()
     if ranks > len(layers):
         raise DFlashError(
             f"{len(layers)} layers cannot be shared by {ranks} ranks.", hint="take fewer ranks"

@@ -63,7 +63,8 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
 
     Returns an exception that is not known here as it is.
     """
-    names, code = class_names(error), http_status(error)
+    names = class_names(error)
+    code = http_status(error)
     if "LocalEntryNotFoundError" in names:  # it hides the cause
         cause = error.__cause__
         return to_dflash_error(cause, repo) if isinstance(cause, Exception) else offline_error(repo)
@@ -188,7 +189,8 @@ class Transfer:
         self._folder = folder
         # Bytes of a compressed response can be neither counted nor resumed.
         self._headers = {**headers, "Accept-Encoding": "identity"}
-        self._count, self._lock = count, Lock()
+        self._count = count
+        self._lock = Lock()
         self._stop = Event()
 
     def run(self, files: list[File]) -> None:
@@ -225,7 +227,8 @@ class Transfer:
             raise errors[0]
 
     def _fetch(self, file: File) -> None:
-        blob, part = self._folder / file.blob, self._folder / (file.blob + INCOMPLETE)
+        blob = self._folder / file.blob
+        part = self._folder / (file.blob + INCOMPLETE)
         with part.open("ab", buffering=0) as out:
             self._lock_file(out, file)
             if is_whole(blob, file.size):  # another process has fetched it
@@ -379,7 +382,8 @@ def request_plan(repo: str) -> Plan:
     if not weights and {"config.json", TORCH_FILE} <= found.keys():
         config = hf_hub_download(repo, "config.json", revision=commit, etag_timeout=TIMEOUT)
         if is_eagle(json_object(Path(config))):
-            names, weights = [*names, TORCH_FILE], True
+            names = [*names, TORCH_FILE]
+            weights = True
     for what, present in (("config.json", "config.json" in names), ("safetensors", weights)):
         if not present:
             raise DFlashError(
@@ -389,7 +393,8 @@ def request_plan(repo: str) -> Plan:
     folder = repo_folder(repo)
     files = []
     for name in names:
-        lfs, size = found[name].lfs, found[name].size or 0
+        lfs = found[name].lfs
+        size = found[name].size or 0
         blob = (lfs.sha256 if lfs else found[name].blob_id) or ""
         url = hf_hub_url(repo, name, revision=commit)
         files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))

@@ -35,7 +35,8 @@ def reference(
     row numbers; the first `count` (int32 [1]) of them are accepted. `inputs`: [L, W + T, C], the
     inputs of the convolution: the old window, then the rows.
     """
-    rows, repeat = delta.shape[1], delta.shape[2] // k.shape[2]
+    rows = delta.shape[1]
+    repeat = delta.shape[2] // k.shape[2]
     k = mx.repeat(k, repeat, axis=2)[..., None, :]
     g = g[..., None, None] if g.ndim == 3 else g[..., None, :]
     for step in range(len(path)):
@@ -59,7 +60,8 @@ def launch(
 ) -> tuple[mx.array, mx.array]:
     """As `reference`, in one dispatch. The states have the bits of the verify kernels."""
     layers, heads, values, keys = state.shape
-    width, channels = inputs.shape[1] - delta.shape[1], inputs.shape[2]
+    width = inputs.shape[1] - delta.shape[1]
+    channels = inputs.shape[2]
     after, window = launcher(
         SOURCE,
         [state, delta, k, g, pad_small(path), count, inputs],

@@ -46,7 +46,8 @@ def reference(
     `q` and `k` [T, Hk, Dk]; `v` [T, Hv, Dv]; `g` [T, Hv] or [T, Hv, Dk]; `beta` [T, Hv]; `state`
     float32 [Hv, Dv, Dk]. Outputs have the dtype of q.
     """
-    ys, deltas = [], []
+    ys = []
+    deltas = []
     for row in range(len(v)):
         y, delta, state = step(q[row], k[row], v[row], g[row], beta[row], state)
         ys.append(y.astype(q.dtype))

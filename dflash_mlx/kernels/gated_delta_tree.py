@@ -35,7 +35,9 @@ def reference(
 
     `parents` has an earlier row for each row; -1 is the given state.
     """
-    ys, deltas, states = [], [], [state]
+    ys = []
+    deltas = []
+    states = [state]
     for row, parent in enumerate(parents):
         rows = q[row], k[row], v[row], g[row], beta[row]
         y, delta, after = step(*rows, states[parent + 1])

@@ -21,7 +21,10 @@ def count_prefix(flags: mx.array) -> mx.array:
 
 
 # As in accept.h: the division of the kernels' work, and their limits.
-THREADS, CHUNK, MAX_ROWS, MAX_CHUNKS = 256, 4096, 256, 256
+THREADS = 256
+CHUNK = 4096
+MAX_ROWS = 256
+MAX_CHUNKS = 256
 HEADERS = ("common.h", "accept.h")
 
 

@@ -55,7 +55,8 @@ def scores(
 
 def walk(choices: mx.array) -> mx.array:
     """Follow the best successors [γ, k] from the anchor -> each position's candidate index [γ]."""
-    index, path = mx.array(0), []
+    index = mx.array(0)
+    path = []
     for row in choices:
         index = row[index]
         path.append(index)

@@ -167,7 +167,9 @@ def product(x: mx.array, weights: Weights) -> mx.array:
 
 def launch(launcher: Launcher, x: mx.array, weights: Weights, *, exact: bool = False) -> mx.array:
     """As `reference`, in one dispatch; weights are read once for 16 rows, and sums rounded once."""
-    layout, dtype, shape = weights.layout, x.dtype, x.shape
+    layout = weights.layout
+    dtype = x.dtype
+    shape = x.shape
     plan = layout.plan(x.size // shape[-1], dtype, exact)
     return launcher(
         plan.source,

@@ -43,16 +43,15 @@ def reference(
     if candidates is not None:
         zeros = mx.zeros((drafts.size, p.shape[-1]))
         q = mx.put_along_axis(zeros, candidates, q, axis=-1)
-    p_drafts, q_drafts, uniforms = (
-        gather(p[:-1], drafts),
-        gather(q, drafts),
-        uniform(random_bits[:-1]),
-    )
+    p_drafts = gather(p[:-1], drafts)
+    q_drafts = gather(q, drafts)
+    uniforms = uniform(random_bits[:-1])
     if block:
         ratios = p_drafts / mx.maximum(q_drafts, TINY)
         accepted, weight = accept_block(p, q, ratios, uniforms)
     else:
-        accepted, weight = accept_tokens(p_drafts, q_drafts, uniforms), mx.array(1.0)
+        accepted = accept_tokens(p_drafts, q_drafts, uniforms)
+        weight = mx.array(1.0)
     last = mx.minimum(accepted, drafts.size - 1)
     q_bonus = mx.where(accepted < drafts.size, q[last], 0)
     bonus = sample_residual(p[accepted], q_bonus, weight, random_bits[-1])
@@ -133,7 +132,8 @@ def launch(
     """
     p = mx.softmax(scores, axis=-1)
     rows, vocab = p.shape
-    chunks, summed = outcome.chunk_count(vocab), rows if block else 1
+    chunks = outcome.chunk_count(vocab)
+    summed = rows if block else 1
     small = outcome.ids(drafts)
     tokens = small if candidates is None else outcome.ids(candidates)
     inputs = [p, pad_small(q), tokens, small, pad_small(random_bits)]

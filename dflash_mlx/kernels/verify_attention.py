@@ -112,7 +112,8 @@ class Splits:
     @classmethod
     def of(cls, rows: Rows, scores: Scores, split: int) -> "Splits":
         """The splits of positions. Those of a window are all short: it has few of them."""
-        count, window = len(rows.paths), scores.window or NO_WINDOW
+        count = len(rows.paths)
+        window = scores.window or NO_WINDOW
         root = rows.start + rows.context
         first = max(rows.start, root - window + 1)
         edges = edges_between(first, root + count, split, growing=not scores.window)
@@ -135,7 +136,8 @@ def reference(
     more axis of 1 in front. Each row is computed alone over the keys that it sees, so its bits do
     not depend on the other rows.
     """
-    shape, (q, keys, values) = q.shape, without_batch(q, keys, values)
+    shape = q.shape
+    q, keys, values = without_batch(q, keys, values)
     heads, count, dim = q.shape
     packed = q.reshape(len(keys), -1, count, dim).astype(mx.float32) * scores.scale
     out = []
@@ -207,7 +209,8 @@ def attend(
     exact: bool,
 ) -> mx.array:
     """`launch` for so many `parts` of the positions, which the small arrays describe."""
-    shape, (q, keys, values) = q.shape, without_batch(q, keys, values)
+    shape = q.shape
+    q, keys, values = without_batch(q, keys, values)
     heads, count, dim = q.shape
     groups = len(keys)
     packed = heads // groups * count
@@ -257,7 +260,8 @@ def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> 
     whenever their position has doubled, so that half as many hold the newer half of a long context:
     enough for all cores, and few whose parts have to be written and read.
     """
-    edges, edge = [first], 0
+    edges = [first]
+    edge = 0
     while edge < end:
         octave = (edge // (SHORT_SPLITS * split)).bit_length() if growing else 0
         edge += split << octave

@@ -199,8 +199,10 @@ class EventReader:
     """Reads one answer's lines in a thread, so that who waits for them can be interrupted."""
 
     def __init__(self, url: str, key: str | None, body: dict[str, Any]):
-        self._asked, self._came = (url, key, body), SimpleQueue[str | Exception | None]()
-        self._lock, self._closed = Lock(), False
+        self._asked = (url, key, body)
+        self._came = SimpleQueue[str | Exception | None]()
+        self._lock = Lock()
+        self._closed = False
         self._wire: socket.socket | None = None
         Thread(target=self._read, name="dflash-remote", daemon=True).start()
 
@@ -264,7 +266,8 @@ def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:
             if name in ("data", "error"):  # the second is an old llama-server's
                 data.append(value.removeprefix(" "))
             continue
-        text, data = "\n".join(data), []
+        text = "\n".join(data)
+        data = []
         if text == DONE:
             return
         if text:

@@ -88,13 +88,16 @@ def blocks_of(content: Any, place: str) -> list[Block]:
 
 def assistant(blocks: list[Block], names: dict[str, str]) -> dict[str, Any]:
     """An assistant's turn; `names` learns the names of its calls by their ids."""
-    texts, thoughts, calls = [], [], []
+    texts = []
+    thoughts = []
+    calls = []
     for place, block in blocks:
         kind = block.get("type")
         if kind == "thinking":
             thoughts.append(field(block, "thinking", str, place))
         elif kind == "tool_use":
-            number, name = field(block, "id", str, place), field(block, "name", str, place)
+            number = field(block, "id", str, place)
+            name = field(block, "name", str, place)
             function = {"name": name, "arguments": field(block, "input", dict, place)}
             calls.append({"id": number, "type": "function", "function": function})
             names[number] = name
@@ -346,7 +349,9 @@ class MessagesWriter:
     """Writes one request's answer, whole or as a stream."""
 
     def __init__(self, body: MessagesBody, job: Job, runner: Runner):
-        self._body, self._job, self._runner = body, job, runner
+        self._body = body
+        self._job = job
+        self._runner = runner
         self._head = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
@@ -398,7 +403,8 @@ class MessagesWriter:
 
     def _step(self, step: Step) -> list[bytes]:
         """What a step of the answer's items is in events."""
-        item, at = step.item, {"index": step.item.number}
+        item = step.item
+        at = {"index": step.item.number}
         if step.change == "opened":
             block = self._block(item)
             return [

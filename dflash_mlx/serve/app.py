@@ -57,7 +57,8 @@ class Guard:
     """Lets requests through that may come in, and answers the others."""
 
     def __init__(self, app: ASGIApp, settings: Settings):
-        self._app, self._settings = app, settings
+        self._app = app
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request's head, read its body within the limits, and hand it on."""
@@ -183,7 +184,8 @@ class Seen:
 
     def take(self, job: Job, sessions: list[Session]) -> None:
         """What the request asked for, and the sessions that answer."""
-        self.job, self.sessions = job, sessions
+        self.job = job
+        self.sessions = sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,9 @@ class Server:
     """The endpoints of one pair; `app` is what an ASGI server runs."""
 
     def __init__(self, pair: Pair, settings: Settings, log: RequestLog | None = None):
-        self.pair, self.settings, self.log = pair, settings, log or RequestLog()
+        self.pair = pair
+        self.settings = settings
+        self.log = log or RequestLog()
         self.metrics = Metrics()
         self.runner = Runner(pair, settings, self.metrics)
         self.began = int(time.time())
@@ -399,7 +403,8 @@ class Watch:
     """The outermost layer: counts and logs every request when its answer has been sent."""
 
     def __init__(self, app: ASGIApp, server: Server):
-        self._app, self._server = app, server
+        self._app = app
+        self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a request."""

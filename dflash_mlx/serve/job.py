@@ -179,7 +179,8 @@ class Items:
     def _close(self) -> Iterator[Step]:
         self._blank = ""
         if self._open is not None:
-            item, self._open = self._open, None
+            item = self._open
+            self._open = None
             yield Step("closed", item)
 
 
@@ -201,7 +202,8 @@ def usage(stats: Sequence[Stats]) -> dict[str, Any]:
 def timings(stats: Stats) -> dict[str, Any]:
     """llama-server's timings of one choice; rates are tokens a second."""
     read = stats.prompt_tokens - stats.cached_tokens
-    speed, prompt_seconds = stats.tokens_per_second, stats.prefill_seconds
+    speed = stats.tokens_per_second
+    prompt_seconds = stats.prefill_seconds
     return {
         "cache_n": stats.cached_tokens,
         "prompt_n": read,

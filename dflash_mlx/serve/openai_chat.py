@@ -415,7 +415,9 @@ class ChatWriter:
     """Writes one request's answers, whole or as a stream."""
 
     def __init__(self, body: ChatBody, job: Job, runner: Runner):
-        self._body, self._job, self._runner = body, job, runner
+        self._body = body
+        self._job = job
+        self._runner = runner
         self._tokenizer = runner.pair.target.tokenizer
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",

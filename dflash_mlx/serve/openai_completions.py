@@ -78,7 +78,9 @@ class CompletionWriter:
     """Writes one request's answers, whole or as a stream."""
 
     def __init__(self, body: CompletionBody, job: Job, runner: Runner):
-        self._body, self._job, self._runner = body, job, runner
+        self._body = body
+        self._job = job
+        self._runner = runner
         self._tokenizer = runner.pair.target.tokenizer
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",

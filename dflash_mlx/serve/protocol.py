@@ -329,8 +329,12 @@ class EventStream(Response):
         write_seconds: float,
         ended: Callable[[], None],
     ):
-        self._source, self._alive, self._every = source, alive, every
-        self._failed, self._write_seconds, self._ended = failed, write_seconds, ended
+        self._source = source
+        self._alive = alive
+        self._every = every
+        self._failed = failed
+        self._write_seconds = write_seconds
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, until the source ends or the client goes."""
@@ -383,7 +387,8 @@ async def disconnected(receive: Receive) -> None:
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
     """What an awaitable gives; None, and the work cancelled, if the client goes before."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None

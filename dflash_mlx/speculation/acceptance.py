@@ -123,7 +123,8 @@ class TokenRejection(Match):
     Its random numbers belong to rounds: a seed gives the same tokens for the same widths.
     """
 
-    joint, draws = False, True
+    joint = False
+    draws = True
 
     def __init__(self, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None):
         super().__init__(params, vocab_size, kernels)

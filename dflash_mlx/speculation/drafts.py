@@ -58,7 +58,8 @@ class Draft:
 
     def first(self, count: int) -> "Draft":
         """At most the first `count` drafts."""
-        q, ids = self.probabilities, self.candidates
+        q = self.probabilities
+        ids = self.candidates
         return Draft(
             self.tokens[:count],
             None if q is None else q[:count],
@@ -76,7 +77,8 @@ class Draft:
         ids = mx.array(tokens, dtype=mx.int32)
         known = mx.array(sure)[:, None]
         rows = mx.minimum(mx.arange(len(tokens)), self.drafted - 1)
-        q, steps = self.probabilities[rows], mx.arange(self.probabilities.shape[-1])
+        q = self.probabilities[rows]
+        steps = mx.arange(self.probabilities.shape[-1])
         if self.candidates is None:
             q = mx.where(known, (steps == ids[:, None]).astype(q.dtype), q)
             return Draft(ids, q, judged=judged)

@@ -71,7 +71,8 @@ class Keys:
     def uniforms(self, places: Sequence[int]) -> mx.array:
         """The uniform numbers [S] in [0, 1) that `mx.random.categorical` draws tokens with."""
         self._make(max(places))
-        first, count = places[0], len(places)
+        first = places[0]
+        count = len(places)
         if list(places) == list(range(first, first + count)):
             return self._uniforms[first : first + count]
         return self._uniforms[mx.array([*places])]

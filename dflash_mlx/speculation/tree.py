@@ -70,7 +70,8 @@ class Tree:
         children = dict(
             zip(zip(self.parents, self.tokens, strict=True), range(1, self.rows), strict=True)
         )
-        row, path = 0, []
+        row = 0
+        path = []
         while (child := children.get((row, chosen[row]))) is not None:
             path.append(child)
             row = child
@@ -113,14 +114,16 @@ class Candidates:
         self.positions, self._cases = scores.shape[:2]
         order = np.argsort(-scores, axis=-1, kind="stable")
         self._logs = np.minimum(np.take_along_axis(scores, order, -1) - totals[..., None], 0.0)
-        self._order, self._tokens = order, tokens
+        self._order = order
+        self._tokens = tokens
         self._known: dict[tuple[int, int], Ranked] = {}
 
     def after(self, position: int, case: int) -> Ranked:
         """What may stand at a position; of equals the smaller token id first."""
         found = self._known.get((position, case))
         if found is None:
-            order, logs = self._order[position, case], self._logs[position, case].tolist()
+            order = self._order[position, case]
+            logs = self._logs[position, case].tolist()
             while logs and not logs[-1] > -inf:  # what the drafter cannot say is no candidate
                 logs.pop()
             cases = order.tolist() if self._cases > 1 else [0] * len(logs)
@@ -150,7 +153,8 @@ def best_first(
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
-    costs, positions = [0.0], candidates.positions
+    costs = [0.0]
+    positions = candidates.positions
     paths: list[tuple[int, ...]] = [()]
     heap: list[Entry] = []
 

@@ -16,7 +16,8 @@ NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(N
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The schema of a function's arguments: an object. Raises UsageError for what JSON has not."""
-    name, hints = function.__name__, get_type_hints(function)
+    name = function.__name__
+    hints = get_type_hints(function)
     properties: dict[str, Any] = {}
     required: list[str] = []
     for one in inspect.signature(function).parameters.values():
@@ -36,7 +37,8 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def schema_of(kind: Any, place: str) -> dict[str, Any]:
     """The schema of one type."""
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if kind is Any:
         return {}
     if kind in NAMES:

@@ -131,7 +131,8 @@ def server_of(name: str, table: Any, place: str, *, foreign: bool) -> ServerConf
         raise wrong(f"has the key '{unknown[0]}'", f"keys: {', '.join(KEYS)}")
     if table.get("disabled") is True or (foreign and table.get("enabled") is False):
         return None
-    command, url = table.get("command") or "", table.get("url") or ""
+    command = table.get("command") or ""
+    url = table.get("url") or ""
     for key, value in (("command", command), ("url", url), ("cwd", table.get("cwd") or "")):
         if not isinstance(value, str):
             raise wrong(f"has no text as its {key}", f'write {key} = "..."')
@@ -239,8 +240,11 @@ class Servers:
         """Start the servers that do not run, and do not wait for them."""
         for server in self.all:
             if server.state in ("off", "failed"):
-                server.state, server.why, server.tools = "starting", "", ()
-                server.leave, server.limit = asyncio.Event(), None
+                server.state = "starting"
+                server.why = ""
+                server.tools = ()
+                server.leave = asyncio.Event()
+                server.limit = None
                 live = self._live(server, server.leave)
                 server.task = asyncio.run_coroutine_threadsafe(live, self._loop)
 
@@ -276,7 +280,9 @@ class Servers:
             with suppress(NotYet, Exception):
                 if server.task is not None:
                     server.task.result(max(until - time.monotonic(), 0))
-            server.state, server.tools, server.leave = "off", (), None
+            server.state = "off"
+            server.tools = ()
+            server.leave = None
 
     def close(self) -> None:
         """End the servers and the thread."""
@@ -299,18 +305,21 @@ class Servers:
                 async with asyncio.timeout(START_SECONDS) as server.limit:
                     async with Client(transport(server.config, said)) as client:
                         server.tools = await self._listed(server, client)
-                        server.client, server.state = client, "running"
+                        server.client = client
+                        server.state = "running"
                         server.limit.reschedule(None)
                         await leave.wait()
             except Exception as error:
                 if server.state == "starting" or not leave.is_set():
                     server.state, server.why = "failed", why(error, server.config, said)
             finally:
-                server.client, server.tools = None, ()
+                server.client = None
+                server.tools = ()
 
     async def _listed(self, server: Server, client: Any) -> tuple[Tool, ...]:
         """The tools of a server."""
-        found, page = [], await client.list_tools()
+        found = []
+        page = await client.list_tools()
         while True:
             for tool in page.tools:
                 run = partial(self._call, server, tool.name)
@@ -351,7 +360,8 @@ class Servers:
         from mcp_types import CONNECTION_CLOSED
 
         if getattr(error, "code", None) == CONNECTION_CLOSED and server.leave is not None:
-            server.state, server.why = "failed", "it ended"
+            server.state = "failed"
+            server.why = "it ended"
             self._loop.call_soon_threadsafe(end, server)
 
 

@@ -27,7 +27,8 @@ def save_state(folder: Path, model: nn.Module, optimizer: Optimizer, state: dict
     It has the weights, the optimiser state, and `state`: JSON values with an entry "step".
     """
     name = f"step-{state['step']:06d}"
-    work, place = folder / f".{name}", folder / name
+    work = folder / f".{name}"
+    place = folder / name
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     arrays = dict(tree_flatten(model.parameters(), prefix=".model"))

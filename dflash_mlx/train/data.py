@@ -66,7 +66,8 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
         raise fault
     given = ""
     if messages and messages[-1]["role"] == "assistant":
-        given, messages = messages[-1]["content"], messages[:-1]
+        given = messages[-1]["content"]
+        messages = messages[:-1]
     if not messages:
         raise fault
     return Prompt(tuple(messages), value.get("think"), number, given)
@@ -217,7 +218,8 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
     found = []
     while pieces:
         width = len(pieces[0][1])
-        taken, pieces = pieces[: max(1, chunk // width)], pieces[max(1, chunk // width) :]
+        taken = pieces[: max(1, chunk // width)]
+        pieces = pieces[max(1, chunk // width) :]
         grid = np.full((len(taken), width), -1)
         for line, (_, positions) in enumerate(taken):
             grid[line, : len(positions)] = positions

@@ -58,15 +58,18 @@ def replay_answers(
         accepted = np.cumprod(agree, axis=1)
         by_position += accepted.sum(axis=0)
         kept = np.minimum(accepted.sum(axis=1) + 1, left)
-        committed, verifies = committed + int(kept.sum()), verifies + live.size
+        committed += int(kept.sum())
+        verifies += live.size
         at[live] += kept
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
 
 
 def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.array:
     """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
-    logits, selector = drafter.own_logits(hidden), drafter.model.selector
-    extra, distances = drafter.config.dflash2, drafter.model.get("d2t")
+    logits = drafter.own_logits(hidden)
+    selector = drafter.model.selector
+    extra = drafter.config.dflash2
+    distances = drafter.model.get("d2t")
     if selector is None or extra is None:
         drafts = mx.argmax(logits, axis=-1)
         return drafts if distances is None else target_ids(distances)[drafts]
@@ -74,7 +77,8 @@ def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.a
     k = extra.selector_top_k
     candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
     scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
-    before, found = anchors, []
+    before = anchors
+    found = []
     for t in range(hidden.shape[1]):
         each = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
         best = mx.argmax(each, axis=-1)[:, None]

@@ -36,7 +36,8 @@ def forecast(
     weights = sum(array.nbytes for _, array in arrays)
     item = (target.head_type or mx.float32).size
     longest = min(target.context_length, max(prompts) + answers.max_tokens)
-    rows, width = min(settings.max_length, longest), len(config.target_layer_ids)
+    rows = min(settings.max_length, longest)
+    width = len(config.target_layer_ids)
     width *= target.hidden_size
     at_once = min(answers.batch, len(prompts))
     texts = at_once * (cache_bytes(target.config, longest, item) + 2 * longest * width)
@@ -67,7 +68,9 @@ def step_bytes(
     # Weights and two moments, and an update's copies; each stream's sum, next part, and cast.
     kept = 8 * whole + streams * (2 * whole + (item < ITEM) * 2 * item * parameters)
     taps = 2 * settings.batch * rows * width * 2  # of this step, and read ahead for the next
-    heads, kv, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    heads = config.num_heads
+    kv = config.num_kv_heads
+    dim = config.head_dim
     block_rows = settings.chunk * config.block_size
     context = rows * (2 * width + config.num_layers * 8 * kv * dim) * item
     scores = SCORES * block_rows * heads * (rows + config.block_size) * item

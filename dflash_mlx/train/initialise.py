@@ -34,7 +34,8 @@ def frequent_tokens(target: Target, sequences: Iterable[TrainingSequence], count
 
     Where answers have fewer, the prompts' follow, then the lowest ids.
     """
-    answers, prompts = Counter[int](), Counter[int]()
+    answers = Counter[int]()
+    prompts = Counter[int]()
     for sequence in sequences:
         answers.update(sequence.tokens[sequence.answer :])
         prompts.update(sequence.tokens[: sequence.answer])
@@ -61,7 +62,8 @@ def freeze_head(model: DraftModel) -> None:
 
 def head_rows(target: Target, ids: mx.array) -> mx.array:
     """The rows [n, H] of the target's head of these tokens, float32, however it is stored."""
-    size, parts = target.hidden_size, []
+    size = target.hidden_size
+    parts = []
     for first in range(0, size, STEP):
         unit = mx.eye(min(STEP, size - first), size, first, dtype=target.head_type or mx.float32)
         parts.append(mx.take(target.head(unit), ids, axis=-1).astype(mx.float32).T)
@@ -145,7 +147,8 @@ def calm(drafter: Drafter, width: int) -> None:
     loss of no guess on SmolLM2, seven times on a narrow model. So the layers' outputs are made
     large beside it, and the last norm small enough for logits of a standard deviation of 1.
     """
-    model, config = drafter.model, drafter.config
+    model = drafter.model
+    config = drafter.config
     logits = drafter.own_logits(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
     spread = float(mx.std(logits, axis=-1).mean())
     model.norm.weight = model.norm.weight / max(1.0, spread)

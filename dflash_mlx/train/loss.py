@@ -31,7 +31,8 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
 
     @mx.custom_function
     def losses_and_slopes(hidden: mx.array, labels: mx.array) -> tuple[mx.array, mx.array]:
-        losses, slopes = [], []
+        losses = []
+        slopes = []
         for part, at in slices(drafter, hidden, labels):
             if slopes:  # one slice after another
                 (part,) = mx.depends([part], [slopes[-1]])
@@ -62,7 +63,8 @@ def loss_and_slope(
     drafter: Drafter, hidden: mx.array, labels: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R] of hidden states [R, H], their gradients [R, H], and logits [R, V]."""
-    logits, at = logits_of(drafter, hidden), labels[:, None]
+    logits = logits_of(drafter, hidden)
+    at = labels[:, None]
     chances = softmax(logits) if on_cpu() else mx.softmax(logits, axis=-1)
     right = mx.take_along_axis(chances, at, axis=-1)
     wrong = mx.put_along_axis(chances, at, right - 1, axis=-1)
@@ -106,7 +108,8 @@ def loss_and_candidates(
         primals: list[mx.array], cotangents: list[mx.array], outputs: list[mx.array]
     ) -> tuple[mx.array, mx.array]:
         loss, _, scores, _ = cotangents
-        slope, parts = loss[:, None] * outputs[3], []
+        slope = loss[:, None] * outputs[3]
+        parts = []
         for part, at in slices(drafter, primals[0], mx.arange(len(primals[0]))):
             shape = (len(at), drafter.config.vocab_size)
             spread = mx.put_along_axis(mx.zeros(shape), outputs[1][at], scores[at], axis=-1)
@@ -257,7 +260,8 @@ def block_losses(
     first = mx.take_along_axis(tokens, placed, axis=1)
     hidden = block_hidden(drafter, context, first, placed)
     rows = hidden.reshape(-1, hidden.shape[-1])
-    selector, extra = drafter.model.selector, drafter.config.dflash2
+    selector = drafter.model.selector
+    extra = drafter.config.dflash2
     if selector is None or extra is None:
         losses = cross_entropy(drafter, rows, wanted)
     else:

@@ -168,7 +168,9 @@ class Run:
 
         Raises DFlashError for invalid input, and where memory or disk will not do.
         """
-        self.job, self.settings, self.report = job, settings, report
+        self.job = job
+        self.settings = settings
+        self.report = report
         check_out(job)
         job.out.mkdir(parents=True, exist_ok=True)
         checkpoints = list_checkpoints(job.checkpoints)
@@ -207,7 +209,8 @@ class Run:
         self.trainer = Trainer(self.drafter, sequences, self._taps, settings, streams)
         self._identity = self._identify(sequences)
         self._log = RunLog(job.out)
-        self.step, self._saved = 0, -1
+        self.step = 0
+        self._saved = -1
         if checkpoints:
             self._resume(checkpoints[-1])
         else:
@@ -275,7 +278,8 @@ class Run:
         store: TapStore,
     ) -> list[list[int]]:
         """The answers; taps that are read on the way are stored."""
-        warm, limit = self.job.warm_start, self.settings.max_length
+        warm = self.job.warm_start
+        limit = self.settings.max_length
         drafter = load_drafter(warm, parse(load_config(warm)), target) if warm else None
         target.tap(parse(self.raw).target_layer_ids)
 
@@ -363,7 +367,8 @@ class Run:
             self._taps.close()
 
     def _train(self, stop: Callable[[], bool]) -> bool:
-        settings, last = self.settings, self.trainer.steps
+        settings = self.settings
+        last = self.trainer.steps
         saved_at = time.monotonic()
         while self.step < last:
             began = time.perf_counter()

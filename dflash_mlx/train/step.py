@@ -60,7 +60,9 @@ class BlockGradient:
 
     def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
         size = drafter.config.block_size
-        self._drafter, self._settings, self._streams = drafter, settings, streams
+        self._drafter = drafter
+        self._settings = settings
+        self._streams = streams
         self._dtype = DTYPES[settings.compute]
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
         self._of_blocks = mx.value_and_grad(self._loss, argnums=(0, 1))
@@ -86,7 +88,8 @@ class BlockGradient:
         with self._kept(parameters):
             context = self._context(parameters, taps)
         yield context
-        total, slopes = None, None
+        total = None
+        slopes = None
         for anchors in part.rectangle.slices(self._settings.chunk):
             if stopped():
                 return None
@@ -143,7 +146,8 @@ class Kept:
     """Puts the model's own parameters back: gradients leave tracers in it."""
 
     def __init__(self, drafter: Drafter, parameters: Tree):
-        self._drafter, self._parameters = drafter, parameters
+        self._drafter = drafter
+        self._parameters = parameters
 
     def __enter__(self) -> None:
         """Nothing yet."""
@@ -220,7 +224,9 @@ class Trainer:
         settings: TrainSettings,
         streams: Streams,
     ):
-        self.drafter, self.sequences, self.settings = drafter, sequences, settings
+        self.drafter = drafter
+        self.sequences = sequences
+        self.settings = settings
         self._taps = taps
         self._optimizer = TrainOptimizer(
             settings.optimizer, drafter.config.hidden_size, settings.weight_decay, streams
@@ -250,7 +256,8 @@ class Trainer:
 
         None, with nothing changed, if `stopped` returns true before the gradient is whole.
         """
-        settings, rows = self.settings, self.rows_of(number)
+        settings = self.settings
+        rows = self.rows_of(number)
         anchors = sample_anchors(self.sequences, rows, settings.anchors, settings.seed, number)
         taps = self._taps.rows([int(row) for row in rows])
         if number + 1 < self.steps:
@@ -259,7 +266,8 @@ class Trainer:
         sums = self._gradient.sums(parts, stopped)
         if sums is None:
             return None
-        loss, weight = sums.loss, sums.weight
+        loss = sums.loss
+        weight = sums.weight
         mean = tree_map(lambda g: g / weight, sums.gradient)
         del sums  # or its gradient's memory could not be used again
         gradient, norm = clip_grad_norm(mean, settings.clip)

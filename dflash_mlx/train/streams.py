@@ -40,7 +40,8 @@ class Streams:
         waiting = iter(tasks)
         running: list[Task[Result] | None] = [None] * self.count
         while True:
-            ended, needed = list[Result](), list[Any]()
+            ended = list[Result]()
+            needed = list[Any]()
             for place, stream in enumerate(self.each):
                 with mx.stream(stream):
                     while (task := running[place] or next(waiting, None)) is not None:

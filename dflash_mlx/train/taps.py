@@ -46,7 +46,8 @@ class TapStore:
     """
 
     def __init__(self, folder: Path, width: int):
-        self._folder, self._width = folder, width
+        self._folder = folder
+        self._width = width
         self._places: dict[str, Place] = {}
         self._waiting: dict[str, mx.array] = {}
         self._bytes = 0
@@ -86,7 +87,9 @@ class TapStore:
                 hint="make room there, or give another folder with --taps-folder",
             ) from None
         self._places |= places(self._folder / name, self._width)
-        self._waiting, self._bytes, self._next = {}, 0, self._next + 1
+        self._waiting = {}
+        self._bytes = 0
+        self._next += 1
 
     def read(self, key: str) -> np.ndarray:
         """The taps [S, K * Ht] of a key that is written, their bfloat16 bits as uint16.
@@ -141,7 +144,9 @@ class Taps:
         streams: Streams,
         store: TapStore | None = None,
     ):
-        self._target, self._sequences, self._streams = target, sequences, streams
+        self._target = target
+        self._sequences = sequences
+        self._streams = streams
         self._store = store
         self._keys = [key_of(s.tokens) for s in sequences]
         self._kept: dict[int, mx.array] = {}
@@ -165,7 +170,9 @@ class Taps:
         """Compute and store what the store lacks; if `report` raises, that stays which was done."""
         assert self._store is not None
         order = self._missing()
-        total, done, began = self._tokens(order), 0, perf_counter()
+        total = self._tokens(order)
+        done = 0
+        began = perf_counter()
         try:
             for ended in self._streams.together(map(self._read, self._passes(order))):
                 for found in ended:
@@ -179,7 +186,8 @@ class Taps:
     def rows(self, numbers: list[int]) -> list[mx.array]:
         """The taps [S, K * Ht] of each sequence."""
         found = {n: self._kept[n] for n in numbers if n in self._kept}
-        store, fresh = self._store, dict[int, mx.array]()
+        store = self._store
+        fresh = dict[int, mx.array]()
         if store is not None:
             for n in set(numbers) - found.keys():
                 if (ahead := self._ahead.pop(n, None)) is not None:
@@ -216,14 +224,16 @@ class Taps:
         """End the reader; a later `load_ahead` starts it again."""
         if self._reader is not None:
             self._reader.shutdown(cancel_futures=True)
-        self._reader, self._ahead = None, {}
+        self._reader = None
+        self._ahead = {}
 
     def _tokens(self, numbers: list[int]) -> int:
         return sum(len(self._sequences[n].tokens) for n in numbers)
 
     def _passes(self, numbers: list[int]) -> list[list[int]]:
         """Sequence numbers, shortest first, in passes of little padding; the longest pass first."""
-        found, numbers = [], list(numbers)
+        found = []
+        numbers = list(numbers)
         while numbers:
             longest = len(self._sequences[numbers[-1]].tokens)
             size = max(1, MAX_PASS_TOKENS // longest // self._streams.count)

@@ -145,7 +145,8 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 def as_array(data: Any, entry: dict[str, Any]) -> np.ndarray:
     """The array of some bytes, as its entry in the header says."""
-    kind, shape = TYPES[entry["dtype"]], entry["shape"]
+    kind = TYPES[entry["dtype"]]
+    shape = entry["shape"]
     return np.frombuffer(data, kind).reshape(shape) if len(data) else np.zeros(shape, kind)
 
 
@@ -294,7 +295,8 @@ class Folder:
 
     def look_again(self) -> None:
         """All entries are new at the next call."""
-        self._seen, self._changed = set(), 0
+        self._seen = set()
+        self._changed = 0
 
     def _entry(self, file: Path) -> Entry | Path:
         try:
@@ -358,7 +360,8 @@ class Disk:
 
     def __init__(self, key: str, labels: Labels, limit: int, root: Path):
         """DFlashError where the folder cannot be used."""
-        self.limit, self.root = limit, root
+        self.limit = limit
+        self.root = root
         self.folder = Folder(key, root)
         self.folder.make(labels)
         self.failed = False
@@ -544,12 +547,14 @@ def alone(
     below = 0
     while one is not None and len(followers[one.name]) == below:
         yield one
-        one, below = rows.get(one.parent), 1
+        one = rows.get(one.parent)
+        below = 1
 
 
 # The key of a pair's folder
 
-SAMPLES, SAMPLE = 32, 1 << 14  # of each file, and bytes
+SAMPLES = 32  # per file
+SAMPLE = 1 << 14  # bytes
 
 
 def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> str:
@@ -576,7 +581,8 @@ def fingerprint(folder: Path) -> list[str]:
 
 def digest(file: Path) -> str:
     """Size, time of change, and a hash of samples from beginning to end."""
-    about, hashed = file.stat(), hashlib.sha256()
+    about = file.stat()
+    hashed = hashlib.sha256()
     with file.open("rb") as stream:
         step = max(SAMPLE, (about.st_size - SAMPLE) // (SAMPLES - 1))
         for place in (*range(0, about.st_size - SAMPLE, step), max(0, about.st_size - SAMPLE)):

@@ -52,7 +52,8 @@ def states_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
 
 def rows_of(entry: Entry, found: Mapping[str, Tensor]) -> tuple[Layers, Layers | None]:
     """The target's rows and the drafter's. ValueError where they are not of so many tokens."""
-    target, draft = layers(found, "target"), layers(found, "draft")
+    target = layers(found, "target")
+    draft = layers(found, "draft")
     counts = {count_rows(rows) for rows in (*target, *draft)}
     if counts - {len(entry.tokens)} or bool(draft) != entry.drafted:
         raise ValueError("the rows are not those of the tokens")
@@ -115,7 +116,8 @@ class PrefixCache:
     """Holds at most `limit` bytes in memory, and on `disk` what that has room for; 0 is off."""
 
     def __init__(self, limit: int = 0, disk: Disk | None = None):
-        self.limit, self.disk = limit, disk
+        self.limit = limit
+        self.disk = disk
         self.clear()
 
     def clear(self) -> None:
@@ -137,7 +139,8 @@ class PrefixCache:
         """
         if not self.limit or not sequence.shares:
             return Reuse()
-        start, tokens = len(sequence.tokens), np.array(prompt, np.int32)
+        start = len(sequence.tokens)
+        tokens = np.array(prompt, np.int32)
         path, end = self._find(sequence, tokens, start, drafting)
         while missing := self._missing(path, start, end):
             for entry in missing:
@@ -148,7 +151,8 @@ class PrefixCache:
             self._take(sequence, path, start, end)
             self._touch(path, end)
         self.tree.evict(self.limit)
-        shared, reached = path[-1].end if path else 0, len(sequence.tokens)
+        shared = path[-1].end if path else 0
+        reached = len(sequence.tokens)
         return Reuse(reached - start, shared if shared - reached >= BRANCH else 0)
 
     def unread(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> list[Entry]:
@@ -182,7 +186,8 @@ class PrefixCache:
         """Hold what a sequence has read; where it `ended`, the state after its last token too."""
         if not self.limit or not sequence.shares or not sequence.tokens:
             return
-        cache, length = sequence.target_cache, sequence.reusable
+        cache = sequence.target_cache
+        length = sequence.reusable
         snapshots = dict[int, Snapshot]()
         if cache.needs_snapshots:
             if ended and length == cache.offset:
@@ -217,7 +222,8 @@ class PrefixCache:
         self, sequence: Sequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
     ) -> None:
         """Have in a segment all that a sequence with tokens of it can give."""
-        segment, cache = stretch.segment, sequence.draft_cache
+        segment = stretch.segment
+        cache = sequence.draft_cache
         between = segment.start, segment.end
         drafts = cache is not None and cache.offset >= segment.end and not segment.drafted
         missing = segment.target is None and not segment.saved
@@ -242,7 +248,8 @@ class PrefixCache:
             for entry in sorted(entries, key=lambda one: (one.kind, one.start)):
                 self.tree.insert(entry)
         path = self.tree.walk(prompt)
-        size, most = 0, 0
+        size = 0
+        most = 0
         for stretch in path:
             segment = stretch.segment
             size += segment.size if stretch.end > start else 0
@@ -271,7 +278,9 @@ class PrefixCache:
     def _take(self, sequence: Sequence, path: list[Stretch], start: int, end: int) -> None:
         """Give a sequence that has read `start` tokens those from there to before `end`."""
         used = [s for s in path if s.segment.start < end and s.end > start]
-        target, draft, tokens = list[Layers](), list[Layers](), list[int]()
+        target = list[Layers]()
+        draft = list[Layers]()
+        tokens = list[int]()
         for segment, last in ((one.segment, one.end) for one in used):
             between = max(start, segment.start), min(end, last)
             assert segment.target is not None
@@ -303,7 +312,8 @@ class PrefixCache:
                 segment.saved, segment.saved_draft = True, segment.draft is not None
             for length, states in segment.states.items():
                 if states.snapshot is not None and not states.saved:
-                    tensors, entry = states_tensors(states.snapshot), segment.states_entry(length)
+                    tensors = states_tensors(states.snapshot)
+                    entry = segment.states_entry(length)
                     states.saved = self.disk.save(entry, tensors, most_waiting=room)
 
     def _touch(self, path: list[Stretch], end: int) -> None:

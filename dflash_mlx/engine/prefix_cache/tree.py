@@ -91,7 +91,8 @@ class Segment:
         """Of rows of this segment those of the text's tokens from `start` to before `end`."""
         if (start, end) == (self.start, self.end):
             return layers
-        first, last = start - self.start, end - self.start
+        first = start - self.start
+        last = end - self.start
         return tree_map(lambda rows: rows[..., first:last, :], layers)
 
 
@@ -106,7 +107,8 @@ class Stretch:
 def walk(root: Segment, prompt: np.ndarray) -> list[Stretch]:
     """The segments that a prompt [n] begins with, one after another."""
     path: list[Stretch] = []
-    position, segment = 0, root
+    position = 0
+    segment = root
     while position < len(prompt):
         child = segment.children.get((position, int(prompt[position])))
         if child is None:
@@ -155,7 +157,8 @@ class RadixTree:
     def set_rows(self, segment: Segment, target: Layers, draft: Layers | None) -> None:
         """Hold a segment's rows in memory."""
         self.nbytes -= count_bytes((segment.target, segment.draft))
-        segment.target, segment.draft = target, draft
+        segment.target = target
+        segment.draft = draft
         segment.size = count_bytes((target, draft))
         self.nbytes += segment.size
 
@@ -163,12 +166,14 @@ class RadixTree:
         """Hold the states after `length` tokens, which end in a segment, in memory."""
         found = segment.states.setdefault(length, States(length, snapshot.nbytes, self._time))
         if found.snapshot is None:
-            found.snapshot, found.size = snapshot, snapshot.nbytes
+            found.snapshot = snapshot
+            found.size = snapshot.nbytes
             self.nbytes += snapshot.nbytes
 
     def insert(self, entry: Entry) -> None:
         """Know of a file. Nothing happens where its parent is not known, or its place is taken."""
-        known, parent = self.segments.get(entry.name), self.segments.get(entry.parent)
+        known = self.segments.get(entry.name)
+        parent = self.segments.get(entry.parent)
         if parent is None:
             return
         if entry.kind == "states":
@@ -184,7 +189,8 @@ class RadixTree:
             if known.key in parent.children:
                 return
             self._put(known)
-        known.saved, known.saved_draft = True, entry.drafted
+        known.saved = True
+        known.saved_draft = entry.drafted
 
     def forget(self, segment: Segment) -> None:
         """Drop a segment and all that go on from it."""
