@@ -3,10 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .options import EFFORTS as EFFORTS
-from .options import Effort as Effort
-from .options import SamplingParams as SamplingParams
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

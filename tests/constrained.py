@@ -17,7 +17,7 @@ from mlx_lm.generate import generate_step
 from dflash_mlx.constrained.grammar import WHITESPACE
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 WORDS = ("name", "age", "city", "colour", "total", "items", "id", "left", "right", "ok")
 

@@ -13,11 +13,11 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels import dispatch, outcome, verify_accept, verify_accept_sample
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.kernels.dispatch import Kernels, Op, available
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.speculation import acceptance
 from dflash_mlx.speculation.acceptance import make_rule, random_bits
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.types import SamplingParams
 
 
 def test_greedy_prefix() -> None:

@@ -96,7 +96,7 @@ BAD = [
     (["--drafts", "lookup", "--modes", "dflash"], 2, "--drafts and --modes exclude each other."),
     (["--drafts", "lookup", "-d", DRAFT], 2, "--drafts and --draft exclude each other."),
     (["--drafts", "lookup", "--no-draft"], 2, "--drafts and --no-draft exclude each other."),
-    (["--drafts", "lookup", "--forecast", "M4"], 2, "--drafts and --forecast exclude each other."),
+    (["--forecast", "M4"], 2, "a forecast measures nothing"),
     (["--drafts", "none", "--check"], 2, "--check needs"),
     (["--drafts", "lookup,dflash"], 1, f"no DFlash drafter is known for '{TARGET}'."),
     (["--drafts", f"dflash:{TARGET}"], 1, f"'{TARGET}' is a language model."),

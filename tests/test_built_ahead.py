@@ -10,14 +10,15 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from ledger.passes import TracedPair, sample_tree
+from ledger.published import PAIRS, Published
 
 import dflash_mlx
 from dflash_mlx import pair as pairs
 from dflash_mlx.kernels import dispatch, outcome
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import DEVICE_MEMORY_SIZE, MetalLauncher, Source, pad_small
-from dflash_mlx.ledger.passes import TracedPair, sample_tree
-from dflash_mlx.ledger.published import PAIRS, Published
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.selfcheck.cases import TRIALS, outputs
 from dflash_mlx.selfcheck.check import (
     KernelResult,
@@ -29,7 +30,6 @@ from dflash_mlx.selfcheck.check import (
 from dflash_mlx.selfcheck.shapes import Shapes
 from dflash_mlx.speculation.acceptance import RULES, make_rule
 from dflash_mlx.speculation.drafts import Draft, Independent
-from dflash_mlx.types import SamplingParams
 
 OPERATIONS = frozenset(trial.name for trial in TRIALS)
 TREE = sample_tree(32)

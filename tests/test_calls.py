@@ -17,7 +17,7 @@ from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import UsageError
 from dflash_mlx.grammar import Grammar
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 Tools = list[dict[str, Any]]
 

@@ -20,6 +20,7 @@ import pytest
 from terminal import ChatTerminal, environment
 
 from dflash_mlx.engine.stats import Stats
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.types import Block
 
 pytestmark = pytest.mark.slow
@@ -285,7 +286,7 @@ def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -
 
     session = SimpleNamespace(stream=stream, stats=Stats())
     with interrupt, nullcontext() if held else pytest.raises(KeyboardInterrupt):
-        said = module.answer_prompt(session, "hi", view, interrupt)
+        said = module.answer_prompt(session, "hi", GenerationOptions(), view, interrupt)
         assert (said.text, said.finish_reason) == ("kept", "interrupted")
     assert interrupt.requested_twice
 

@@ -21,17 +21,17 @@ from constrained import Plain, asked
 from dflash_mlx import api
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.drafters.dflash.drafter import Drafter
-from dflash_mlx.engine.request import MODES, Mode
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block
 
 WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
     ("baseline", {}),

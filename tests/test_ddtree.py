@@ -20,13 +20,14 @@ from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.belief import Confidence
 from dflash_mlx.policy.policy import Fixed, Text
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match, make_rule
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.types import Plan, SamplingParams
+from dflash_mlx.types import Plan
 
 BUDGETS = (1, 4, 15, 16, 64)
 SHORT, LONG = lossless.SHORT, lossless.LONG

@@ -17,9 +17,9 @@ from dflash_mlx import api
 from dflash_mlx.drafters.dflash.config import DFlash2, parse
 from dflash_mlx.drafters.dflash.model import DraftModel, DynamicConv, convolve
 from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.drafts import Lattice
-from dflash_mlx.types import SamplingParams
 
 CASE = tiny.GOLDEN / "qwen3_dflash2"
 PUBLISHED = DFlash2(2, 16, 256, 16)

@@ -17,8 +17,8 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx.errors import UsageError
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import SamplingParams
 
 backends = import_module("dflash_mlx.cli.backend")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")

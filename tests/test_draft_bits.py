@@ -116,5 +116,9 @@ def test_the_header_says_the_bits(quantised: Path, asked: int | None, words: str
     """A chat's header names them after the drafter, and nothing where it is as published."""
     header: Callable[..., list[str]] = import_module("dflash_mlx.cli.chat.pages").header_lines
     pair = load(quantised, DRAFT, draft_bits=asked)
-    dialogue = SimpleNamespace(pair=pair, drafting_summary="block 8", context_length=512)
+    backend = import_module("dflash_mlx.cli.backend").LocalBackend(pair)
+    settings = import_module("dflash_mlx.cli.settings").chat_options()
+    dialogue = SimpleNamespace(
+        pair=pair, backend=backend, local=backend, settings=settings, context_length=512
+    )
     assert words in header(dialogue, 1.0)[0]

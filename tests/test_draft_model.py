@@ -19,10 +19,10 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.sampling import Shaper
-from dflash_mlx.types import SamplingParams
 
 GOLDEN = tiny.GOLDEN / "small_model"
 PROMPTS = ("What is 7 plus 5?", "I want to fix a flat tyre. What should I do?")

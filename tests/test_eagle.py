@@ -17,10 +17,10 @@ from dflash_mlx.drafters.eagle3.model import BoundHead, EagleModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Tree, best_first
-from dflash_mlx.types import SamplingParams
 
 GOLDEN = tiny.GOLDEN / "eagle3"
 MODES: dict[str, dict[str, Any]] = {

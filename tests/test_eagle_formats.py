@@ -14,13 +14,14 @@ from dflash_mlx.bench.schedule import Source, parse_sources
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.eagle3.load import read_tensors
-from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import TORCH_FILE
 from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block
 
 GOLDEN = tiny.GOLDEN / "eagle3"
 CONFIG = json.loads((GOLDEN / "draft" / "config.json").read_text())

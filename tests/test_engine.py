@@ -18,7 +18,8 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import PackedCache, PackedPass
 from dflash_mlx.models.target import Target
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.options import SamplingParams
+from dflash_mlx.types import Block
 
 SAMPLINGS = (
     SamplingParams(),

@@ -10,9 +10,9 @@ from serving import plant, serving
 
 from dflash_mlx import api
 from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.session import Session
-from dflash_mlx.types import SamplingParams
 
 EAGLE = tiny.GOLDEN / "eagle3"
 SOURCES: dict[str, tuple[Any, Any]] = {  # target and drafter, as `load` has them

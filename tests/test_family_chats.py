@@ -9,9 +9,9 @@ import tiny
 from test_session import speaking
 
 from dflash_mlx import api
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 

@@ -1,18 +1,14 @@
 """Forecasts for chips that nobody has here: their arithmetic, and that they say what they are."""
 
-import json
 import re
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from typer.testing import CliRunner
-
-from dflash_mlx.errors import UsageError
-from dflash_mlx.hub.resolve import bundled
-from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.ledger.forecast import (
+from forecast import table
+from ledger.forecast import (
     chance_of,
     chip_named,
     chips,
@@ -21,9 +17,13 @@ from dflash_mlx.ledger.forecast import (
     gpu_seconds,
     round_seconds,
 )
-from dflash_mlx.ledger.passes import TracedPair
-from dflash_mlx.ledger.published import of_folders
-from dflash_mlx.ledger.trace import trace
+from ledger.passes import TracedPair
+from ledger.published import of_folders
+from ledger.trace import trace
+
+from dflash_mlx.errors import UsageError
+from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.kernels.dispatch import Kernels
 
 CHIP = replace(chip_named("M4 Max"), dispatch=0.0)
 PAIR = "-m", str(bundled("target")), "-d", str(bundled("draft"))
@@ -31,7 +31,7 @@ PAIR = "-m", str(bundled("target")), "-d", str(bundled("draft"))
 
 def test_every_number_has_a_source() -> None:
     """All that is said of chips stands in one file, each number with where it is from."""
-    text = files("dflash_mlx.ledger").joinpath("chips.toml").read_text(encoding="utf-8")
+    text = files("ledger").joinpath("chips.toml").read_text(encoding="utf-8")
     numbers = [line for line in text.splitlines() if " = " in line]
     assert len(numbers) == 3 + 5 * len(chips())
     assert all(re.search(r"\d  # \w", line) for line in numbers)
@@ -89,14 +89,9 @@ def test_a_forecast_follows_the_chip() -> None:
     assert round_seconds(pair.draft(64), pair.verify(64, 4), waits) > 1.0
 
 
-def test_the_command_says_that_it_is_a_forecast(cli_app) -> None:  # type: ignore[no-untyped-def]
-    """In the table and in the object; nothing is loaded, so nothing is measured."""
-    args = ["bench", "--forecast", "m1", *PAIR]
-    text = CliRunner().invoke(cli_app, args).stdout
-    assert text.startswith("forecast for M1")
-    assert "Nobody measured it" in " ".join(text.split())
-    found = json.loads(CliRunner().invoke(cli_app, [*args, "--json", "--tau", "4"]).stdout)
-    assert (found["forecast"], found["measured"], found["tau"]) == ("M1", False, 4.0)
-    assert [row["depth"] for row in found["rows"]] == [1024, 8192]
-    refused = CliRunner().invoke(cli_app, ["bench", "--forecast", "m1", "--no-draft"])
-    assert refused.exit_code != 0
+def test_the_script_says_that_it_is_a_forecast() -> None:
+    """In the first line, and the page of the guide is what it prints."""
+    target, draft = Path(PAIR[1]), Path(PAIR[3])
+    lines = list(table([of_folders("tiny", target, draft)], "m1", 4.0))
+    assert lines[0] == "Forecast for M1, 4 tokens a whole block. Nobody measured it."
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["1,024", "8,192"]

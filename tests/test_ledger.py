@@ -13,6 +13,16 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
+from ledger.contexts import ROWS, SLIDING, STATE
+from ledger.fold import fold
+from ledger.fused import patterns
+from ledger.layout import Layout, reshaped
+from ledger.least import least
+from ledger.passes import TracedPair, sample_tree
+from ledger.published import PAIRS
+from ledger.report import HEAD, Line
+from ledger.trace import Graph, trace
+from ledger.traffic import Cost, copies, costs
 from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import RotatingKVCache
@@ -20,22 +30,12 @@ from mlx_lm.models.cache import RotatingKVCache
 from dflash_mlx.drafters.dflash.model import CachedRows
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.ledger.contexts import ROWS, SLIDING, STATE
-from dflash_mlx.ledger.fold import fold
-from dflash_mlx.ledger.fused import patterns
-from dflash_mlx.ledger.layout import Layout, reshaped
-from dflash_mlx.ledger.least import least
-from dflash_mlx.ledger.passes import TracedPair, sample_tree
-from dflash_mlx.ledger.published import PAIRS
-from dflash_mlx.ledger.report import HEAD, Line
-from dflash_mlx.ledger.trace import Graph, trace
-from dflash_mlx.ledger.traffic import Cost, copies, costs
 from dflash_mlx.models import gated_delta as deltas
 from dflash_mlx.models import recurrent as layers
 from dflash_mlx.models.attention import Attention, MaskedRows
 from dflash_mlx.models.cache import recurrent, sliding
 from dflash_mlx.models.cache.sliding import SlidingCache
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 ROOT = Path(__file__).parents[1]
 DENSE, EXPERTS, HYBRID, GEMMA, OSS = (pair.name for pair in PAIRS)

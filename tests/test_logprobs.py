@@ -9,10 +9,10 @@ import tiny
 
 from dflash_mlx import api
 from dflash_mlx.engine import round
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import UsageError
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import SamplingParams, TokenLogprob
+from dflash_mlx.types import TokenLogprob
 
 PROMPT = tiny.prompt_of(12)
 SAMPLINGS = (SamplingParams(), SamplingParams(1.2, top_k=9, repetition_penalty=1.3, seed=5))

@@ -11,11 +11,11 @@ import pytest
 from dflash_mlx.drafters.ngram import LEAST, Continuations, CopiedBlock, Lookup, SuffixAutomaton
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.resolve import pair_names
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import BlockVerification, TokenRejection
 from dflash_mlx.speculation.tree import best_first
-from dflash_mlx.types import SamplingParams
 
 ROSES = "Say this twice: roses are red, violets are blue, sugar is sweet."
 TRIES = 1500  # draws of a test of a distribution

@@ -18,7 +18,7 @@ from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.target import Target
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
 LENGTH = 16

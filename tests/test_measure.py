@@ -44,12 +44,12 @@ from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.models.cache.target_cache import members
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.types import SamplingParams
 
 JOBS = [
     Job("plain", 1),

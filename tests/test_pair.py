@@ -24,9 +24,9 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
 from dflash_mlx.hub.formats import is_drafter
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
-from dflash_mlx.types import SamplingParams
 
 Edit = Callable[[Path], None]
 

@@ -5,8 +5,8 @@ import pytest
 import tiny
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.acceptance import make_rule
-from dflash_mlx.types import SamplingParams
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -24,9 +24,10 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block
 
 GB = 1 << 30
 MODES: tuple[dict[str, Any], ...] = (

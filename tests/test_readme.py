@@ -24,7 +24,6 @@ from typer.testing import CliRunner, Result
 
 import dflash_mlx
 from dflash_mlx.hub.registry import find
-from dflash_mlx.ledger.published import PAIRS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,7 +77,6 @@ def run(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("dflash_mlx.serve.app.run", lambda *_: None)  # it would not return
     monkeypatch.setattr("dflash_mlx.cli.serve.command.warm_up", lambda *_: None)
-    monkeypatch.setattr("dflash_mlx.ledger.published.PAIRS", PAIRS[:1])
     monkeypatch.setenv("DFLASH_PORT", "0")
     if not list((folder / "data").glob("**/*.json")):  # chats are saved in terminals
         transcript = import_module("dflash_mlx.cli.chat.transcript")

@@ -20,9 +20,9 @@ from serving import serving
 
 import dflash_mlx
 from dflash_mlx import Grammar, Pair, SamplingParams, Session
-from dflash_mlx.engine.request import MODES
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import MODES
 from dflash_mlx.pair import with_drafter
 
 pytestmark = pytest.mark.real

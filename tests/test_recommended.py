@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.target import recommended_sampling
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")

@@ -25,13 +25,14 @@ from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
 from dflash_mlx.drafters.small_model import ModelBlock, ModelDrafter
 from dflash_mlx.engine.engine import Engine
-from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.kernels import verify_accept_sample as op
 from dflash_mlx.models.cache.recurrent import RecurrentCache
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy.policy import Policy
 from dflash_mlx.speculation import acceptance, sampling
@@ -44,7 +45,7 @@ from dflash_mlx.speculation.acceptance import (
 )
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.speculation.sampling import KEYS, Keys, Shaper
-from dflash_mlx.types import Block, Plan, SamplingParams
+from dflash_mlx.types import Block, Plan
 
 PLAIN = SamplingParams(temperature=0.8)
 SETTINGS = {

@@ -11,10 +11,9 @@ from openai.types.chat import ChatCompletion
 from serving import Served, serving
 
 from dflash_mlx import api
-from dflash_mlx.engine.request import Mode
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.serve import job
-from dflash_mlx.types import SamplingParams
 
 QUESTION = "What is 12 plus 7?"
 PROMPTS = (QUESTION, "Name three colors.", "Count from 3 to 9.")

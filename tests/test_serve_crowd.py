@@ -15,11 +15,11 @@ from serving import Served, serving, settings_of
 
 from dflash_mlx import api
 from dflash_mlx.engine.worker_thread import mlx_thread
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.serve import job
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Limits
-from dflash_mlx.types import SamplingParams
 
 PATH = "/v1/chat/completions"
 PROMPTS = ("What is 12 plus 7?", "Name three colors.", "Count from 3 to 9.", "Who are you?")

@@ -21,9 +21,9 @@ from serving import plant
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Limits
-from dflash_mlx.types import SamplingParams
 
 PATH = "/v1/messages"
 QUESTION = "Write a story about a lighthouse."

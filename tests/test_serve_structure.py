@@ -9,10 +9,9 @@ import pytest
 from serving import Served, serving
 
 from dflash_mlx import api
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.grammar import Grammar
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.types import SamplingParams
 
 ASKED: Any = [{"role": "user", "content": "What is 12 plus 7?"}]
 

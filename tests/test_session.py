@@ -10,13 +10,13 @@ import tiny
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 
 from dflash_mlx import api
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block
 
 MODES: tuple[Mode, Mode] = ("dflash", "baseline")
 every_mode = pytest.mark.parametrize("mode", MODES)

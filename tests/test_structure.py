@@ -23,18 +23,19 @@ from dflash_mlx.constrained import compiler
 from dflash_mlx.constrained.constraint import lead_after
 from dflash_mlx.constrained.grammar import check_grammar
 from dflash_mlx.engine.engine import Engine
-from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.policy.auto import Auto
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.policy.policy import Outcome
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft
-from dflash_mlx.types import Block, Plan, SamplingParams
+from dflash_mlx.types import Block, Plan
 
 COSTS = Costs(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
 COLOURS = {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 3}

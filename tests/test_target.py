@@ -14,7 +14,7 @@ from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models import target as families
 from dflash_mlx.models.target import FAMILIES, Tap, Target, target_config
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 GROUP: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""examples/threads.md: each block of code runs, and says what it says it does."""
+"""examples/guide/threads.md: each block of code runs, and says what it says it does."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ import pytest
 import dflash_mlx
 from dflash_mlx.types import Block
 
-PAGE = (Path(__file__).parents[1] / "examples/threads.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "examples/guide/threads.md").read_text(encoding="utf-8")
 CODE = {
     part.partition("\n")[0]: code
     for part in PAGE.split("\n## ")[1:]

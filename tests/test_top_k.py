@@ -8,9 +8,9 @@ import pytest
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 from trace_ops import operations
 
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.sampling import GROUP, Shaper
-from dflash_mlx.types import SamplingParams
 
 SORTS = {"Sort", "ArgSort", "Partition", "ArgPartition"}
 VOCAB = 200 * GROUP

@@ -15,9 +15,9 @@ from dflash_mlx.drafters.dflash import model
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.files.checkpoint import header
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.train.settings import Shape
-from dflash_mlx.types import SamplingParams
 
 TARGET, GOLDEN = tiny.GOLDEN / "qwen3_full" / "target", tiny.GOLDEN / "trained"
 every_kind = pytest.mark.parametrize("kind", ["dflash", "dflash2"])

@@ -16,12 +16,13 @@ from test_tree_caches import FORK, state_of_the_row_before
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.policy.policy import Fixed, Text
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Tree, best_first
-from dflash_mlx.types import Plan, SamplingParams
+from dflash_mlx.types import Plan
 
 TREE: dict[str, Any] = {"mode": "ddtree", "tree_budget": 9}
 

@@ -6,8 +6,7 @@ Knows flags, files and exit codes; `dflash_mlx.bench` measures.
 """
 
 import json as jsonlib
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
 from ..backend import LocalBackend
-from ..loading import bundled_note, find_pair, load_pair, prepare_libraries
+from ..loading import bundled_note, load_pair, prepare_libraries
 from ..option_values import OptionValues, Origin
 from ..options import DisplayOptions, Flags, ModelOptions, option, option_groups
 from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
@@ -25,7 +24,6 @@ from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .report import (
     Measured,
-    ReportPrinter,
     bench_json,
     drafts_json,
     draw_pictures,
@@ -38,76 +36,9 @@ from .report import (
 if TYPE_CHECKING:
     from dflash_mlx import Pair
     from dflash_mlx.bench import Question, Schedule, Source
-    from dflash_mlx.ledger.forecast import Forecast
-    from dflash_mlx.ledger.published import Published
 
 
 EXIT_DIFFERENT = 3
-
-# `dflash bench --forecast CHIP`
-
-CONTEXTS = (1024, 8192)
-COLUMNS = (
-    ("pair", "left"),
-    ("context", "right"),
-    ("plain tok/s", "right"),
-    ("dflash tok/s", "right"),
-    ("speedup", "right"),
-    ("rows", "right"),
-)
-CAVEAT = (
-    "A forecast from counted bytes, products and dispatches with MLX's own kernels. Nobody "
-    "measured it, and parts of what it knows of chips are estimates (dflash_mlx/ledger/chips.toml)."
-)
-
-
-def show_forecast(
-    chip_name: str, tokens: float, model_options: ModelOptions, out: Output, *, json: bool
-) -> None:
-    """Print the table, or one JSON object; UsageError for an unknown chip or no drafter."""
-    from dflash_mlx.hub.bits import chosen_bits
-    from dflash_mlx.kernels.dispatch import Kernels
-    from dflash_mlx.ledger.forecast import chip_named, forecast
-    from dflash_mlx.ledger.passes import TracedPair
-
-    chip = chip_named(chip_name)
-    found: list[tuple[str, Forecast]] = []
-    for published in pairs(model_options, out):
-        bits = chosen_bits(model_options.draft_bits, target_quantised=published.mode != "none")
-        with Spinner(out, f"counting {published.name}"):
-            pair = TracedPair(published, Kernels(), bits)
-            found += [(published.name, one) for one in forecast(pair, chip, CONTEXTS, tokens)]
-    if json:
-        rows = [{"pair": name, **asdict(one)} for name, one in found]
-        document = {"forecast": chip.name, "measured": False, "tau": tokens, "rows": rows}
-        out.write(jsonlib.dumps({**document, "caveat": CAVEAT}) + "\n")
-        return
-    printer = ReportPrinter(out)
-    printer.line(f"forecast for {chip.name} · {tokens:g} tokens a whole block", "bold")
-    printer.line("")
-    printer.table(COLUMNS, [cells(name, one) for name, one in found])
-    printer.line("")
-    printer.line(CAVEAT, "dim")
-
-
-def cells(name: str, one: "Forecast") -> tuple[str, ...]:
-    """A row of the table."""
-    rates = f"{one.plain:.0f}", f"{one.drafted:.0f}", f"{one.drafted / one.plain:.2f}×"
-    return (name, f"{one.depth:,}", *rates, str(one.rows))
-
-
-def pairs(model_options: ModelOptions, out: Output) -> Iterator["Published"]:
-    """The pair that was named, or the published ones."""
-    from dflash_mlx.ledger.published import PAIRS, of_folders
-
-    if model_options.no_draft:
-        raise UsageError("a forecast is of a target and a drafter.", hint="leave --no-draft out")
-    if model_options.model is None and model_options.draft is None:
-        yield from PAIRS
-        return
-    label, target, draft = find_pair(model_options, out)
-    assert draft is not None
-    yield of_folders(label, target, draft)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,19 +103,7 @@ class BenchOptions:
     check: Annotated[
         bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
     ] = False
-    forecast: Annotated[
-        str | None,
-        typer.Option(
-            "--forecast",
-            metavar="CHIP",
-            help="Measure nothing: what the pair, or published ones, would do on M1, M1 Max, "
-            "M2 Pro, M4, M4 Max or M5 Max.",
-        ),
-    ] = None
-    tau: Annotated[
-        float,
-        typer.Option("--tau", metavar="N", help="Tokens a whole block commits, for --forecast."),
-    ] = 5.0
+    forecast: Annotated[str | None, typer.Option("--forecast", hidden=True)] = None
 
 
 OF_ANSWERS = ("mode", "tree_budget", "block_size", "accept", "think", "reasoning_effort")
@@ -220,9 +139,6 @@ def bench(
     values = resolve_models(values, own, out)
     models = values.group(ModelOptions)
     prepare_libraries(offline=models.offline)
-    if own.forecast is not None:
-        show_forecast(own.forecast, own.tau, models, out, json=own.json)
-        return
     from dflash_mlx import bench as engine
 
     sources = () if own.drafts is None else engine.parse_sources(own.drafts)
@@ -246,6 +162,11 @@ def bench(
 
 def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
     """The values of the models; UsageError for flags that say nothing to a benchmark."""
+    if own.forecast is not None:
+        raise UsageError(
+            "a forecast measures nothing, and `dflash bench` measures.",
+            hint="in the clone: .venv/bin/python examples/measure/forecast.py CHIP",
+        )
     for name, flag in (("mode", "--mode"), ("tree_budget", "--tree-budget")):
         if values.origin(name) is Origin.FLAG:
             raise UsageError(
@@ -259,7 +180,6 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
         "--no-draft": values.origin("no_draft") is Origin.FLAG,
         "--lookup": values.origin("lookup") is Origin.FLAG,
         "--modes": own.modes is not None,
-        "--forecast": own.forecast is not None,
     }
     for flag in (flag for flag, is_given in given.items() if is_given):
         raise UsageError(

@@ -12,9 +12,10 @@ from dflash_mlx.engine.cost_table import cost_table
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
-from dflash_mlx.types import Block, SamplingParams
+from dflash_mlx.types import Block
 
 from .questions import Question
 from .schedule import BASELINE, Key, Record, Rounds, Schedule, Turn, Variant

@@ -8,11 +8,10 @@ from typing import Any, get_args
 
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
 from dflash_mlx.drafters.small_model import ModelDrafter
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import LOOKUP
+from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import SamplingParams
 
 from .questions import Question
 

@@ -15,7 +15,7 @@ from mlx_lm.utils import load_tokenizer as load_mlx_tokenizer
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import json_object, load_config
 from dflash_mlx.hub.cache import TOKENIZER_PATTERNS, tokenizer_code
-from dflash_mlx.types import EFFORTS
+from dflash_mlx.options import EFFORTS
 
 from .messages import Messages
 

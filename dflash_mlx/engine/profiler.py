@@ -17,10 +17,10 @@ from dflash_mlx.drafters.base import DraftSource
 from dflash_mlx.models.memory import cache_bytes, working_set
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
-from dflash_mlx.types import SamplingParams
 
 from .sequence import Sequence
 

@@ -4,9 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import MODES as MODES
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.options import Mode as Mode
 
 
 @dataclass(frozen=True, slots=True)

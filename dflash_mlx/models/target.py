@@ -27,7 +27,7 @@ from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import check_weights, json_object, load_config
 from dflash_mlx.hub.formats import is_drafter
 from dflash_mlx.kernels.dispatch import Kernels, available
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 from . import attention, linear
 from .cache.batch import Batch

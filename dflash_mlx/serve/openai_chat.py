@@ -21,8 +21,9 @@ from dflash_mlx.chat.tool_parser import named_calls
 from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.grammar import Grammar
+from dflash_mlx.options import Effort
 from dflash_mlx.pair import Pair
-from dflash_mlx.types import Effort, TokenLogprob
+from dflash_mlx.types import TokenLogprob
 
 from .job import Delta, Job, Progress, progress, timings, usage
 from .job import Whole as WholeAnswer

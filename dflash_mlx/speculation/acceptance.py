@@ -18,7 +18,7 @@ import numpy as np
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels import verify_accept, verify_accept_sample
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 from .drafts import Draft, DraftBlock
 from .sampling import Keys, Shaper, new_seed

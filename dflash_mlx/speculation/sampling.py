@@ -12,7 +12,8 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.sample_utils import apply_min_p, apply_top_p, make_logits_processors
 
-from dflash_mlx.types import SamplingParams, TokenLogprob
+from dflash_mlx.options import SamplingParams
+from dflash_mlx.types import TokenLogprob
 
 # The likeliest tokens of a large vocabulary without sorting all of it.
 

@@ -24,8 +24,8 @@ from dflash_mlx.models.cache.batch import Batch, fits_batch
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.acceptance import Match, not_numbers
-from dflash_mlx.types import SamplingParams
 
 from .data import Answered, Asked, TokenizedPrompt
 from .settings import AnswersProgress, check_least

@@ -17,7 +17,7 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import SamplingParams, Session
-from dflash_mlx.engine.request import Mode
+from dflash_mlx.options import Mode
 
 WAYS: tuple[tuple[str, bool, Mode], ...] = (
     ("plain", False, "baseline"),

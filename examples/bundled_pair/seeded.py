@@ -26,9 +26,9 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Pair, Result, SamplingParams
-from dflash_mlx.engine.request import MODES, Mode
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.options import MODES, Mode
 from dflash_mlx.pair import with_drafter
 
 Case = tuple[list[int], SamplingParams, list[int]]  # prompt, sampling, stock's answer

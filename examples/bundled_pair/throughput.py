@@ -21,10 +21,11 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx import Block, Pair
-from dflash_mlx.engine.request import Mode, Request
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.options import Mode
 
 COUNTS = (1, 2, 4, 8, 16)
 Answers = dict[int, list[int]]

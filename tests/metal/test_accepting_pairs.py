@@ -12,8 +12,8 @@ import tiny
 from dflash_mlx import api
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.types import SamplingParams
 
 from .emulator import emulated
 from .ours import Edit, Faulty

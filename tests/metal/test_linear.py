@@ -7,10 +7,10 @@ import pytest
 import tiny
 from mlx import nn
 
-from dflash_mlx.engine.request import Mode
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 from dflash_mlx.models.linear import install
+from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 

@@ -5,7 +5,7 @@ what others have measured between two Macs, on four taken to be the same. The pa
 by TCP, and the host waits for tokens before it. Layers that are shared out (`--split layers`) are
 computed one rank after another, with a sum behind each stage and each tapped layer. Example:
 
-    .venv/bin/python examples/several_macs.py --chip "M4 Max" > examples/several_macs.md
+    .venv/bin/python examples/measure/several_macs.py --chip "M4 Max" > several_macs.md
 """
 
 import argparse
@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.ledger.forecast import (
+from ledger.forecast import (
     WIDTHS,
     Chip,
     chance_of,
@@ -24,9 +23,11 @@ from dflash_mlx.ledger.forecast import (
     gpu_seconds,
     host_seconds,
 )
-from dflash_mlx.ledger.passes import TAPS, TracedPair
-from dflash_mlx.ledger.published import PAIRS, Published
-from dflash_mlx.ledger.trace import Graph
+from ledger.passes import TAPS, TracedPair
+from ledger.published import PAIRS, Published
+from ledger.trace import Graph
+
+from dflash_mlx.kernels.dispatch import Kernels
 
 BYTES = 6.2e9  # a second, of a sum over Thunderbolt 5
 MESH, RING = 30e-6, 300e-6  # seconds of a sum by RDMA, and by TCP
@@ -43,12 +44,12 @@ SHARED = (
 )
 HEAD = """# Two and four Macs: a forecast
 
-By `examples/several_macs.py`: {chip} each, {depth:,} tokens of context, {tokens:g} tokens a whole
-block of drafts, 4-bit targets, drafters of 8 bits on rank 0. **Nobody has measured this.** A sum
-over the ranks is taken as 30 µs and 6.2 GB/s, which others measured between two Macs by RDMA over
-Thunderbolt 5; by the backend ring it is about ten times 30 µs. What is known of chips is partly
-estimated (`dflash_mlx/ledger/chips.toml`). The last columns are the share of the time that sums
-take.
+By `examples/measure/several_macs.py`: {chip} each, {depth:,} tokens of context, {tokens:g} tokens
+a whole block of drafts, 4-bit targets, drafters of 8 bits on rank 0. **Nobody has measured this.**
+A sum over the ranks is taken as 30 µs and 6.2 GB/s, which others measured between two Macs by RDMA
+over Thunderbolt 5; by the backend ring it is about ten times 30 µs. What is known of chips is
+partly estimated (`examples/measure/ledger/chips.toml`). The last columns are the share of the time
+that sums take.
 
 Where sums are slow, whole layers are the better share; where they are quick, every layer."""
 COLUMNS = """

@@ -29,10 +29,10 @@ from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
 from dflash_mlx.models.target import Target, flat
+from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.tree import Tree
-from dflash_mlx.types import SamplingParams
 
 from .contexts import after, held, labels_of, put
 from .fold import fold

@@ -3,7 +3,7 @@
 Their code is traced where it lies; nothing of it is copied. Example, with the packages fetched by
 `.venv-uv/bin/uv pip install --no-deps --target runs/zlab dflash==0.1.0` and
 `.venv-uv/bin/uv pip install --no-deps --target runs/dspark mlx-dspark==0.20.3`:
-`.venv/bin/python examples/ledger_others.py zlab=runs/zlab dspark=runs/dspark`
+`.venv/bin/python examples/measure/ledger_others.py zlab=runs/zlab dspark=runs/dspark`
 """
 
 import argparse
@@ -17,26 +17,26 @@ import dflash_mlx  # noqa: F401  # before MLX, whose matrix products it makes fa
 
 # isort: split
 import mlx.core as mx
+from ledger.contexts import after, held, labels_of, put
+from ledger.passes import READ, TAPS, TracedPair, evaluate_hidden, traced
+from ledger.published import PAIRS, SLIDING, Published
+from ledger.report import Line
+from ledger.trace import Graph
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.ledger.contexts import after, held, labels_of, put
-from dflash_mlx.ledger.passes import READ, TAPS, TracedPair, evaluate_hidden, traced
-from dflash_mlx.ledger.published import PAIRS, SLIDING, Published
-from dflash_mlx.ledger.report import Line
-from dflash_mlx.ledger.trace import Graph
 
 MEGA = 1e6
 TITLE = """# Rounds of DFlash loops, counted
 
-By `examples/ledger_others.py`, from shapes alone: nothing is computed, and nothing here is a time.
-A round is the greedy draft of a block, its verify, and the commit of five rows. All drafters are
-bfloat16. No kernels but those of MLX and mlx-lm run, except in "ours, kernels on". What the host
-waits between the passes is not counted. "stock" is one pass of mlx-lm over as many rows, which
-drafts nothing. Matrices "read again" are those that MLX reads once for every few rows. mlx-dspark
-takes no targets of mlx-lm with sliding windows."""
+By `examples/measure/ledger_others.py`, from shapes alone: nothing is computed, and nothing here
+is a time. A round is the greedy draft of a block, its verify, and the commit of five rows. All
+drafters are bfloat16. No kernels but those of MLX and mlx-lm run, except in "ours, kernels on".
+What the host waits between the passes is not counted. "stock" is one pass of mlx-lm over as many
+rows, which drafts nothing. Matrices "read again" are those that MLX reads once for every few
+rows. mlx-dspark takes no targets of mlx-lm with sliding windows."""
 HEAD = (
     "| context | by | pass | dispatches | read MB | read again MB | written MB |\n"
     "|---:|:---|:---|---:|---:|---:|---:|"

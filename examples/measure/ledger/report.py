@@ -6,7 +6,7 @@ from functools import partial
 
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
-from dflash_mlx.types import SamplingParams
+from dflash_mlx.options import SamplingParams
 
 from .least import least
 from .passes import TracedPair, sample_tree

@@ -50,7 +50,7 @@ class Forecast:
 @cache
 def chips() -> tuple[Chip, ...]:
     """The chips of chips.toml."""
-    text = files("dflash_mlx.ledger").joinpath("chips.toml").read_text(encoding="utf-8")
+    text = files("ledger").joinpath("chips.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
     every = data["all"]
     return tuple(

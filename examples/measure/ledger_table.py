@@ -1,15 +1,16 @@
 """What the passes of published pairs dispatch and move, counted from their shapes: a table.
 
-Nothing is downloaded or computed, and nothing here is a time. `dflash_mlx/ledger/traffic.py` has
-the rules. Example: `.venv/bin/python examples/ledger.py Qwen3-8B-4bit --context 1024 32768`
+Nothing is downloaded or computed, and nothing here is a time. `ledger/traffic.py` has the rules.
+Example: `.venv/bin/python examples/measure/ledger_table.py Qwen3-8B-4bit --context 1024 32768`
 """
 
 import argparse
 
+from ledger.passes import TracedPair
+from ledger.published import PAIRS
+from ledger.report import HEAD, ledger
+
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.ledger.passes import TracedPair
-from dflash_mlx.ledger.published import PAIRS
-from dflash_mlx.ledger.report import HEAD, ledger
 
 
 def main() -> None:
