@@ -15,12 +15,6 @@ SETTINGS = tuple(one for one in declared(GenerationOptions) if one.option.settin
 CHOICES = {"mode": ("dflash", "ddtree", "auto")}
 
 
-def chat_options(**changes: Any) -> GenerationOptions:
-    """The options of a chat's answers, with the commands' defaults."""
-    defaults = {one.name: one.command_default for one in SETTINGS if not one.sampling}
-    return GenerationOptions(**{**defaults, **changes})
-
-
 def find_setting(name: str) -> Declared | None:
     """The setting with this name; underscores count as dashes."""
     name = name.replace("_", "-").lower()

@@ -12,6 +12,8 @@ import pytest
 import tiny
 from terminal import SLOWED, ChatTerminal, Terminal, environment
 
+from dflash_mlx.options import GenerationOptions
+
 backends = import_module("dflash_mlx.cli.backend")
 loop = import_module("dflash_mlx.cli.chat.loop")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
@@ -19,7 +21,6 @@ options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.settings")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def state() -> Any:
     talk = dialogue.Dialogue(
         backends.LocalBackend(tiny.golden_pair("qwen3_full")),
         out,
-        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
+        settings=GenerationOptions(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )

@@ -22,10 +22,10 @@ from tool_talk import says, talking_pair
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools import Call, ServerConfig, Step
 
 backends = import_module("dflash_mlx.cli.backend")
-chat_settings = import_module("dflash_mlx.cli.settings")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
 mcp_servers = import_module("dflash_mlx.cli.mcp_servers")
@@ -52,7 +52,7 @@ class Session:
         self.talk = dialogue_module.Dialogue(
             backends.LocalBackend(self.pair),
             out,
-            settings=chat_settings.chat_options(mode="dflash", **more),
+            settings=GenerationOptions(mode="dflash", **more),
             display=dialogue_module.DisplaySettings(),
             autosaves=True,
         )

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import dflash_mlx
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-chat_settings = import_module("dflash_mlx.cli.settings")
 cache_options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
 GB = 1 << 30
@@ -89,7 +89,7 @@ def test_a_wrong_size_is_refused(dflash) -> None:
 def start(name: str | None = None) -> Any:
     """A dialogue on a freshly loaded pair, as after a start; with the saved chat of a name."""
     pair = dflash_mlx.load(cache_disk=GB)
-    settings = chat_settings.chat_options(max_tokens=24, mode="dflash")
+    settings = GenerationOptions(max_tokens=24, mode="dflash")
     display = dialogue.DisplaySettings(quiet=True)
     talk = dialogue.Dialogue(
         backends.LocalBackend(pair),

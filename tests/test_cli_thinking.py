@@ -14,6 +14,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.options import GenerationOptions
 
 # The golden vocabulary has <think>, and no marks of an answer of several messages.
 EFFORT = templates.PLAIN + "{{ reasoning_effort | default('medium') }}"
@@ -101,13 +102,12 @@ def test_what_is_left_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for a person who watches."""
     thinking = import_module("dflash_mlx.cli.resolve")
     output = import_module("dflash_mlx.cli.terminal.output")
-    chat_settings = import_module("dflash_mlx.cli.settings")
     told: list[str] = []
     out = output.Output()
     monkeypatch.setattr(out, "note", told.append)
     template = templates.template_of("gpt_oss")
     kept = thinking.drop_unknown_thinking(
-        chat_settings.chat_options(think=False, reasoning_effort="low"), template, out
+        GenerationOptions(think=False, reasoning_effort="low"), template, out
     )
     assert (kept.think, kept.reasoning_effort) == (None, "low")
     assert told == ["  this model's template knows no switch for thinking: it goes its own way"]

@@ -15,6 +15,7 @@ import tiny
 
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 
 backends = import_module("dflash_mlx.cli.backend")
@@ -45,7 +46,7 @@ def state(golden: Pair) -> Any:
     talk = dialogue.Dialogue(
         backends.LocalBackend(golden),
         output.Output(quiet=True),
-        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
+        settings=GenerationOptions(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
@@ -422,7 +423,7 @@ def test_stats_of_a_hybrid() -> None:
     talk = dialogue.Dialogue(
         backends.LocalBackend(tiny.golden_pair("qwen35_hybrid")),
         output.Output(quiet=True),
-        settings=chat_settings.chat_options(max_tokens=12, mode="dflash"),
+        settings=GenerationOptions(max_tokens=12, mode="dflash"),
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )

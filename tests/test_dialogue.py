@@ -17,14 +17,13 @@ from text import held_out
 
 import dflash_mlx
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
 
 backends = import_module("dflash_mlx.cli.backend")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.settings")
 output = import_module("dflash_mlx.cli.terminal.output")
 
 SHORT = 640  # tokens; a long context takes this CPU long to read, and leaves no turn out
@@ -68,7 +67,7 @@ def stranger() -> Iterator[Callable[..., Any]]:
 
 def start(pair: Pair, **changes: Any) -> Any:
     """A dialogue whose screen is a pipe."""
-    settings = replace(chat_settings.chat_options(max_tokens=48, mode="dflash"), **changes)
+    settings = replace(GenerationOptions(max_tokens=48, mode="dflash"), **changes)
     display = dialogue.DisplaySettings(quiet=True)
     return dialogue.Dialogue(
         backends.LocalBackend(pair),

@@ -20,6 +20,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.registry import find
 from dflash_mlx.models.memory import estimate_memory
 from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair, load, with_drafter
 
 CASE = tiny.GOLDEN / "qwen3_full"
@@ -117,7 +118,7 @@ def test_the_header_says_the_bits(quantised: Path, asked: int | None, words: str
     header: Callable[..., list[str]] = import_module("dflash_mlx.cli.chat.pages").header_lines
     pair = load(quantised, DRAFT, draft_bits=asked)
     backend = import_module("dflash_mlx.cli.backend").LocalBackend(pair)
-    settings = import_module("dflash_mlx.cli.settings").chat_options()
+    settings = GenerationOptions(mode="auto")
     dialogue = SimpleNamespace(
         pair=pair, backend=backend, local=backend, settings=settings, context_length=512
     )

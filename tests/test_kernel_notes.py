@@ -10,6 +10,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner
 
 from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.options import GenerationOptions
 
 OFF = {
     "verify_attention": "differs from its reference by 0.03",
@@ -52,7 +53,7 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     out = part("terminal.output").Output()
     out.noted = []
     out.note = lambda text, style="dim": out.noted.append((text, style))
-    settings = part("settings").chat_options()
+    settings = GenerationOptions(mode="auto")
     display = part("chat.dialogue").DisplaySettings()
     return part("chat.dialogue").Dialogue(
         part("backend").LocalBackend(pair), out, settings=settings, display=display, autosaves=False

@@ -49,7 +49,7 @@ def test_a_range_holds_everywhere(one: Any) -> None:
             made(one.name, value)
     if one.option.setting:
         with pytest.raises(UsageError, match="cannot be"):
-            settings.with_value(settings.chat_options(), one, str(below))
+            settings.with_value(GenerationOptions(), one, str(below))
 
 
 def test_servers_have_the_sampling() -> None:

@@ -13,6 +13,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner
 
 from dflash_mlx.hub import registry
+from dflash_mlx.options import GenerationOptions
 
 backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")
@@ -179,7 +180,7 @@ def state(cli_app, monkeypatch):
     talk = dialogue.Dialogue(
         backends.LocalBackend(pair),
         output.Output(quiet=True),
-        settings=settings.chat_options(mode="dflash"),
+        settings=GenerationOptions(mode="dflash"),
         display=dialogue.DisplaySettings(),
         autosaves=False,
     )
@@ -254,7 +255,7 @@ def test_a_preset_in_a_chat(state, use, config):
 
 def test_thinking_of_a_preset_goes_before_the_present_one():
     """The two settings contradict each other only where one table says both."""
-    chat, with_values = settings.chat_options, states.chat_values
+    chat, with_values = GenerationOptions, states.chat_values
     assert with_values(chat(reasoning_effort="low"), {"think": False}).reasoning_effort is None
     assert with_values(chat(think=False), {"reasoning_effort": "low"}).think is True
     assert with_values(chat(stop=("x",)), {"temperature": 1.0}).stop == ("x",)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.target import recommended_sampling
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import GenerationOptions, SamplingParams
 
 backends = import_module("dflash_mlx.cli.backend")
 commands = import_module("dflash_mlx.cli.chat.commands")
@@ -139,7 +139,7 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     talk = dialogue.Dialogue(
         backends.LocalBackend(pair),
         output.Output(quiet=True),
-        settings=settings.chat_options(mode="dflash"),
+        settings=GenerationOptions(mode="dflash"),
         display=dialogue.DisplaySettings(),
         autosaves=False,
     )

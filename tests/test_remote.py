@@ -245,7 +245,7 @@ def dialogue_with(fake: Behaviour) -> Any:
     return chat.Dialogue(
         model(connect(parse_address(fake.url))),
         import_module("dflash_mlx.cli.terminal.output").Output(quiet=True),
-        settings=import_module("dflash_mlx.cli.settings").chat_options(),
+        settings=GenerationOptions(mode="auto"),
         display=chat.DisplaySettings(quiet=True),
         autosaves=False,
     )
