@@ -35,7 +35,7 @@ format: .venv/.ready ## sort imports and format
 	.venv/bin/ruff format .
 
 mac-report: .venv/.ready ## measure this Mac into mac-report.json and .md, in under ten minutes
-	@$(PYTHON) examples/mac_report.py
+	@$(PYTHON) examples/measure/mac_report.py
 
 clean: ## remove the environments, builds and caches
 	rm -rf .venv .venv-uv build dist *.egg-info .pytest_cache .ruff_cache

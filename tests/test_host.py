@@ -18,7 +18,7 @@ ROWS, LAYERS = 5, 3
 @pytest.fixture
 def host_time(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The example as a module."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "examples"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "examples" / "measure"))
     return import_module("host_time")
 
 

@@ -346,7 +346,7 @@ def test_a_line_of_the_table() -> None:
 
 def test_a_round_of_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cuts rejected rows off costs as much as stock's pass; one that copies, that too."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     theirs = import_module("ledger_others").Theirs
     pair = pair_of(DENSE, kernels=False)
 

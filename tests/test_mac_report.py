@@ -21,7 +21,7 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     return import_module("mac_report")
 
 
@@ -34,7 +34,12 @@ def test_a_report_of_this_machine(tmp_path: Path) -> None:
     (tmp_path / "dflash").mkdir()
     (tmp_path / "dflash" / "config.toml").write_text('model = "./none"')
     settings = {"XDG_CONFIG_HOME": str(tmp_path), "DFLASH_MODEL": "./nothing"}
-    command = [sys.executable, str(ROOT / "examples" / "mac_report.py"), "--out", "found"]
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "measure" / "mac_report.py"),
+        "--out",
+        "found",
+    ]
     size = ["--prompts", "1", "--max-tokens", "12"]
     done = subprocess.run(
         [*command, *size],

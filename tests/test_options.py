@@ -57,9 +57,9 @@ def test_servers_have_the_sampling() -> None:
     names = {one.name for one in declared(SamplingParams)}
     assert names <= set(SamplingFields.model_fields)
     for one in declared(SamplingParams):
-        value = 3 if one.type is int else 0.5
-        sent = sampling_fields(SamplingParams(**{one.name: value}), next(iter(KINDS)))
-        assert sent[one.name] == value
+        values: dict[str, Any] = {one.name: 3 if one.type is int else 0.5}
+        sent = sampling_fields(SamplingParams(**values), next(iter(KINDS)))
+        assert sent[one.name] == values[one.name]
 
 
 def test_words_of_an_option_are_known() -> None:

@@ -61,8 +61,8 @@ def test_help_and_version_load_no_model_code():
 
 
 def test_the_readme_has_the_tables_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`examples/readme_tables.py` writes commands, keys and pairs; nobody forgets to run it."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    """`readme_tables.py` writes commands, keys and pairs; nobody forgets to run it."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "measure"))
     tables = import_module("readme_tables")
     text = tables.README.read_text(encoding="utf-8")
     assert tables.filled(text) == text

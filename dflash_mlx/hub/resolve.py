@@ -105,7 +105,7 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     if path.suffix == ".gguf" and path.is_file():
         raise DFlashError(
             f"'{name}' is a GGUF file, and a folder is needed.",
-            hint="examples/smollm2/convert.py in the clone makes one of a Llama-like model",
+            hint="examples/recipes/smollm2/convert.py in the clone makes one of a Llama-like model",
         )
     if not is_hub_id(name):
         raise DFlashError(

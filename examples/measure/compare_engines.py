@@ -8,7 +8,7 @@ Others pin their own versions of MLX and mlx-lm, so each runs in an environment 
         'mlx[cpu]' mlx-dspark==0.20.3
     uv venv --python 3.11 runs/vlm && uv pip install --python runs/vlm/bin/python \
         'mlx[cpu]' mlx-vlm==0.7.10
-    .venv/bin/python examples/compare_engines.py zlab=runs/zlab/bin/python \
+    .venv/bin/python examples/measure/compare_engines.py zlab=runs/zlab/bin/python \
         dspark=runs/dspark/bin/python vlm=runs/vlm/bin/python
 
 All load the same weights as float32 and, on Linux, all get OpenBLAS. Each is a process of its own;
@@ -24,7 +24,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "bundled_pair"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes" / "bundled_pair"))
 
 # Each answers a line of JSON with [tokens, seconds to the first, seconds after it, verifies].
 OURS = """

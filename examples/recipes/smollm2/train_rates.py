@@ -1,6 +1,6 @@
 """How fast a drafter for SmolLM2 is trained here: answers, taps and steps apart, and all together.
 
-    .venv/bin/python examples/smollm2/train_rates.py runs/smollm2/float32
+    .venv/bin/python examples/recipes/smollm2/train_rates.py runs/smollm2/float32
 
 Answers are made with their taps; taps alone are for sequences whose answers were there before.
 Blocks are those of steps over these answers, of three drafters. The last table says what 100,000

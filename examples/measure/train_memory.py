@@ -1,6 +1,6 @@
 """Peak memory of one training step, by the anchors of a sequence and the rows of its context.
 
-    .venv/bin/python examples/train_memory.py
+    .venv/bin/python examples/measure/train_memory.py
 
 A drafter of random weights with the sizes of one for SmolLM2-135M (5 layers, width 576, vocabulary
 49,152) takes a step on one sequence. Printed is what `mx.get_peak_memory` gives during the step

@@ -1,6 +1,6 @@
 """Prompt lookup on SmolLM2-135M-Instruct: against plain decoding, where answers repeat or do not.
 
-    .venv/bin/python examples/smollm2/lookup.py runs/smollm2/float32
+    .venv/bin/python examples/recipes/smollm2/lookup.py runs/smollm2/float32
 
 Every prompt is answered plainly and with `lookup` in the modes auto and dflash in turn, several
 times over; of a prompt's times the median counts. All answers are compared: they must be equal.

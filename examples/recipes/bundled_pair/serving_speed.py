@@ -1,6 +1,6 @@
 """`dflash serve` beside mlx-lm's server: the same target, the same clients, by how many at once.
 
-    .venv/bin/python examples/bundled_pair/serving_speed.py --plot serving_speed.png
+    .venv/bin/python examples/recipes/bundled_pair/serving_speed.py --plot serving_speed.png
 
 Both servers run as programs of their own and are asked in turn, each level with prompts of its own,
 so that no cache helps. mlx-lm's server gets OpenBLAS and a target in float32, as ours computes; it

@@ -1,6 +1,6 @@
 """Draw `examples/chat.svg`: a real chat with the bundled pair, as its terminal shows it.
 
-    .venv/bin/python examples/picture.py
+    .venv/bin/python examples/measure/picture.py
 
 The chat runs in a pseudo-terminal; the picture is taken while the last answer streams, so that the
 live line is on it and a message that waits. Rates are those of the machine that draws it.
@@ -19,8 +19,8 @@ from rich.style import Style
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
 
 from screen import Memory  # noqa: E402  # pyright: ignore[reportMissingImports]
 from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[reportMissingImports]
@@ -99,7 +99,7 @@ def main() -> None:
     picture = max(pictures, key=lambda text: len(text.plain.splitlines()))
     console = Console(width=COLUMNS, record=True, file=StringIO())
     console.print(picture)
-    target = HERE / "chat.svg"
+    target = ROOT / "examples" / "chat.svg"
     svg = console.export_svg(title="dflash chat", theme=MONOKAI, unique_id="chat")
     target.write_text(svg, encoding="utf-8")
     print(f"{target}: {len(picture.plain.splitlines())} lines")

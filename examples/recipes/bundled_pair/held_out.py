@@ -1,6 +1,6 @@
 """Write the prompts of the benchmark suite `bundled`: held out from both trainings.
 
-    python held_out.py > ../../dflash_mlx/bundled/prompts.jsonl
+    python held_out.py > ../../../dflash_mlx/bundled/prompts.jsonl
 
 One JSON object a line, the four families in turn, so that the first few are of every kind.
 """

@@ -1,10 +1,10 @@
 """Write the README's tables anew: commands and pairs from the code, drafts from a measurement.
 
-    .venv/bin/python examples/readme_tables.py
-    .venv/bin/python examples/readme_tables.py --drafts bench.json   of dflash bench --drafts --json
+    python examples/measure/readme_tables.py
+    python examples/measure/readme_tables.py --drafts bench.json   of dflash bench --drafts --json
 
-The second keeps what the table of drafts needs in examples/drafts.json. Each table stands between
-`<!-- name -->` and `<!-- end -->`.
+The second keeps what the table of drafts needs in examples/measure/drafts.json. Each table stands
+between `<!-- name -->` and `<!-- end -->`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 from dflash_mlx.hub.registry import Entry, entries
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 DRAFTS = Path(__file__).parent / "drafts.json"
 SOURCES = {
     "dflash": "DFlash drafter, chains of 15",

@@ -1,6 +1,6 @@
 """Tokens a second of all sequences together, by how many run at once, on the bundled pair.
 
-    .venv/bin/python examples/bundled_pair/throughput.py --plot throughput.png
+    .venv/bin/python examples/recipes/bundled_pair/throughput.py --plot throughput.png
 
 Every count of sequences answers the same prompts: by rounds of the engine (auto, and others if
 asked for), by the same requests one after another, and by mlx-lm's `BatchGenerator` on the stock

@@ -1,6 +1,6 @@
 """One report of this Mac to send back: what works, which kernels are right, and how fast it is.
 
-    make mac-report        or    .venv/bin/python examples/mac_report.py [--out mac-report]
+    make mac-report        or    .venv/bin/python examples/measure/mac_report.py [--out mac-report]
 
 Writes mac-report.json and mac-report.md: the machine and versions, `dflash doctor`, the verdicts
 about the kernels, the parity tests on the GPU, and `dflash bench` of the bundled pair and of the
@@ -29,7 +29,7 @@ from typing import Any
 from dflash_mlx.hub.cache import cached_state
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, entries
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DFLASH = [sys.executable, "-m", "dflash_mlx.cli"]
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-m", "metal", "-p", "no:cacheprovider"]
 SECONDS = 600.0  # for all steps together

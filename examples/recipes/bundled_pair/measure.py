@@ -1,11 +1,11 @@
 """Measure the bundled pair on held-out prompts: quality, speed, and what the engine adds.
 
-    .venv/bin/python examples/bundled_pair/measure.py quality   exact answers and τ, by family
-    .venv/bin/python examples/bundled_pair/measure.py speed     against stock mlx_lm generation
-    .venv/bin/python examples/bundled_pair/measure.py overhead  round time less the bare passes
-    .venv/bin/python examples/bundled_pair/measure.py rules     acceptance rules at temperature 1
-    .venv/bin/python examples/bundled_pair/measure.py bits      τ of a quantised drafter
-    .venv/bin/python examples/bundled_pair/measure.py trees     τ of draft trees against chains
+    python examples/recipes/bundled_pair/measure.py quality   exact answers and τ, by family
+    python examples/recipes/bundled_pair/measure.py speed     against stock mlx_lm generation
+    python examples/recipes/bundled_pair/measure.py overhead  round time less the bare passes
+    python examples/recipes/bundled_pair/measure.py rules     acceptance rules at temperature 1
+    python examples/recipes/bundled_pair/measure.py bits      τ of a quantised drafter
+    python examples/recipes/bundled_pair/measure.py trees     τ of draft trees against chains
 
 Speeds are medians over prompts measured in one process, in turn; they hold for this machine only.
 """

@@ -1,6 +1,6 @@
 """Train a tiny hybrid target from nothing, in MLX: Gated DeltaNet layers, every fourth attention.
 
-    .venv/bin/python examples/hybrid_pair/train_target.py --out runs/hybrid/target
+    .venv/bin/python examples/recipes/hybrid_pair/train_target.py --out runs/hybrid/target
 
 It learns the bundled pair's made text with that pair's tokenizer. mlx-lm's recurrence takes row
 after row on the CPU, which a training step cannot afford: here the rows of a chunk are solved

@@ -1,8 +1,8 @@
 """Run the tasks of a table of the DFlash paper on this machine, and print them as the paper does.
 
     uv pip install -e '.[bench]'
-    python examples/paper_table.py -m Qwen/Qwen3-4B --out qwen3-4b.jsonl
-    python examples/paper_table.py --quick           # the bundled pair, no download, a minute
+    python examples/measure/paper_table.py -m Qwen/Qwen3-4B --out qwen3-4b.jsonl
+    python examples/measure/paper_table.py --quick        # the bundled pair, no download, a minute
 
 Table 1 of arXiv 2602.06036: seven tasks at temperatures 0 and 1, thinking off, at most 2,048 tokens
 an answer, speedup / τ. As there, a speedup is the ratio of the mean seconds a token, and τ the mean

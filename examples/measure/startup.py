@@ -1,6 +1,6 @@
 """How long a user waits: `dflash --help`, and `dflash chat` until the first prompt can be typed.
 
-    .venv/bin/python examples/startup.py [--repeat 5]
+    .venv/bin/python examples/measure/startup.py [--repeat 5]
 
 The chat runs on the bundled pair in a pseudo-terminal; its clock stops when the prompt's arrow is
 on the screen. Medians, with the quickest and the slowest.

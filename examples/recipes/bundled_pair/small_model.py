@@ -1,6 +1,6 @@
 """Train a small Qwen3 of about the drafter's size that drafts for the bundled target.
 
-    .venv/bin/python examples/bundled_pair/small_model.py --steps 600 --out runs/small
+    .venv/bin/python examples/recipes/bundled_pair/small_model.py --steps 600 --out runs/small
     dflash bench --drafts dflash,model:runs/small,lookup,none
 
 For classic speculative decoding. Its layers have as many parameters as the drafter (0.97 M); the

@@ -1,6 +1,6 @@
 """Copies of earlier text beside the drafter (`--lookup`) against the drafter alone, by auto.
 
-    .venv/bin/python examples/bundled_pair/beside.py --prompts 24 --repeats 3
+    .venv/bin/python examples/recipes/bundled_pair/beside.py --prompts 24 --repeats 3
 
 Held-out prompts as they are, and each asked a second time in the same chat, where the answer stands
 already. Both ways and plain decoding take turns, answers must be equal, and of a prompt's times the

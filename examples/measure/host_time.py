@@ -1,6 +1,6 @@
 """How long the host takes to build a verify, without running it: kernels against stock MLX.
 
-    .venv/bin/python examples/host_time.py [--layers 36] [--rows 16] [--repeat 60]
+    .venv/bin/python examples/measure/host_time.py [--layers 36] [--rows 16] [--repeat 60]
 
 Builds the graph of one verify of a narrow random Qwen3 in 4 bits inside `mx.export_function`, where
 MLX records the launches of Metal kernels on any machine, and executes nothing. Nothing is traced

@@ -1,6 +1,6 @@
 """What the prefix cache saves: time to the first token of prompts that begin alike, and its cost.
 
-    .venv/bin/python examples/prefix_cache.py
+    .venv/bin/python examples/measure/prefix_cache.py
 
 Asks the bundled pair questions after one long system message, with the cache off, in memory, and on
 disk after a restart; then times the look-up of a prompt of 100,000 tokens among 1,000 others.

@@ -1,6 +1,6 @@
 """Train an EAGLE-3 head of about the drafter's size for the bundled target, for comparisons.
 
-    .venv/bin/python examples/bundled_pair/eagle3.py --steps 600 --out runs/eagle3
+    .venv/bin/python examples/recipes/bundled_pair/eagle3.py --steps 600 --out runs/eagle3
     dflash bench --drafts dflash,eagle3:runs/eagle3,eagle3-60:runs/eagle3,lookup,none
 
 The training-time test of the paper (arXiv 2503.01840, section 3): the head reads its own hidden

@@ -1,6 +1,6 @@
 """What a draft tree costs the host a round: the heap, the ancestor mask, the walk. No model needed.
 
-    .venv/bin/python examples/tree_cost.py
+    .venv/bin/python examples/measure/tree_cost.py
 
 Medians of 300 rounds with random drafters of 15 slots, in milliseconds; they hold for this machine.
 """
