@@ -64,8 +64,8 @@ class Option:
             return f"a value above {low}" if self.above else f"{low} or more"
         return f"a value above {low}, {high} at most" if self.above else f"{low} to {high}"
 
-    def holds(self, value: float) -> bool:
-        """Whether a number is in the range; NaN never is."""
+    def holds(self, value: Any) -> bool:
+        """Whether a number is in the range; NaN never is. Large integers compare exactly."""
         return (self.low < value if self.above else self.low <= value) and value <= self.high
 
 
@@ -108,7 +108,7 @@ class Declared:
                 )
         elif self.type in (int, float):
             number = isinstance(value, Integral if self.type is int else Real)
-            if not number or not self.option.holds(float(value)):
+            if not number or not self.option.holds(value):
                 raise UsageError(
                     f"{self.name} cannot be {value}.", hint=f"give {self.option.range_text}"
                 )

@@ -52,6 +52,14 @@ def test_a_range_holds_everywhere(one: Any) -> None:
             settings.with_value(GenerationOptions(), one, str(below))
 
 
+def test_large_integers_are_exact() -> None:
+    """The largest seed is one, the next number is none, and no number is too large to compare."""
+    assert SamplingParams(seed=2**64 - 1).seed == 2**64 - 1
+    with pytest.raises(UsageError, match="seed cannot be"):
+        SamplingParams(seed=2**64)
+    assert GenerationOptions(max_tokens=10**400).max_tokens == 10**400
+
+
 def test_servers_have_the_sampling() -> None:
     """A server reads each field of it, and a known server is sent each that is not its default."""
     names = {one.name for one in declared(SamplingParams)}
