@@ -23,7 +23,7 @@ test: .venv/.ready ## run the tests, a file on each core
 	@$(PYTHON) -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
 
 real: .venv/.ready ## test with a pretrained model of 135M parameters, fetched once
-	@$(PYTHON) -m pytest -m real tests/test_real.py
+	@$(PYTHON) -m pytest -m real tests/behaviour/test_real.py
 
 lint: .venv/.ready ## ruff and pyright
 	.venv/bin/ruff check .

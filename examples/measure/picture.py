@@ -20,7 +20,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from screen import Memory  # noqa: E402  # pyright: ignore[reportMissingImports]
 from terminal import Terminal, environment  # noqa: E402  # pyright: ignore[reportMissingImports]

@@ -149,9 +149,13 @@ class Maker:
 
     def tools(self) -> None:
         """Write a chat with calls of a tool that the user allows always."""
-        shutil.copy(ROOT / "tests" / "mcp_server.py", self.home)
+        shutil.copy(ROOT / "tests" / "support" / "mcp_server.py", self.home)
         address = self.home / "address"
-        command = [sys.executable, str(ROOT / "tests" / "openai_server.py"), str(address)]
+        command = [
+            sys.executable,
+            str(ROOT / "tests" / "support" / "openai_server.py"),
+            str(address),
+        ]
         server = subprocess.Popen(command)
         try:
             while not address.exists() or not address.read_text("utf-8"):

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 import dflash_mlx
 
 TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS)]  # for the helpers of the other tests
+sys.path[:0] = [str(TESTS / "support")]  # for the helpers of the other tests
 
 from golden_pair import GOLDEN  # noqa: E402
 from openai_server import openai_server  # noqa: E402
@@ -279,7 +279,7 @@ def test_a_tool_that_was_allowed_always(
     home.bring("data", home.data)
     if not kept:
         (home.data / "allowed_tools.json").unlink()
-    shutil.copy(TESTS / "mcp_server.py", home.folder)
+    shutil.copy(TESTS / "support" / "mcp_server.py", home.folder)
     monkeypatch.chdir(home.folder)
     with openai_server() as server:
         found = home.run("chat", "-m", server.url, input="Is it dry in Brno?")

@@ -1,0 +1,132 @@
+"""examples/guide/threads.md: each block of code runs, and says what it says it does."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dflash_mlx
+from dflash_mlx.types import Block
+
+PAGE = (Path(__file__).parents[2] / "examples/guide/threads.md").read_text(encoding="utf-8")
+CODE = {
+    part.partition("\n")[0]: code
+    for part in PAGE.split("\n## ")[1:]
+    for code in re.findall(r"```python\n(.*?)```", part, re.S)
+}
+
+SUM, DAY = "What is 25 plus 17?", "Which day comes after Wednesday?"
+PRINTS = [
+    ("A script with threads", [SUM, DAY]),
+    ("asyncio", [SUM, DAY, "What is the capital of France?"]),
+    ("A window", [SUM]),
+    ("Many prompts at once", [SUM, DAY]),
+]
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, str]:
+    """The answers to the page's prompts, each alone."""
+    pair = dflash_mlx.load()
+    prompts = {
+        prompt for code in CODE.values() for prompt in re.findall(r'"([A-Z][^"]{9,})"', code)
+    }
+    return {prompt: dflash_mlx.generate(pair, prompt).text for prompt in prompts}
+
+
+def test_no_block_is_left_out() -> None:
+    """The tests below name each of them."""
+    assert set(CODE) == {name for name, _ in PRINTS} | {"A notebook"}
+    assert PAGE.count("```python") == len(CODE)
+
+
+@pytest.mark.parametrize(("name", "prompts"), PRINTS)
+def test_a_block_of_code(
+    name: str, prompts: list[str], said: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints the answers that its prompts get alone."""
+    scope: dict[str, Any] = {"__name__": "page"}
+    exec(compile(CODE[name], name, "exec"), scope)
+    assert capsys.readouterr().out.split() == " ".join(said[prompt] for prompt in prompts).split()
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_who_stops_to_listen_stops_the_answer(cancelled: bool) -> None:
+    """In asyncio: by `break`, or because the task is cancelled while a thread waits for a block."""
+    scope: dict[str, Any] = {"__name__": "page"}
+    exec(CODE["asyncio"].partition("\nasyncio.run")[0], scope)
+    pair, heard = dflash_mlx.load(), []
+
+    async def listen() -> None:
+        async for text in scope["blocks"](pair, "Write a Python function that adds two numbers."):
+            heard.append(text)
+            if not cancelled:
+                break
+
+    async def main() -> None:
+        task = asyncio.create_task(listen())
+        while not heard:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (await asyncio.to_thread(dflash_mlx.generate, pair, "Hello!")).text
+
+    asyncio.run(main())
+    assert len(heard) < 10
+
+
+NOTEBOOK = """
+import os, signal, sys, threading
+from dflash_mlx.engine.stats import Stats
+record, blocks = Stats.record, []
+def pressed(self, block):
+    record(self, block)
+    blocks.append(block)
+    if len(blocks) == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+Stats.record = pressed
+scope = {}
+exec(sys.argv[1], scope)  # a cell; the kernel goes on
+alone = []
+def ask():
+    alone.append(dflash_mlx.generate(scope["pair"], "What is 25 plus 17?").text)
+    done.set()
+import dflash_mlx
+done = threading.Event()
+threading.Thread(target=ask).start()
+try:
+    os.kill(os.getpid(), signal.SIGINT)  # while a thread of the notebook's own answers
+    done.wait()
+except KeyboardInterrupt:
+    print("interrupted")
+done.wait()
+print(alone[0] == dflash_mlx.generate(scope["pair"], "What is 25 plus 17?").text)
+"""
+
+
+def test_a_notebook_that_is_interrupted(said: dict[str, str]) -> None:
+    """The first cell keeps what was said; a thread's answer is whole, and so is the next cell's."""
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK, CODE["A notebook"]], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    kept, rest = done.stdout.split(" (stopped)\n")
+    (whole,) = [text for prompt, text in said.items() if prompt.startswith("Write")]
+    assert whole.startswith(kept)
+    assert 0 < len(kept) < len(whole)
+    assert rest == "interrupted\nTrue\n"
+
+
+def test_who_leaves_a_window_stops_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stopped` ends the thread at the next block."""
+    scope: dict[str, Any] = {"__name__": "page"}
+    exec(CODE["A window"].partition("\nanswer =")[0], scope)
+    answer = scope["Answer"](None, "")
+    answer.stopped.set()
+    monkeypatch.setattr(dflash_mlx, "stream", lambda *_: iter([Block((1,), text="a")] * 3))
+    answer.run()
+    assert [answer.texts.get(), answer.texts.get()] == ["a", None]

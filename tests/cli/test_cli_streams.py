@@ -1,0 +1,238 @@
+"""`dflash generate` at its ends: Ctrl-C, closed pipes, terminals good and poor."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from golden_pair import EXPECTED, PAIR, RAW, said
+
+
+def kill_at(monkeypatch, number, times=1):
+    """Ctrl-C while the given block is counted."""
+    stats, seen = import_module("dflash_mlx.engine.stats").Stats, []
+    record = stats.record
+
+    def counting(self, block):
+        record(self, block)
+        seen.append(block)
+        if len(seen) == number:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(stats, "record", counting)
+
+
+def test_interrupt_keeps_what_was_said(dflash, monkeypatch):
+    handler = signal.getsignal(signal.SIGINT)
+    kill_at(monkeypatch, 3)
+    result = dflash(*RAW, "--max-tokens", "96", "--stats")
+    assert result.exit_code == 130
+    count = 1 + sum(EXPECTED["acceptance_lengths"][0][:2])
+    assert result.stdout == said(0)[:count] + "\n"
+    assert result.stderr.startswith(f"  stopped · {count} tokens kept · ")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_interrupt_as_json(ask, monkeypatch):
+    kill_at(monkeypatch, 2)
+    found = ask(*RAW, "--max-tokens", "96", code=130)
+    assert found["finish_reason"] == "interrupted"
+    assert said(0).startswith(found["text"])
+
+
+def test_second_interrupt_leaves_at_once(dflash, monkeypatch):
+    kill_at(monkeypatch, 3, times=2)
+    result = dflash(*RAW, "--max-tokens", "96", "--stats")
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+    assert "stopped" not in result.stderr
+
+
+def test_interrupt_while_the_prompt_is_read(dflash, monkeypatch):
+    monkeypatch.setattr("dflash_mlx.engine.engine.CHUNK", 16)
+    target = import_module("dflash_mlx.models.target").Target
+    read, passes = target.read, []
+
+    def reading(self, parts, **options):
+        passes.extend(part.tokens.size for part in parts)
+        os.kill(os.getpid(), signal.SIGINT)
+        return read(self, parts, **options)
+
+    monkeypatch.setattr(target, "read", reading)
+    result = dflash("--raw", "x" * 40, "--stats")
+    assert result.exit_code == 130
+    assert (result.stdout, result.stderr) == ("", "  stopped while the prompt was read\n")
+    assert passes == [16]
+
+
+def test_interrupt_of_the_plain_half(ask, monkeypatch):
+    """The DFlash answer is whole and stays; there is nothing to compare."""
+    kill_at(monkeypatch, 24 + 16 + 10)
+    found = ask(*RAW, "--max-tokens", "40", "--compare", code=130)
+    assert found["text"] == said(0)[:40]
+    assert "comparison" not in found
+
+
+def start(*arguments, **options):
+    """`dflash generate` with the golden pair in a process of its own."""
+    program = "from importlib import import_module; import_module('dflash_mlx.cli.app').main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "generate", *PAIR, *arguments], **options
+    )
+
+
+def test_closed_pipe_is_silent():
+    process = start(*RAW, "--max-tokens", "4000", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.read(4) == said(0)[:4].encode()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 141
+
+
+def read_all(fd):
+    """What a terminal got."""
+    got = b""
+    while True:
+        try:
+            part = os.read(fd, 4096)
+        except OSError:
+            return got.decode()
+        if not part:
+            return got.decode()
+        got += part
+
+
+def on_terminal(*arguments, pipe=False, **env):
+    """Run on a terminal of 80 columns: what it showed, and what a pipe on stdout got."""
+    termios = pytest.importorskip("termios")
+    lead, follow = os.openpty()
+    termios.tcsetwinsize(follow, (24, 80))
+    process = start(
+        *arguments,
+        stdin=follow,
+        stdout=subprocess.PIPE if pipe else follow,
+        stderr=follow,
+        env={**os.environ, "TERM": "xterm-256color", **env},
+    )
+    os.close(follow)
+    piped = process.stdout.read() if process.stdout else b""
+    shown = read_all(lead)
+    assert process.wait(60) == 0
+    os.close(lead)
+    return shown.replace("\r\n", "\n"), piped
+
+
+def test_terminal_shows_answer_and_dim_stats():
+    shown, _ = on_terminal(*RAW, "--max-tokens", "30")
+    assert said(0)[:30] + "\n" in shown
+    assert re.search(
+        r"\x1b\[2m  30 tokens · [\d.]+ tok/s · τ [\d.]+ · accept \d+% · [\d.]+ s · cut by "
+        r"--max-tokens\x1b\[0m\n",
+        shown,
+    )
+
+
+def test_pipe_stays_clean_beside_a_terminal():
+    shown, piped = on_terminal(*RAW, "--max-tokens", "30", pipe=True)
+    assert piped.decode() == said(0)[:30] + "\n"
+    assert "30 tokens" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "env"),
+    [
+        (["--plain"], {}),
+        ([], {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": "dumb"}),
+    ],
+)
+def test_poor_terminal_gets_ascii_without_codes(flags, env):
+    shown, _ = on_terminal(*RAW, "--max-tokens", "30", *flags, **env)
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert " tok/s | tau " in shown
+
+
+def test_no_color_leaves_no_colour():
+    """Dim is no colour and may stay."""
+    shown, _ = on_terminal(*RAW, "--max-tokens", "30", NO_COLOR="1")
+    assert not re.search(r"\x1b\[[\d;]*3\d", shown)
+
+
+def dflash_in_shell(command, *, redirect=""):
+    """Run `python -m dflash_mlx.cli` in a shell that redirects its streams."""
+    words = [sys.executable, "-m", "dflash_mlx.cli", *command]
+    script = f'"$@" {redirect}'
+    return subprocess.run(["sh", "-c", script, "sh", *words], capture_output=True, check=False)
+
+
+SHORT = ["generate", *PAIR, *RAW, "--max-tokens", "5"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+@pytest.mark.parametrize("command", [SHORT, ["--help"]])
+@pytest.mark.parametrize("redirect", [">&-", ">/dev/full"])
+def test_stdout_that_takes_nothing(command, redirect):
+    """A closed stdout gave two tracebacks, and a full disk an "unexpected OSError"."""
+    done = dflash_in_shell(command, redirect=redirect)
+    assert done.returncode == 1
+    error, hint = done.stderr.decode().splitlines()
+    reason = "Bad file descriptor" if redirect == ">&-" else "No space left on device"
+    assert error == f"Error: the output cannot be written ({reason})."
+    assert hint.startswith("Hint:  ")
+
+
+@pytest.mark.parametrize("redirect", ["2>&-", "<&- 2>&-"])
+def test_closed_stderr_costs_no_answer(redirect):
+    """A closed stderr left the answer out, and gave exit code 1."""
+    done = dflash_in_shell(SHORT, redirect=redirect)
+    assert (done.returncode, done.stdout.decode()) == (0, said(0)[:5] + "\n")
+    assert dflash_in_shell(["generate", ""], redirect=redirect).returncode == 2
+
+
+ENTRY = "from dflash_mlx.cli.__main__ import main\nmain()\n"  # as installers write it
+
+
+def interrupted(tmp_path, *command, module="", file="dflash", text=ENTRY):
+    """Run Python with a file that an installer wrote; the module named sends Ctrl-C if imported."""
+    (tmp_path / file).write_text(text)
+    if module:
+        (tmp_path / f"{module}.py").write_text("import os\nos.kill(os.getpid(), 2)\nimport nothing")
+    return subprocess.run(
+        [sys.executable, *(command or [tmp_path / file]), "generate"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+
+
+@pytest.mark.parametrize("module", ["ctypes", "typer"])  # the first and one of the last
+@pytest.mark.parametrize("command", [(), ("-m", "dflash_mlx"), ("-m", "dflash_mlx.cli")])
+def test_ctrl_c_while_the_program_is_imported(tmp_path, command, module):
+    """Ctrl-C in the first moments gave a traceback of imports."""
+    done = interrupted(tmp_path, *command, module=module)
+    assert (done.returncode, done.stderr) == (130, b"")
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    start = tomllib.loads(project.read_text())["project"]["scripts"]["dflash"]
+    assert start == "dflash_mlx.cli.__main__:main"
+
+
+def test_ctrl_c_while_the_program_ends(tmp_path):
+    """The interpreter's end printed an exception that nobody could catch."""
+    at_exit = "import atexit, os\natexit.register(os.kill, os.getpid(), 2)\n"
+    done = interrupted(tmp_path, text=at_exit + ENTRY)
+    assert (done.returncode, done.stderr.count(b"\n")) == (130, 2)  # that a prompt is missing
+
+
+def test_ctrl_c_stays_that_of_another_program(tmp_path):
+    """Who imports the package handles Ctrl-C as before."""
+    text = "try:\n    import dflash_mlx, typer\nexcept KeyboardInterrupt:\n    print('mine')\n"
+    done = interrupted(tmp_path, module="typer", file="mine.py", text=text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"mine\n", b"")

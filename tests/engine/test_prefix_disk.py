@@ -1,0 +1,366 @@
+"""The prefix cache on disk: it survives a restart, a kill and a damaged file, and nothing that it
+gives is anything but what would have been read."""
+
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from paths import SUPPORT, TESTS
+
+import dflash_mlx
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.prefix_cache import disk as tensor_file
+from dflash_mlx.engine.prefix_cache.disk import (
+    ROOT,
+    Damaged,
+    Disk,
+    Entry,
+    Labels,
+    Tensor,
+    files_of,
+    name_of,
+)
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.errors import UsageError
+from dflash_mlx.models.target import Target
+
+GB = 1 << 30
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "dflash"},
+    {"mode": "ddtree", "tree_budget": 6},
+    {"mode": "auto"},
+    {"mode": "baseline"},
+)
+LABELS = Labels("tiny", "random")
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family."""
+    return tiny.make_target(family)
+
+
+def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
+    """An engine as after a start: nothing in memory, and what the folder has."""
+    target = target_of(family)
+    engine = Engine(target, tiny.random_drafter(target))
+    if root is not None:
+        engine.prefixes.limit = GB
+        engine.prefixes.disk = Disk(family, LABELS, limit, root)
+    return engine
+
+
+def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
+    """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
+    sequence = Sequence(engine.target, engine.drafter)
+    request = Request(tuple(prompt), **{"max_tokens": 9, **options})
+    cached, _ = engine.begin(sequence, request, len(prompt) - 1)
+    said = tiny.joined(list(tiny.rounds(engine, sequence)))
+    if engine.prefixes.disk is not None:
+        engine.prefixes.disk.wait()
+    return said, cached
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_restart_reads_only_the_rest(family: str, tmp_path: Path) -> None:
+    """Each mode after one another; the answers are those that reading it all gives."""
+    anew, begun = engine_of(family), tiny.prompt_of(70, 3)
+    said, _ = answer(engine_of(family, tmp_path), begun)
+    for number, options in enumerate(MODES):
+        prompt = [*begun, *said, *tiny.prompt_of(5, number)]
+        found, cached = answer(engine_of(family, tmp_path), prompt, **options)
+        assert found == answer(anew, prompt, **options)[0]
+        assert cached >= len(begun) + len(said) - 1
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
+def test_branches_come_back_too(family: str, tmp_path: Path) -> None:
+    """A tree of prompts, with a restart after each, at a limit that holds a part of them."""
+    dice, anew, texts = random.Random(1), engine_of(family), [tiny.prompt_of(60, 1)]
+    saved = 0
+    for number in range(10):
+        text = dice.choice(texts)
+        cut = dice.choice((len(text), len(text) // 2))
+        prompt, options = [*text[:cut], *tiny.prompt_of(12, number)], dice.choice(MODES)
+        engine = engine_of(family, tmp_path, limit=300_000)
+        found, cached = answer(engine, prompt, **options)
+        assert found == answer(anew, prompt, **options)[0]
+        saved += cached
+        texts.append([*prompt, *found])
+    assert saved > 100
+    assert 0 < sum(file.nbytes for file in files_of(tmp_path)) <= 300_000
+
+
+def test_a_drafter_left_out_is_caught_up(tmp_path: Path) -> None:
+    """Rows that the target read alone serve no drafting, until the drafter has read them too."""
+    prompt = tiny.prompt_of(60, 2)
+    counts = [
+        answer(engine_of("qwen3", tmp_path), prompt, mode=mode)[1]
+        for mode in ("baseline", "baseline", "dflash", "dflash")
+    ]
+    assert counts == [0, 59, 0, 59]
+
+
+def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
+    """What leaves memory comes back from disk; a prompt too big for memory takes what fits."""
+    engine, prompts = engine_of("qwen3", tmp_path), [tiny.prompt_of(80, n) for n in range(5)]
+    answer(engine, prompts[0])
+    engine.prefixes.limit = 2 * engine.prefixes.nbytes
+    for prompt in (*prompts, *prompts):
+        answer(engine, prompt)
+    assert engine.prefixes.nbytes <= engine.prefixes.limit
+    assert [answer(engine, prompt)[1] for prompt in prompts] == [79] * 5
+    engine.prefixes.limit = 10_000
+    assert answer(engine, prompts[0]) == (answer(engine_of("qwen3"), prompts[0])[0], 0)
+
+
+def some_file(root: Path, kind: str) -> Path:
+    """The largest file of a kind."""
+    return max(root.glob(f"*/*.{kind}.safetensors"), key=lambda file: file.stat().st_size)
+
+
+def serves(file: Path, length: int) -> bool:
+    """Whether a prompt that goes on from so many tokens needs a file."""
+    head = tensor_file.read_head(file)
+    start = int(head.notes["start"])
+    return start == length if head.notes["kind"] == "states" else start < length
+
+
+@pytest.mark.parametrize("kind", ["rows", "states"])
+def test_a_damaged_file_is_dropped_with_a_note(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bit, anywhere: no answer changes, the file is gone, and a warning says so."""
+    prompt, anew = tiny.prompt_of(50, 4), engine_of("qwen3_5")
+    wanted, dice = answer(anew, prompt)[0], random.Random(3)
+    for number in range(12):
+        answer(engine_of("qwen3_5", tmp_path), prompt)
+        file = next(f for f in tmp_path.glob(f"*/*.{kind}.*") if serves(f, 49))
+        data = bytearray(file.read_bytes())
+        place = dice.randrange(len(data)) if number else len(data) // 2
+        data[place] ^= 1 << dice.randrange(8)
+        file.write_bytes(bytes(data) if number % 4 else bytes(data)[: len(data) // 2])
+        caplog.clear()
+        assert answer(engine_of("qwen3_5", tmp_path), prompt)[0] == wanted
+        assert "was damaged" in caplog.text
+    assert answer(engine_of("qwen3_5", tmp_path), prompt) == (wanted, 49)
+
+
+def test_a_file_of_another_text_is_not_taken(tmp_path: Path) -> None:
+    """A sound file under the name of another one's tokens; and one with a drafter's row less."""
+    prompts = [tiny.prompt_of(50, n) for n in (5, 6)]
+    for prompt in prompts:
+        answer(engine_of("qwen3", tmp_path), prompt)
+    one, other = (next(iter(tmp_path.glob("*/*.rows.safetensors"))) for _ in "ab")
+    other = next(f for f in tmp_path.glob("*/*.rows.safetensors") if f != one)
+    shutil.copy(one, other)
+    anew = engine_of("qwen3")
+    for prompt in prompts:
+        assert answer(engine_of("qwen3", tmp_path), prompt)[0] == answer(anew, prompt)[0]
+    for file in tmp_path.glob("*/*.rows.safetensors"):
+        notes, arrays = tensor_file.read(file)
+        for name in [name for name in arrays if name.startswith("draft.0.")]:
+            arrays[name] = Tensor(arrays[name].type, arrays[name].data[..., 1:, :])
+        tensor_file.write(file, notes, arrays)
+    for prompt in prompts:
+        assert answer(engine_of("qwen3", tmp_path), prompt) == (answer(anew, prompt)[0], 0)
+
+
+def test_only_the_owner_reads(tmp_path: Path) -> None:
+    """Files and folders of ours, whatever the umask and whatever was there."""
+    root = tmp_path / "prefixes"
+    root.mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        answer(engine_of("qwen3", root), tiny.prompt_of(40))
+    finally:
+        os.umask(before)
+    found = [root, *root.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found if path.is_file()} == {0o600}
+
+
+def test_a_full_disk_is_said_and_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing half written stays, and nothing more is tried."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    engine = engine_of("qwen3")
+    prompt = tiny.prompt_of(40)
+    monkeypatch.undo()
+    engine = engine_of("qwen3", tmp_path)
+    monkeypatch.setattr(os, "replace", full)
+    answer(engine, prompt)
+    assert answer(engine, prompt)[1] == 39  # from memory
+    assert caplog.text.count("cannot be written (No space left on device)") == 1
+    assert not [*tmp_path.glob("*/*safetensors*")]
+
+
+def entry_number(number: int, count: int = 2000) -> tuple[Entry, dict[str, Tensor]]:
+    """An entry, and arrays that follow from its tokens."""
+    tokens = np.arange(number, number + count, dtype=np.int32)
+    rows = np.random.default_rng(number).random((4, count, 8)).astype(np.float32)
+    entry = Entry(name_of(ROOT, 0, tokens), "rows", ROOT, 0, tokens, drafted=False)
+    arrays = {"tokens": Tensor("I32", tokens), "target.0.0": Tensor("F32", rows)}
+    return entry, arrays
+
+
+def write_until_killed(root: Path, seed: int) -> None:
+    """Write entries, the same ones again and again, without end."""
+    disk, dice = Disk("pair", LABELS, 2_000_000, root), random.Random(seed)
+    while True:
+        disk.save(*entry_number(dice.randrange(20)), most_waiting=GB)
+        disk.wait()
+
+
+def killed_writer(root: Path, seed: int, seconds: float) -> None:
+    """A process that writes, and is killed after so many seconds."""
+    child = os.fork()
+    if not child:
+        try:
+            write_until_killed(root, seed)
+        finally:
+            os._exit(1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_fifty_kills_leave_no_damaged_file(tmp_path: Path) -> None:
+    """At random moments, two writers at once; and a planted half file is noticed."""
+    dice, whole = random.Random(0), 0
+    for number in range(25):
+        child = os.fork()
+        if not child:
+            killed_writer(tmp_path, 2 * number, dice.random() / 5)
+            os._exit(0)
+        killed_writer(tmp_path, 2 * number + 1, dice.random() / 5)
+        os.waitpid(child, 0)
+        whole += count_whole(tmp_path)
+    assert whole > 50
+    assert sum(file.nbytes for file in files_of(tmp_path)) <= 2_500_000
+    Disk("pair", LABELS, GB, tmp_path)
+    assert not [*tmp_path.glob("*/*.part*")]
+    file = some_file(tmp_path, "rows")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(Damaged):
+        count_whole(tmp_path)
+
+
+def count_whole(root: Path) -> int:
+    """The files, each of which has the arrays of its tokens."""
+    files = [*root.glob("*/*.safetensors")]
+    for file in files:
+        notes, arrays = tensor_file.read(file)
+        entry, wanted = entry_number(int(arrays["tokens"].data[0]))
+        assert (file.name, notes) == (entry.file_name, entry.notes)
+        assert all(np.array_equal(arrays[name].data, wanted[name].data) for name in wanted)
+    return len(files)
+
+
+def killed_answers(family: str, root: Path, count: int) -> None:
+    """Answer in another process that is killed; then hold what it left against reading anew."""
+    dice, anew = random.Random(5), engine_of(family)
+    wanted = {n: answer(anew, tiny.prompt_of(300, n))[0] for n in range(4)}
+    kept = 0
+    for _ in range(count):
+        script = (
+            f"import sys; sys.path[:0] = {[str(SUPPORT), str(TESTS / 'engine')]!r}\n"
+            "import dflash_mlx, pathlib, tiny, test_prefix_disk as t\n"
+            f"e = t.engine_of({family!r}, pathlib.Path({str(root)!r}))\n"
+            "print('ready', flush=True)\n"
+            "while True:\n"
+            "    for n in range(4):\n"
+            "        t.answer(e, tiny.prompt_of(300, n))\n"
+            "    for file in e.prefixes.disk.folder.path.glob('*.safetensors'):\n"
+            "        file.unlink()\n"
+            "    e.prefixes.clear()\n"
+        )
+        child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(dice.random() * 1.5)
+        child.kill()
+        child.communicate()
+        engine = engine_of(family, root)
+        for n in range(4):
+            found, cached = answer(engine, tiny.prompt_of(300, n))
+            assert found == wanted[n]
+            kept += cached
+        shutil.rmtree(root)
+    assert kept > 0
+
+
+@pytest.mark.parametrize("family", ["qwen3_5"])
+def test_a_killed_program_leaves_no_damaged_answer(family: str, tmp_path: Path) -> None:
+    """A small slice of the next test."""
+    killed_answers(family, tmp_path / "root", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "kills"), [("qwen3", 10), ("llama_sliding", 10), ("qwen3_5", 50)]
+)
+def test_fifty_killed_programs_leave_no_damaged_answer(
+    family: str, kills: int, tmp_path: Path
+) -> None:
+    """kill -9 at 50 random moments of answering and writing: rows, and recurrent states."""
+    killed_answers(family, tmp_path / "root", kills)
+
+
+def test_two_engines_share_a_folder(tmp_path: Path) -> None:
+    """What one has written the other takes, also after it has looked; what one removes is read."""
+    one, other = engine_of("qwen3", tmp_path), engine_of("qwen3", tmp_path)
+    prompt = tiny.prompt_of(60, 1)
+    assert answer(other, tiny.prompt_of(30, 9))[1] == 0
+    answer(one, prompt)
+    assert answer(other, prompt)[1] == 59
+    third = engine_of("qwen3", tmp_path)
+    third.prefixes.unread(Sequence(third.target, third.drafter), prompt, drafting=True)
+    for file in tmp_path.glob("*/*.safetensors"):
+        file.unlink()
+    assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)
+
+
+def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:
+    """A changed model file, a drafter, its bits, exactness: each has entries of its own."""
+    target, draft = tiny.save_pair(tmp_path, tiny.draft_settings)
+    prompt = tiny.prompt_of(50, 1)
+
+    def cached(**options: Any) -> int:
+        pair = dflash_mlx.load(target, draft, **{"cache_disk": GB, **options})
+        found = dflash_mlx.generate(pair, prompt, max_tokens=4)
+        fresh = dflash_mlx.load(target, draft, cache_ram=0, exact=options.get("exact", False))
+        assert found.tokens == dflash_mlx.generate(fresh, prompt, max_tokens=4).tokens
+        if pair.engine.prefixes.disk is not None:
+            pair.engine.prefixes.disk.wait()
+        return found.stats.cached_tokens
+
+    assert [cached(), cached()] == [0, 49]
+    assert cached(cache_disk=0) == 0
+    assert cached(draft_bits=8) == 0
+    assert cached(exact=True) == 0
+    file = target / "model.safetensors"
+    times, data = file.stat(), bytearray(file.read_bytes())
+    data[-2] ^= 64  # a weight, and the same size and time
+    file.write_bytes(bytes(data))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert [cached(), cached()] == [0, 49]
+    with pytest.raises(UsageError, match="needs some memory"):
+        dflash_mlx.load(target, draft, cache_ram=0, cache_disk=GB)

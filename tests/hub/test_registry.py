@@ -1,0 +1,186 @@
+"""The published pairs: what is listed, what runs, and what a machine is offered."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.eagle3 import config as eagle
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.hub import registry
+from dflash_mlx.hub.formats import ARCHITECTURES, is_eagle
+from dflash_mlx.hub.registry import Entry, entries, find
+from dflash_mlx.hub.resolve import pair_names
+
+ROOT = Path(__file__).parents[2]
+GB = 10**9
+EVER = 1 << 60
+DRAFTER = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 100,
+    "dflash_config": {"mask_token_id": 1, "target_layer_ids": [0]},
+}
+
+
+def test_the_data_file_is_installed():
+    """Read from the tree it works; a wheel without it knows no pair."""
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    assert "pairs.toml" in setuptools["package-data"]["dflash_mlx.hub"]
+
+
+def test_what_drafts_is_what_the_loader_takes():
+    """Of all kinds that are listed, the loaders take those that the registry says run."""
+    kinds = {entry.drafter for entry in entries()} | registry.SUPPORTED_DRAFTERS
+    assert kinds > registry.SUPPORTED_DRAFTERS
+    for kind in kinds:
+        raw = {**DRAFTER, "architectures": [kind]}
+        if is_eagle(raw):
+            assert eagle.parse(raw).taps(12) == (1, 5, 8)
+        elif kind in registry.SUPPORTED_DRAFTERS:
+            assert parse(raw).mask_token_id == 1
+        else:
+            with pytest.raises(DFlashError, match=f"'{kind}'"):
+                parse(raw)
+
+
+def test_every_entry_is_well_formed():
+    for entry in entries():
+        assert entry.target.count("/") == entry.draft.count("/") == 1
+        assert 2 <= entry.block <= 16
+        assert entry.target != entry.draft
+        if entry.supported and "unconfirmed" not in entry.note:
+            assert entry.target_bytes
+            assert entry.kv_bytes
+            assert entry.draft_bytes
+
+
+def test_no_pair_is_listed_twice():
+    pairs = [(entry.target, entry.draft) for entry in entries()]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_quantisations_follow_their_target():
+    """With its drafter, and smaller than it; the copy in 16 bits is as big."""
+    whole = find("Qwen/Qwen3-8B")
+    assert whole
+    assert whole.target_bytes
+    forms = {quant: find(f"mlx-community/Qwen3-8B-{quant}") for quant in ("4bit", "8bit", "bf16")}
+    sizes = []
+    for quant, entry in forms.items():
+        assert entry
+        assert (entry.draft, entry.block, entry.quant) == (whole.draft, whole.block, quant)
+        assert entry.estimated
+        sizes.append(entry.target_bytes)
+    assert sizes[0] < sizes[1] < sizes[2] == whole.target_bytes
+    assert sizes[0] == pytest.approx(whole.target_bytes * 4.5 / 16)
+
+
+@pytest.mark.parametrize(
+    ("target", "layers", "heads", "kv", "dim", "inner", "taps"),
+    [
+        ("Qwen/Qwen3-4B", 5, 32, 8, 128, 9728, 5),
+        ("Qwen/Qwen3-8B", 5, 32, 8, 128, 12288, 5),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 8, 32, 4, 128, 6144, 5),
+        ("Qwen/Qwen3.5-27B", 6, 32, 8, 128, 17408, 8),
+        ("Qwen/Qwen3.5-35B-A3B", 6, 32, 8, 128, 6144, 8),
+        ("google/gemma-4-31B-it", 5, 64, 8, 128, 10752, 6),
+        ("moonshotai/Kimi-K2.5", 6, 64, 8, 128, 18432, 6),
+    ],
+)
+def test_drafter_sizes_follow_from_their_shapes(target, layers, heads, kv, dim, inner, taps):
+    """The published formula for a drafter's parameters, of two bytes each."""
+    hidden = {
+        "Qwen/Qwen3-4B": 2560,
+        "Qwen/Qwen3-8B": 4096,
+        "Qwen/Qwen3.5-27B": 5120,
+        "google/gemma-4-31B-it": 5376,
+        "moonshotai/Kimi-K2.5": 7168,
+    }.get(target, 2048)
+    layer = 2 * hidden * heads * dim + 2 * hidden * kv * dim + 3 * hidden * inner
+    count = layers * (layer + 2 * hidden + 2 * dim) + taps * hidden * hidden + 2 * hidden
+    entry = find(target)
+    assert entry
+    assert entry.draft_bytes == 2 * count
+
+
+def test_find():
+    """The case of an id does not matter; the first table of a target counts."""
+    entry = find("qwen/qwen3-4b")
+    assert entry
+    assert entry.target == "Qwen/Qwen3-4B"
+    assert registry.drafter_of("Qwen/Qwen3-4B") == "z-lab/Qwen3-4B-DFlash-b16"
+    assert registry.drafter_of("meta-models/Muse-Glimmer-30B") == "z-lab/Muse-Glimmer-30B-DFlash2"
+    assert find("owner/other") is registry.drafter_of("owner/other") is None
+
+
+def test_a_listed_pair_that_does_not_run_says_why():
+    """Not "no drafter is known": the pair and the reason are named."""
+    entry = next(entry for entry in entries() if not entry.supported)
+    with pytest.raises(DFlashError, match=f"'{entry.target}' and '{entry.draft}'.*not supported"):
+        pair_names(entry.target, None)
+    assert pair_names(entry.target, None, no_draft=True).draft is None
+    assert pair_names(entry.target, entry.draft).draft == entry.draft
+
+
+def test_lacks_names_the_family_or_the_drafter():
+    entry = find("Qwen/Qwen3-4B")
+    assert entry
+    assert entry.lacks == ""
+    assert "'new'" in replace(entry, family="new").lacks
+    assert "'New'" in replace(entry, drafter="New").lacks
+
+
+def fits(entry: Entry, memory: int, disk: int) -> bool:
+    """What `suits` promises of its answer."""
+    assert entry.memory_bytes
+    assert entry.download_bytes
+    small = entry.memory_bytes < 0.75 * memory and entry.download_bytes < disk
+    return small and entry.supported and not entry.gated and entry.drafter in ARCHITECTURES
+
+
+@pytest.mark.parametrize("memory", [5, 6, 11, 16, 22, 26, 36, 48, 72, 96, 144, 384])
+def test_what_suits_a_machine(memory):
+    """It fits, and no larger target would; a larger machine is never offered less."""
+    found = registry.best_pair(memory * GB, EVER)
+    candidates = [e for e in entries() if e.download_bytes and fits(e, memory * GB, EVER)]
+    if found is None:
+        assert not candidates
+        return
+    assert found in candidates
+    assert found.params == max(entry.params or 0 for entry in candidates)
+    more = registry.best_pair(2 * memory * GB, EVER)
+    assert more
+    assert (more.params, more.target_bytes) >= (found.params, found.target_bytes)
+
+
+@pytest.mark.parametrize(
+    ("memory", "target"),
+    [
+        (6, "mlx-community/Qwen3.5-4B-4bit"),
+        (16, "mlx-community/gemma-4-12B-it-4bit"),
+        (48, "mlx-community/Qwen3.5-35B-A3B-4bit"),
+        (70, "mlx-community/Qwen3-Coder-Next-4bit"),
+        (100, "mlx-community/Qwen3.5-122B-A10B-4bit"),
+    ],
+)
+def test_what_suits_is_the_finest_form_that_fits(memory, target):
+    """Quantised where 16 bits do not fit, as published where they do."""
+    found = registry.best_pair(memory * GB, EVER)
+    assert found
+    assert found.target == target
+
+
+def test_the_disk_counts_too():
+    """With room to spare; the same memory with a small disk gets a smaller pair or none."""
+    whole = registry.best_pair(400 * GB, EVER)
+    assert whole
+    less = registry.best_pair(400 * GB, (whole.download_bytes or 0) + registry.DISK_MARGIN - 1)
+    assert less
+    assert (less.download_bytes or 0) < (whole.download_bytes or 0)
+    assert registry.best_pair(400 * GB, 3 * GB) is None
+    assert registry.best_pair(GB, EVER) is None

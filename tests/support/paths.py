@@ -1,0 +1,8 @@
+"""Folders of the project that tests read from."""
+
+from pathlib import Path
+
+SUPPORT = Path(__file__).parent
+TESTS = SUPPORT.parent
+ROOT = TESTS.parent
+GOLDEN = TESTS / "golden"

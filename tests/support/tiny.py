@@ -1,0 +1,594 @@
+"""Tiny random targets and drafters, and the two ways of decoding that the tests hold together."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx import nn
+from mlx.utils import tree_flatten, tree_map_with_path
+from mlx_lm.generate import generate_step
+from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
+from mlx_lm.utils import _get_classes, load_tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.model import DraftModel
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.models.target import Target
+from dflash_mlx.options import Mode, SamplingParams
+from dflash_mlx.pair import Pair
+from dflash_mlx.policy.policy import Policy
+from dflash_mlx.speculation.acceptance import Match
+from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
+from dflash_mlx.types import Block
+
+ALL = os.environ.get("LOSSLESS") == "all"
+exhaustive = pytest.mark.skipif(not ALL, reason="takes long: LOSSLESS=all runs it")
+GOLDEN = Path(__file__).parents[1] / "golden"
+CASES = (
+    "qwen3_full",
+    "qwen3_sliding_causal",
+    "llama_full",
+    "qwen3_dflash2",
+    "qwen35_hybrid",
+    "gemma4",
+)
+VOCAB = 104
+WINDOW = 12
+MASK = 99
+BASE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": VOCAB,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 98,
+}
+MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}
+SLIDING = {
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": WINDOW,
+}
+# Every second layer of three is a full one.
+DELTA = {
+    "full_attention_interval": 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4,
+    "partial_rotary_factor": 0.5,
+}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+SHARED = {**MOE, "shared_expert_intermediate_size": 24}
+ROUTED = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "attention_bias": False,
+}
+LATENT = {
+    **ROUTED,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 8,
+}
+# Sixteen heads, or the indexer would be level over many tokens.
+INDEXED = {
+    **LATENT,
+    "index_head_dim": 16,
+    "index_n_heads": 16,
+    "index_topk": WINDOW,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+GEMMA = {
+    **SLIDING,
+    "global_head_dim": 32,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 272,  # for the byte tokenizer too
+    "use_double_wide_mlp": False,
+}
+# Six layers: two of the first four lend their keys and values to the last two.
+GEMMA_SMALL = {
+    **GEMMA,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 3,
+    "hidden_size_per_layer_input": 8,
+    "use_double_wide_mlp": True,
+}
+GEMMA_MOE = {
+    **GEMMA,
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 24,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3": {"model_type": "qwen3"},
+    "qwen3_untied": {"model_type": "qwen3", "tie_word_embeddings": False},
+    "qwen3_moe": {"model_type": "qwen3_moe", **MOE},
+    "llama": {"model_type": "llama", "tie_word_embeddings": False},
+    "llama_sliding": {"model_type": "llama", **SLIDING},
+    "qwen3_5": {"model_type": "qwen3_5", "text_config": {**DELTA, "rope_parameters": ROPE}},
+    "qwen3_5_moe": {
+        "model_type": "qwen3_5_moe",
+        "text_config": {**DELTA, **SHARED, "rope_parameters": ROPE, "tie_word_embeddings": False},
+    },
+    "qwen3_next": {"model_type": "qwen3_next", **DELTA, **SHARED},
+    "gemma4": {"model_type": "gemma4", "text_config": GEMMA_MOE},
+    "gemma4_text": {"model_type": "gemma4_text", **GEMMA},
+    "gemma4_unified": {"model_type": "gemma4_unified", "text_config": GEMMA_SMALL},
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **SLIDING,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    },
+    "minimax": {
+        "model_type": "minimax",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 0,
+        "rotary_dim": 8,
+        "tie_word_embeddings": False,
+    },
+    "deepseek_v3": {"model_type": "deepseek_v3", **LATENT, "tie_word_embeddings": False},
+    "kimi_k25": {"model_type": "kimi_k25", "text_config": {**LATENT, "tie_word_embeddings": False}},
+    "glm4_moe": {
+        "model_type": "glm4_moe",
+        **ROUTED,
+        "rope_scaling": None,
+        "use_qk_norm": True,
+        "partial_rotary_factor": 0.5,
+        "tie_word_embeddings": False,
+    },
+    "glm_moe_dsa": {"model_type": "glm_moe_dsa", **INDEXED, "tie_word_embeddings": False},
+    "muse_glimmer": {"model_type": "muse_glimmer", **SLIDING, "tie_word_embeddings": False},
+}
+# Seeds with which no two of the likeliest tokens are level in the answers that the tests look at.
+SEEDS = {
+    "qwen3_5": 5,
+    "qwen3_5_moe": 6,
+    "qwen3_next": 5,
+    "gemma4": 2,
+    "gemma4_text": 3,
+    "gemma4_unified": 3,
+    "gpt_oss": 2,
+    "minimax": 5,
+    "glm4_moe": 3,
+    "glm_moe_dsa": 5,
+    "muse_glimmer": 7,
+}
+
+
+@cache
+def tokenizer() -> TokenizerWrapper:
+    """The golden cases' tokenizer: one character a token, a chat template, no thinking."""
+    return load_tokenizer(GOLDEN / "qwen3_full" / "target", eos_token_ids=[98])
+
+
+def byte_tokenizer(
+    end: str = "<|end|>",
+    marks: Sequence[str] = ("<think>", "</think>"),
+    template: str | None = None,
+) -> TokenizerWrapper:
+    """One byte a token (so most characters are several), then the end of an answer 256, the marks.
+
+    Marks are one token each. `template` is the chat template.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bare = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bare.decoder = decoders.ByteLevel()
+    bare.add_special_tokens([AddedToken(end, special=True)])
+    bare.add_tokens([AddedToken(mark) for mark in marks])
+    fast = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token=end)
+    fast.chat_template = template
+    detokenizer: Any = BPEStreamingDetokenizer  # annotated too narrowly in mlx-lm
+    return TokenizerWrapper(fast, detokenizer)
+
+
+def randomise(model: nn.Module, seed: int, scale: float, sober: bool = False) -> None:
+    """Random weights, wide enough that greedy text does not settle at once.
+
+    `sober` ones have the sizes of a trained model's, see `sobered`.
+    """
+    key = mx.random.key(seed)
+
+    def draw(name: str, value: mx.array) -> mx.array:
+        nonlocal key
+        key, mine = mx.random.split(key)
+        if "norm" in name:
+            return 1 + 0.1 * mx.random.normal(value.shape, key=mine)
+        if "layer_scalar" in name:  # Gemma's; with 1 its wide embeddings would outweigh the layers
+            return 0.4 + 0.1 * mx.random.normal(value.shape, key=mine)
+        return mx.random.normal(value.shape, key=mine) * (scale / value.shape[-1] ** 0.5)
+
+    model.update(tree_map_with_path(draw, model.parameters()))
+    if sober:
+        model.update(tree_map_with_path(sobered(model), model.parameters()))
+    mx.eval(model.parameters())
+
+
+def sobered(model: nn.Module) -> Callable[[str, mx.array], mx.array]:
+    """What brings random weights to ordinary sizes, so that layers do not blow roundings up.
+
+    Embeddings are about 1 and every layer adds less than that, as in a trained model; otherwise a
+    norm after a near nought makes 1e-5 of 1e-7. Families that norm what a layer adds have its size
+    in that norm's weight, and Gemma, which does not scale its attention, that scale in another.
+    """
+    names = [name for name, _ in tree_flatten(model.parameters())]
+    normed = any("pre_feedforward_layernorm" in name for name in names)  # type: ignore
+    centred = any("CenteredRMSNorm" in type(module).__name__ for module in model.modules())
+
+    def change(name: str, value: mx.array) -> mx.array:
+        if "embed_tokens.weight" in name:
+            return value / mx.std(value)
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            return 0.4 * value
+        if normed and any(
+            f"post_{part}_layernorm" in name for part in ("attention", "feedforward")
+        ):
+            return 0.4 * value - centred
+        if centred and "_layernorm" in name:
+            return value - 1
+        if normed and not centred and "q_norm" in name:
+            return value * value.shape[-1] ** -0.5
+        return value
+
+    return change
+
+
+def config_of(family: str, **changes: Any) -> dict[str, Any]:
+    """A tiny config.json; the language model's part is apart where it is in real ones."""
+    own = FAMILIES[family]
+    if "text_config" not in own:
+        return {**BASE, **own, **changes}
+    inner = {**BASE, **own["text_config"], **changes}
+    outer = {"model_type": own["model_type"], "vocab_size": inner["vocab_size"]}
+    return {**outer, "text_config": inner}
+
+
+def make_target(
+    family: str,
+    seed: int | None = None,
+    scale: float = 1.6,
+    sober: bool = False,
+    **changes: Any,
+) -> Target:
+    """A random target in memory; a fresh one each time, so that taps do not meet."""
+    config = config_of(family, **changes)
+    model_class, args_class = _get_classes(config)
+    model = model_class(args_class.from_dict(deepcopy(config)))
+    randomise(model, seed or SEEDS.get(family, 1), scale, sober)
+    model.eval()
+    return Target(model, tokenizer(), config, Path(f"tiny-{family}"))
+
+
+def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
+    """A drafter's config.json for this target."""
+    keys = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+    return {
+        **{key: target.config[key] for key in keys},
+        "architectures": ["DFlashDraftModel"],
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_target_layers": target.layers,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 2], "block_size": 8},
+        **changes,
+    }
+
+
+def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
+    """The config.json of a DFlash 2 drafter for this target."""
+    base = draft_settings(target)
+    extra = {"conv_group_size": 8, "selector_rank": 8, "selector_top_k": 6}
+    return {
+        **base,
+        "architectures": ["DFlash2DraftModel"],
+        "layer_types": ["sliding_attention"] * base["num_hidden_layers"],
+        "sliding_window": WINDOW,
+        "is_causal": False,
+        "dflash_config": {**base["dflash_config"], **extra},
+        **changes,
+    }
+
+
+def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
+    """A drafter that was never trained, bound to the target."""
+    config = parse(draft_settings(target, **changes))
+    model = DraftModel(config, target.hidden_size)
+    randomise(model, seed, 1.0)
+    target.tap(config.target_layer_ids)
+    return Drafter(model, target.embed, target.head, target.head_type)
+
+
+def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
+    """Write a folder in the Hugging Face layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = cast(dict[str, mx.array], dict(tree_flatten(model.parameters())))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+
+
+def save_pair(folder: Path, settings_of: Callable[[Target], dict[str, Any]]) -> tuple[Path, Path]:
+    """Write a random target with the golden tokenizer, and a random drafter: their folders."""
+    target = make_target("qwen3")
+    save_model(folder / "target", target.model, target.config)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        data = (GOLDEN / "qwen3_full" / "target" / name).read_bytes()
+        (folder / "target" / name).write_bytes(data)
+    settings = settings_of(target)
+    save_model(folder / "draft", random_drafter(target, **settings).model, settings)
+    return folder / "target", folder / "draft"
+
+
+class ScriptedCache:
+    """Stands in for a DraftCache: proposes the text that it knows, or just not that.
+
+    Rows are counted as a real cache counts them, and drafts are looked up by that count alone: a
+    row too few or too many gives other drafts.
+    """
+
+    def __init__(self, text: Sequence[int], wrong: bool, vocab: int, strict: bool):
+        self.text, self.wrong, self.vocab, self.strict = list(text), wrong, vocab, strict
+        self.offset = 0
+        self.absorbed = 0
+
+    @property
+    def state(self) -> list[mx.array]:
+        """Nothing to evaluate."""
+        return []
+
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+        """Count the rows."""
+        self.offset += taps.shape[1]
+        self.absorbed += taps.shape[1]
+
+    def rewind(self, length: int) -> None:
+        """Go back."""
+        assert 0 <= length <= self.offset
+        self.offset = length
+
+    def block(self, anchor: int, width: int) -> DraftBlock:
+        """What a v1 drafter says."""
+        return Independent(self.draft_logits(anchor, width))
+
+    def draft_logits(self, anchor: int, width: int) -> mx.array:
+        """One-hot logits for positions offset + 1 to offset + width - 1."""
+        known = self.offset < len(self.text) and self.strict
+        assert not known or anchor == self.text[self.offset]
+        known = self.text[self.offset + 1 : self.offset + width]
+        drafts = [*known, *[0] * (width - 1 - len(known))]
+        drafts = [(token + self.wrong) % self.vocab for token in drafts]
+        return 20.0 * mx.eye(self.vocab)[mx.array(drafts)]
+
+
+def scripted_drafter(
+    text: Sequence[int],
+    *,
+    wrong: bool = False,
+    block_size: int = 8,
+    vocab: int = VOCAB,
+    strict: bool = True,
+) -> Drafter:
+    """A drafter that is always right about `text` (prompt included), or always wrong.
+
+    If not `strict`, `text` need not be what the target says.
+    """
+    return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
+
+
+def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Drafter:
+    """A drafter whose caches know what to say."""
+    fake = SimpleNamespace(
+        model=nn.Identity(),
+        config=SimpleNamespace(block_size=block_size),
+        block_size=block_size,
+        taps=(),
+        row_bytes=lambda item: 32 * item,
+        make_cache=make_cache,
+        draft=lambda caches, anchors, width: [
+            cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
+        ],
+    )
+    return cast(Drafter, fake)
+
+
+def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
+    """The target's choice at a row [1, V] without drafts."""
+    return rule.accept(Draft.none(), rule.step(logits, history, place)[1]).bonus
+
+
+def golden_pair(case: str) -> Pair:
+    """A golden case, loaded as a user would."""
+    from dflash_mlx.pair import load
+
+    return load(GOLDEN / case / "target", GOLDEN / case / "draft", cache_ram=0)
+
+
+def golden_pair_of(pair: Pair, layer_ids: tuple[int, ...]) -> Pair:
+    """The same pair, freshly loaded, with other layers tapped than its drafter was trained on."""
+    other = golden_pair(Path(pair.target_name).parent.name)
+    other.target.tap(layer_ids)
+    return other
+
+
+def expected(case: str) -> dict[str, Any]:
+    """A golden case's results."""
+    return json.loads((GOLDEN / case / "expected.json").read_text())
+
+
+def plain(
+    target: Target,
+    prompt: list[int],
+    max_tokens: int,
+    stops: frozenset[int] = frozenset(),
+    margin: float = 1e-3,
+) -> list[int]:
+    """What stock mlx-lm says, greedily, to a prompt.
+
+    The gap between the two likeliest tokens is at least `margin` everywhere: an equality of tokens
+    must not hang on rounding.
+    """
+    tokens: list[int] = []
+    for token, logprobs in generate_step(mx.array(prompt), target.model, max_tokens=max_tokens):
+        tokens.append(int(token))
+        best = mx.sort(logprobs)[-2:]
+        assert apart(best[1], best[0]) > margin, "choose another seed: two tokens are level"
+        if token in stops:
+            break
+    return tokens
+
+
+def start(
+    sequence: TokenSequence,
+    prompt: list[int],
+    sampling: SamplingParams,
+    accept: Any = "match",  # the tests name rules by strings
+    *,
+    block_size: int | None = None,
+    max_tokens: int = 64,
+    stops: frozenset[int] = frozenset(),
+    mode: Mode = "dflash",
+    chunk: int = 2048,
+    policy: Policy | None = None,
+    **options: Any,
+) -> Iterator[Block]:
+    """Answer a prompt by rounds of one sequence, with an engine of its own."""
+    engine = Engine(sequence.target, sequence.drafter)
+    engine.chunk = chunk
+    if sequence.drafter is None:
+        mode, block_size = "baseline", None
+    request = Request(
+        tuple(prompt),
+        sampling=sampling,
+        max_tokens=max_tokens,
+        stop_ids=stops,
+        mode=mode,
+        block_size=block_size,
+        accept=accept,
+        **options,
+    )
+    engine.begin(sequence, request, len(prompt) - 1)
+    if policy is not None:
+        sequence.now.policy, sequence.now.belief = policy, policy.new_belief()
+    yield from rounds(engine, sequence)
+
+
+def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
+    """Rounds of one sequence alone, until its answer ends or nobody wants more."""
+    try:
+        while not sequence.now.finish_reason:
+            (block,) = engine.step([sequence])
+            if not isinstance(block, Block):
+                raise block
+            if block.tokens:
+                yield block
+    finally:
+        engine.stop(sequence)
+
+
+def speculate(
+    target: Target,
+    drafter: Drafter,
+    prompt: list[int],
+    *,
+    block_size: int,
+    max_tokens: int,
+    stops: frozenset[int] = frozenset(),
+    chunk: int = 2048,
+    policy: Policy | None = None,
+    **options: Any,
+) -> list[Block]:
+    """A greedy DFlash answer; checks that the caches cover all tokens but the last."""
+    sequence = TokenSequence(target, drafter)
+    blocks = list(
+        start(
+            sequence,
+            prompt,
+            SamplingParams(),
+            block_size=block_size,
+            max_tokens=max_tokens,
+            stops=stops,
+            chunk=chunk,
+            policy=policy,
+            **options,
+        )
+    )
+    assert sequence.tokens == [*prompt, *joined(blocks)][:-1]
+    assert sequence.draft_cache is not None
+    assert sequence.target_cache.offset == sequence.draft_cache.offset == len(sequence.tokens)
+    return blocks
+
+
+def apart(a: mx.array, b: mx.array) -> float:
+    """The largest difference."""
+    return float(np.abs(np.array(a) - np.array(b)).max())
+
+
+def joined(blocks: Sequence[Block]) -> list[int]:
+    """All tokens of an answer."""
+    return [token for block in blocks for token in block.tokens]
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    """Random token ids."""
+    return mx.random.randint(0, 96, (length,), key=mx.random.key(seed)).tolist()  # type: ignore
+
+
+def count_forwards(target: Target, monkeypatch: Any) -> list[int]:
+    """From here on, the number of tokens of every pass through the target's model."""
+    sizes: list[int] = []
+    model_class: Any = type(target.model)
+    call: Callable[..., mx.array] = model_class.__call__
+
+    def counted(self: nn.Module, inputs: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+        sizes.append(inputs.shape[1])
+        return call(self, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(model_class, "__call__", counted)
+    return sizes
