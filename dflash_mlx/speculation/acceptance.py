@@ -1,8 +1,7 @@
 """Which drafts are accepted: the rules that keep the output exactly the target's.
 
-A rule takes drafts from what the drafter says of a block, and accepts a prefix or a path of them by
-the target's logits of the same rows. Everything is built lazily; one small array a sequence reaches
-the host.
+A rule takes drafts from a drafter's block, and accepts a prefix or a path of them by the target's
+logits at the same rows. Everything is lazy; one small array per sequence reaches the host.
 
     Match              greedy drafts; accepted while they equal the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192
@@ -105,15 +104,15 @@ class Match:
         In a tree the target's choices are followed from the anchor (arXiv 2604.12989): what is
         committed was chosen after just the tokens before it, which is plain sampling.
         """
-        broken, *found = np.array(outcome).tolist()
+        broken, *values = np.array(outcome).tolist()
         if broken:
             raise not_numbers()
         if draft.tree is not None:
-            path, bonus = draft.tree.walk(found)
+            path, bonus = draft.tree.walk(values)
             return Accepted(tuple(draft.tree.tokens[row - 1] for row in path), bonus, path)
         if not draft.drafted:
-            return Accepted((), found[0])
-        kept, bonus, *drafts = found
+            return Accepted((), values[0])
+        kept, bonus, *drafts = values
         return Accepted(tuple(drafts[:kept]), bonus)
 
 

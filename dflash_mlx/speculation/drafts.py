@@ -1,4 +1,4 @@
-"""What a drafter says about the positions of one block, and the drafts taken from it.
+"""A drafter's block, and the drafts that are taken from it.
 
 A DFlash v1 drafter gives every position a distribution of its own. A DFlash 2 drafter gives each
 position a few candidates and scores them by the token before, so its drafts are a walk from the

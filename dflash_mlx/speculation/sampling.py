@@ -15,17 +15,15 @@ from mlx_lm.sample_utils import apply_min_p, apply_top_p, make_logits_processors
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.types import TokenLogprob
 
-# The likeliest tokens of a large vocabulary without sorting all of it.
-
-GROUP = 64  # tokens of a block
+GROUP = 64  # tokens that `top_ids` compares by their maximum before it sorts any
 
 
 def top_ids(logits: mx.array, count: int) -> mx.array:
-    """The ids [γ, count], ascending, of the largest of logits [γ, V], the argmax surely of them.
+    """The ids [γ, count], ascending, of the largest logits [γ, V]; always with the argmax.
 
-    Of equals the smaller ids, as MLX's `argpartition` takes them. The `count` largest are in the
-    `count` blocks with the largest maxima; only those are sorted, so that no sort is wider than
-    the number of blocks or their tokens. V that is no multiple of GROUP, or small, is sorted whole.
+    Ties go to the smaller ids, as in MLX's `argpartition`. The `count` largest logits are in the
+    `count` groups with the largest maxima, and only those groups are sorted: no sort is as wide as
+    the vocabulary. A V that is small, or no multiple of GROUP, is sorted whole.
     """
     best = mx.argmax(logits, axis=-1, keepdims=True)
     if count == 1:
@@ -221,17 +219,19 @@ def read_logprobs(
 
     With each the `count` likeliest of its row, at most V.
     """
-    some = logits[mx.array(list(rows)[: len(tokens)])].astype(mx.float32)
-    some = some - mx.logsumexp(some, axis=-1, keepdims=True)
-    own = mx.take_along_axis(some, mx.array(list(tokens))[:, None], axis=-1)[:, 0]
-    ids = (
-        top_ids(some, min(count, some.shape[-1])) if count else mx.zeros((len(tokens), 0), mx.int32)
-    )
-    best = mx.take_along_axis(some, ids, axis=-1)
+    logprobs = logits[mx.array(list(rows)[: len(tokens)])].astype(mx.float32)
+    logprobs = logprobs - mx.logsumexp(logprobs, axis=-1, keepdims=True)
+    own = mx.take_along_axis(logprobs, mx.array(list(tokens))[:, None], axis=-1)[:, 0]
+    if count:
+        ids = top_ids(logprobs, min(count, logprobs.shape[-1]))
+    else:
+        ids = mx.zeros((len(tokens), 0), mx.int32)
+    best = mx.take_along_axis(logprobs, ids, axis=-1)
     order = mx.argsort(-best, axis=-1)
-    ids, best = (mx.take_along_axis(x, order, axis=-1) for x in (ids, best))
-    told = (np.array(array).tolist() for array in (own, ids, best))
+    ids = mx.take_along_axis(ids, order, axis=-1)
+    best = mx.take_along_axis(best, order, axis=-1)
+    columns = (np.array(array).tolist() for array in (own, ids, best))
     return tuple(
         TokenLogprob(token, logprob, tuple(zip(top, values, strict=True)))
-        for token, logprob, top, values in zip(tokens, *told, strict=True)
+        for token, logprob, top, values in zip(tokens, *columns, strict=True)
     )

@@ -1,8 +1,8 @@
 """Draft trees: the likeliest continuations of an anchor, as many as a verify may hold.
 
 DDTree (arXiv 2604.12989) takes a drafter's block as a distribution over texts. The prefixes that
-are likeliest under it form a tree, and no other tree of that size has a longer expected match: a
-best-first heap finds them one by one. Plain numbers on the host; does not know models or MLX.
+are likeliest under it form a tree, and no other tree of that size has a longer expected match. A
+best-first heap gives them one by one. All of it is plain numbers on the host.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ Entry = tuple[float, tuple[int, ...], int, Ranked]  # -log q, ranks, parent's ro
 
 @dataclass(frozen=True)
 class Tree:
-    """Nodes in the order they were found, parents before children.
+    """Draft tokens as nodes, parents before children.
 
-    Node n of 1, 2, ... is row n of a verify; row 0 is the anchor, which is not a node. `tokens` are
-    the nodes' drafts, `parents` the rows they follow, `depths` how far they are from the anchor,
-    and `logs` the drafter's log-probabilities of the whole paths to them.
+    Row 0 of a verify is the anchor, which is no node; node n of 1, 2, ... is row n. `tokens` are
+    the drafts, `parents` the rows they follow, `depths` their distances from the anchor, and
+    `logs` the drafter's log-probabilities of the whole paths to them.
     """
 
     tokens: tuple[int, ...]
@@ -48,19 +48,19 @@ class Tree:
 
     def paths(self) -> list[tuple[int, ...]]:
         """The drafts from the anchor to each row, the row's own included; of row 0 none."""
-        found: list[tuple[int, ...]] = [()]
+        paths: list[tuple[int, ...]] = [()]
         for token, parent in zip(self.tokens, self.parents, strict=True):
-            found.append((*found[parent], token))
-        return found
+            paths.append((*paths[parent], token))
+        return paths
 
     def levels(self) -> list[list[int]]:
         """The rows of depth 0, 1, ..."""
-        found: list[list[int]] = [[0]]
+        levels: list[list[int]] = [[0]]
         for row, depth in enumerate(self.depths, 1):
-            if depth == len(found):
-                found.append([])
-            found[depth].append(row)
-        return found
+            if depth == len(levels):
+                levels.append([])
+            levels[depth].append(row)
+        return levels
 
     def walk(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Follow the target's choice at each row from the anchor: the rows accepted, the bonus.
@@ -79,10 +79,10 @@ class Tree:
 
     def path_to(self, row: int) -> tuple[int, ...]:
         """The rows from the anchor's to this one."""
-        found = [row]
-        while found[-1]:
-            found.append(self.parents[found[-1] - 1])
-        return tuple(reversed(found))
+        path = [row]
+        while path[-1]:
+            path.append(self.parents[path[-1] - 1])
+        return tuple(reversed(path))
 
     def is_path(self, rows: tuple[int, ...]) -> bool:
         """Whether rows are the anchor's and then each a child of the one before."""
@@ -120,19 +120,16 @@ class Candidates:
 
     def after(self, position: int, case: int) -> Ranked:
         """What may stand at a position; of equals the smaller token id first."""
-        found = self._known.get((position, case))
-        if found is None:
+        ranked = self._known.get((position, case))
+        if ranked is None:
             order = self._order[position, case]
             logs = self._logs[position, case].tolist()
             while logs and not logs[-1] > -inf:  # what the drafter cannot say is no candidate
                 logs.pop()
             cases = order.tolist() if self._cases > 1 else [0] * len(logs)
-            found = self._known[position, case] = (
-                logs,
-                self._tokens[position][order].tolist(),
-                cases,
-            )
-        return found
+            ranked = (logs, self._tokens[position][order].tolist(), cases)
+            self._known[position, case] = ranked
+        return ranked
 
 
 def best_first(
@@ -145,9 +142,9 @@ def best_first(
 ) -> Tree:
     """The `budget` likeliest prefixes (fewer where there are no more), the likeliest first.
 
-    Of equally likely ones the one with the lexicographically smaller ranks (paper, algorithm 1).
-    With `chain_seed` the greedy chain comes first, and the rest is filled with the likeliest.
-    Nothing follows one of `stops`: an answer ends there, and a node behind it would be lost.
+    This is algorithm 1 of the paper; ties go to the lexicographically smaller ranks. With
+    `chain_seed` the greedy chain comes first, and the likeliest prefixes fill the rest. Nothing
+    follows a token of `stops`: the answer ends there, and a node behind it would be lost.
     `narrow` gives the candidates that may follow a path of drafts, the likeliest first.
     """
     tokens: list[int] = []
