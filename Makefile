@@ -1,8 +1,9 @@
 # Needs git, make and python3. Everything else goes into .venv (the project) and .venv-uv (uv).
 PYTHON := .venv/bin/python
+ON_ALL_CORES := --numprocesses auto --dist loadscope --no-loadscope-reorder
 PROMPT := Tom has 12 apples and buys 7 more. How many apples does Tom have now?
 
-.PHONY: help setup demo test real lint format mac-report clean
+.PHONY: help setup demo test test-all real lint format mac-report clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -19,8 +20,11 @@ demo: .venv/.ready ## answer one question with and without DFlash, bundled model
 	@echo "The program is .venv/bin/dflash; '.venv/bin/dflash chat' begins a chat." >&2
 	@echo "'.venv-uv/bin/uv tool install .' makes it the command 'dflash' of every folder." >&2
 
-test: .venv/.ready ## run the tests, a file on each core
-	@$(PYTHON) -m pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+test: .venv/.ready ## run the tests of every change, in minutes, a file on each core
+	@$(PYTHON) -m pytest $(ON_ALL_CORES) -m "not real and not slow"
+
+test-all: .venv/.ready ## run all tests, long sweeps too
+	@$(PYTHON) -m pytest $(ON_ALL_CORES)
 
 real: .venv/.ready ## test with a pretrained model of 135M parameters, fetched once
 	@$(PYTHON) -m pytest -m real tests/behaviour/test_real.py

@@ -28,6 +28,20 @@ DEVICE = os.environ.get("DFLASH_TEST_DEVICE", "")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sweeps over the families are slow beyond a few families, which have all kinds of layers."""
+    from tiny import FAMILIES, QUICK_FAMILIES  # after OpenBLAS
+
+    others = FAMILIES.keys() - set(QUICK_FAMILIES)
+    for item in items:
+        swept = getattr(item, "callspec", None)
+        names = () if swept is None else swept.params.values()
+        beyond = any(isinstance(name, str) and name in others for name in names)
+        if beyond and item.get_closest_marker("every_family") is None:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def cli_app() -> typer.Typer:
     """The command line; type checkers cannot follow `dflash_mlx.cli` to its folder."""

@@ -77,6 +77,7 @@ def check_sizes(family: str, kind: str, sizes: Iterable[int]) -> None:
             assert set(committed) == {1}
 
 
+@pytest.mark.every_family
 @every_family
 @pytest.mark.parametrize("kind", KINDS)
 def test_block_sizes(family: str, kind: str) -> None:

@@ -122,7 +122,16 @@ PLANTED = [(file, mutant) for file in sorted(OPERATIONS) for mutant in planted(f
 
 
 @pytest.mark.parametrize(
-    ("file", "mutant"), PLANTED, ids=[f"{file}:{m.line}:{m.fault}" for file, m in PLANTED]
+    ("file", "mutant"),
+    [
+        pytest.param(
+            file,
+            mutant,
+            id=f"{file}:{mutant.line}:{mutant.fault}",
+            marks=[] if number % 12 == 0 else [pytest.mark.slow],
+        )
+        for number, (file, mutant) in enumerate(PLANTED)
+    ],
 )
 def test_faults_by_rule_are_seen(file: str, mutant: Mutant) -> None:
     """Every loop, sum and comparison of every kernel, slightly wrong."""

@@ -17,6 +17,7 @@ from dflash_mlx.models.target import FAMILIES, Tap, Target, target_config
 from dflash_mlx.options import SamplingParams
 
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
+pytestmark = pytest.mark.every_family
 GROUP: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 64,

@@ -186,6 +186,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {"model_type": "glm_moe_dsa", **INDEXED, "tie_word_embeddings": False},
     "muse_glimmer": {"model_type": "muse_glimmer", **SLIDING, "tie_word_embeddings": False},
 }
+# The families that `make test` sweeps over: full, sliding, latent and recurrent layers, dense and
+# mixtures, tied and separate heads, scaled embeddings.
+QUICK_FAMILIES = ("qwen3", "llama_sliding", "qwen3_5_moe", "qwen3_next", "gemma4", "deepseek_v3")
 # Seeds with which no two of the likeliest tokens are level in the answers that the tests look at.
 SEEDS = {
     "qwen3_5": 5,
