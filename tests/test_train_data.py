@@ -55,7 +55,7 @@ def test_three_kinds_of_lines(tmp_path):
     assert bare.messages == ({"role": "user", "content": "hi"},)
     assert (bare.think, prompt.think, messages.think) == (None, True, False)
     assert messages.messages == (chat[0],)
-    assert messages.given == "b"
+    assert messages.reference == "b"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_answers_are_the_targets_own(tmp_path, target, monkeypatch, rows):
     ]  # fmt: skip
     asked = questions(target, tmp_path / "q.jsonl", lines)
     seen = []
-    monkeypatch.setattr(answers, "ROWS", rows)
+    monkeypatch.setattr(answers, "MAX_PASS_TOKENS", rows)
     got = answer_all(target, asked, SETTINGS, tmp_path / "a.jsonl", seen.append)
     assert got == wanted
     assert [event.done for event in seen] == [0, 0, 1, 2, 3], "Ctrl-C is seen between given ones"
