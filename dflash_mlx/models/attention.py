@@ -160,7 +160,9 @@ class Attention:
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
         """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
         kernels = self._kernels()
-        if not kernels.uses(OP) or (count == 1 and not kernels.exact and not kernels.own):
+        if not kernels.replaces_stock(OP):
+            return False
+        if count == 1 and not kernels.exact and not kernels.references:
             return False
         if count <= MAX_ATTENTION_ROWS:
             return True
