@@ -12,7 +12,7 @@ from dflash_mlx.drafters.load import load_source
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.target import Target
 from dflash_mlx.train import answers
-from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all, keys_of
+from dflash_mlx.train.answers import AnswerFile, answer_all, keys_of
 from dflash_mlx.train.data import (
     TrainingSequence,
     epoch_batches,
@@ -24,10 +24,10 @@ from dflash_mlx.train.data import (
     tokenize,
     without_overlap,
 )
-from dflash_mlx.train.initialise import choose_mask_token
-from dflash_mlx.train.settings import Shape, layer_ids
+from dflash_mlx.train.new_drafter import choose_mask_token, layer_ids
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape
 
-SETTINGS = AnswerSettings(max_tokens=12, batch=2)
+SETTINGS = AnswerSettings(max_tokens=12, answer_batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_layer_ids():
     for wrong in (0, (), (8,), (1, 1)):
         with pytest.raises(UsageError):
             layer_ids(8, wrong)
-    assert Shape().block_size == 16
+    assert DrafterShape().block_size == 16
 
 
 def test_anchors_are_answer_tokens_with_a_successor():

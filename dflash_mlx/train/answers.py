@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -25,7 +24,8 @@ from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 
 from .data import AnswerRequest, Completion, TokenizedPrompt
-from .settings import AnswersProgress, check_least
+from .events import AnswersProgress
+from .settings import AnswerSettings
 
 # New answers
 
@@ -136,21 +136,6 @@ def verify_reference(target: Target, prompt: Sequence[int], reference: Sequence[
 # The file of answers
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSettings:
-    """Settings of the answers; `max_tokens` for one answer, `batch` answers at once."""
-
-    max_tokens: int = 1024
-    temperature: float = 0.0
-    seed: int = 0
-    batch: int = 32
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for an invalid value."""
-        for name, least in (("max_tokens", 1), ("temperature", 0), ("seed", 0), ("batch", 1)):
-            check_least(name, getattr(self, name), least)
-
-
 class AnswerFile:
     """An append-only JSONL file of answers: {"key": ..., "tokens": [...]} a line."""
 
@@ -203,7 +188,12 @@ def keys_of(
     on the seed. Keys of older files depend on the seed at temperature 0, too.
     """
     digest = fingerprint(target.path)
-    values: dict[str, float | None] = {**asdict(settings), "batch": None}
+    values: dict[str, float | None] = {
+        "max_tokens": settings.max_tokens,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "batch": None,
+    }
     if settings.temperature:
         variants = [values]
     else:
@@ -298,5 +288,6 @@ def answer_missing(
         tokens = (*prompt.tokens, *verified[key])
         seed = settings.seed ^ int(key[:8], 16)  # of each prompt, so that the order is free
         requests.append(AnswerRequest(key, tokens, limit - len(verified[key]), seed))
-    for completion in complete(target, drafter, requests, settings.temperature, settings.batch):
+    batch = settings.answer_batch
+    for completion in complete(target, drafter, requests, settings.temperature, batch):
         yield completion, verified[completion.key]
