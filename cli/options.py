@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import Declared, GenerationOptions, declared
+from dflash_mlx.options import Declared, declared
 
 from .option_values import OptionValues
 
@@ -177,20 +177,23 @@ class DisplayOptions:
     ] = False
 
 
-def flag_of(one: Declared) -> inspect.Parameter:
-    """A declared option of an answer as a parameter of a command."""
+def flag_of(one: Declared, *, variables: bool = True) -> inspect.Parameter:
+    """A declared option as a parameter of a command, see `Flags`."""
     details = one.option
     kind = Literal[one.choices] if one.choices else one.type  # type: ignore[valid-type]
     default = one.command_default
     if get_origin(one.type) is tuple:
         kind = list[get_args(one.type)[0]]
         default = None
-    limits = {}
-    if one.type is int and not one.sampling:  # the others are checked where they are declared
+    limits: dict[str, Any] = {}
+    if (
+        one.type is int and variables and not one.sampling
+    ):  # the others are checked where they are declared
         limits = {"min": details.low, "max": details.high}
         limits = {name: int(limit) for name, limit in limits.items() if abs(limit) < 1e9}
     text = f"{details.help} [{details.unless_given}]" if details.unless_given else details.help
-    flag = option(details.flag, help=text, metavar=details.metavar, **limits)
+    make = option if variables else typer.Option
+    flag = make(details.flag, help=text, metavar=details.metavar, **limits)
     annotation = Annotated[kind | None if default is None else kind, flag]
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -201,21 +204,23 @@ def flag_of(one: Declared) -> inspect.Parameter:
 class Flags:
     """Groups whose options a command takes as one `OptionValues`.
 
-    Of `GenerationOptions` only the options in `only` are taken, if it names any.
+    Of declared options only those in `only` are taken, if it names any. Without `variables` they
+    have no environment variables, and only their dataclass checks their ranges.
     """
 
     groups: tuple[type, ...]
     only: tuple[str, ...] = ()
+    variables: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
         """The parameters of all groups."""
         for group in self.groups:
-            if group is not GenerationOptions:
+            options = declared(group)
+            if not options:
                 yield from inspect.signature(group).parameters.values()
-                continue
-            for one in declared(GenerationOptions):
+            for one in options:
                 if one.option.flag and (not self.only or one.name in self.only):
-                    yield flag_of(one)
+                    yield flag_of(one, variables=self.variables)
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:

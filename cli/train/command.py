@@ -3,32 +3,38 @@
 import hashlib
 import json
 import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
-from ..option_values import Origin, origin_of
+from ..option_values import OptionValues, Origin, origin_of
+from ..options import Flags, option_groups
 from ..terminal.keys import Interrupt
 from ..terminal.output import Output
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from dflash_mlx.train.run import Job
-    from dflash_mlx.train.settings import (
+    from dflash_mlx.models.target import Target
+    from dflash_mlx.train.events import (
         AnswersProgress,
         Event,
-        Forecast,
-        Measured,
+        MemoryEstimate,
         Prepared,
         StepDone,
         TapsProgress,
-        TrainSettings,
+        TauMeasured,
     )
+    from dflash_mlx.train.run import TrainJob
+
+GroupT = TypeVar("GroupT")
 
 
 # The record of a training run
@@ -48,12 +54,13 @@ class Record:
     """The file run.json in the folder of a run."""
 
     def __init__(self, folder: Path):
-        self.folder, self._file = folder, folder / "run.json"
+        self.folder = folder
+        self._file = folder / "run.json"
 
     def values_to_resume(self, ctx: typer.Context) -> dict[str, Any]:
-        """The values of all parameters: the run's own, and what was given now and may change.
+        """The values of all parameters: those of the run, and flags given now that may change.
 
-        Raises UsageError, which names both values, if a flag was given that the run has otherwise;
+        Raises UsageError, which names both values, for a flag that the run has with another value;
         DFlashError without a run.
         """
         kept = self._read()["flags"]
@@ -71,19 +78,19 @@ class Record:
 
     def check_files(self, values: dict[str, Any], target: Path) -> None:
         """Raise UsageError for prompts or a target (its folder) that the run did not begin with."""
-        read = self._read()
-        now = digests(values, target)
+        recorded = self._read()
+        current = file_digests(values, target)
         self._refuse(
             f"other contents of '{values[name]}'"
-            if values[name] == read["flags"][name]
-            else f"{name} {read['flags'][name]}, not {values[name]}"
+            if values[name] == recorded["flags"][name]
+            else f"{name} {recorded['flags'][name]}, not {values[name]}"
             for name in FILES
-            if now[name] != read["files"][name]
+            if current[name] != recorded["files"][name]
         )
 
     def write(self, values: dict[str, Any], target: Path) -> None:
         """Keep the flags and the digests of the files they name, and of the target's folder."""
-        replace_json(self._file, {"flags": flags_of(values), "files": digests(values, target)})
+        replace_json(self._file, {"flags": flags_of(values), "files": file_digests(values, target)})
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -97,16 +104,16 @@ class Record:
                 f"the file '{self._file}' cannot be read.", hint="give another --out"
             ) from None
 
-    def _refuse(self, differences: Any) -> None:
+    def _refuse(self, differences: Iterable[str]) -> None:
         if text := "; ".join(differences):
             raise UsageError(
                 f"the run in '{self.folder}' has {text}.",
-                hint="leave that out: --resume goes on with the run's own; or give another --out",
+                hint="leave that out: --resume uses the run's own values; or give another --out",
             )
 
 
 def flags_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The values to keep, with paths that hold from any folder, as JSON knows them."""
+    """The values to keep, as JSON values; paths are absolute."""
     kept = {name: value for name, value in values.items() if name not in NOT_KEPT}
     for name in PATHS:
         if kept[name] is not None:
@@ -116,16 +123,17 @@ def flags_of(values: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def digests(values: dict[str, Any], target: Path) -> dict[str, str]:
+def file_digests(values: dict[str, Any], target: Path) -> dict[str, str]:
     """A digest of each of FILES; empty for a file that was not given or is not there."""
     from dflash_mlx.train.answers import fingerprint
 
-    found = {"model": fingerprint(target)}
+    digests = {"model": fingerprint(target)}
     for name in ("prompts", "val"):
-        path = values[name] and Path(values[name])
-        there = path and path.is_file()
-        found[name] = hashlib.sha256(path.read_bytes()).hexdigest() if there else ""
-    return found
+        path = Path(values[name]) if values[name] is not None else None
+        digests[name] = ""
+        if path is not None and path.is_file():
+            digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def flag(ctx: typer.Context, name: str) -> str:
@@ -134,7 +142,7 @@ def flag(ctx: typer.Context, name: str) -> str:
     return max(parameter.opts, key=len)
 
 
-# Shows a training run's events on stderr.
+# The view of a run
 
 
 class View:
@@ -172,12 +180,11 @@ class View:
         if handle:
             handle(event)
 
-    def _forecast(self, event: "Forecast") -> None:
-        parts = (event.memory, event.target, event.answers, event.steps, event.disk)
-        memory, target, answers, steps, disk = (f"{part / 2**30:.1f} GiB" for part in parts)
+    def _memoryestimate(self, event: "MemoryEstimate") -> None:
         self._print(
-            f"forecast: about {memory} of memory (target {target}, and answers {answers} or steps"
-            f" {steps}) · at most {disk} of taps on disk"
+            f"forecast: about {gib(event.memory)} of memory (target {gib(event.target)}, and"
+            f" answers {gib(event.answers)} or steps {gib(event.steps)})"
+            f" · at most {gib(event.disk)} of taps on disk"
         )
 
     def _answersprogress(self, event: "AnswersProgress") -> None:
@@ -219,7 +226,7 @@ class View:
         if not event.plots:
             self._print("τ is not drawn: plots need the package 'matplotlib'")
         if event.first_step:
-            self._print(f"going on after step {event.first_step:,} of {event.steps:,}")
+            self._print(f"continuing after step {event.first_step:,} of {event.steps:,}")
 
     def _stepdone(self, event: "StepDone") -> None:
         self._loss = event.loss if self._loss is None else 0.95 * self._loss + 0.05 * event.loss
@@ -229,13 +236,13 @@ class View:
         )
         self._show_bar("training", event.step, event.steps, note)
         # Steps differ in their blocks: the time of one is a running mean.
-        was = self._seconds
-        self._seconds = event.seconds if was is None else 0.9 * was + 0.1 * event.seconds
+        mean = self._seconds
+        self._seconds = event.seconds if mean is None else 0.9 * mean + 0.1 * event.seconds
         left = duration(self._seconds * (event.steps - event.step))
         text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
         self._print_every(event.step, 50, text)
 
-    def _measured(self, event: "Measured") -> None:
+    def _taumeasured(self, event: "TauMeasured") -> None:
         self._tau = f" · τ {event.tau:.2f}"
         self._print(
             f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
@@ -262,8 +269,13 @@ class View:
             self._out.info(text)
 
 
+def gib(count: int) -> str:
+    """Bytes as GiB."""
+    return f"{count / 2**30:.1f} GiB"
+
+
 def duration(seconds: float) -> str:
-    """A time to come, in the unit that says it best."""
+    """A duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
@@ -271,6 +283,42 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions:
+    """The target and the files of a run."""
+
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Target: folder or Hub id.")
+    ] = None
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run the Python code that some tokenizers are made of."
+        ),
+    ] = False
+    val: Annotated[Path | None, typer.Option(help="JSONL of held-out prompts.")] = None
+    val_share: Annotated[float, typer.Option(help="Share held out without --val.")] = 0.02
+    warm_start: Annotated[
+        Path | None, typer.Option(help="Drafter folder to start from, with its shape.")
+    ] = None
+    answers: Annotated[
+        Path | None, typer.Option(help="File of the target's answers [OUT/answers.jsonl].")
+    ] = None
+    taps_folder: Annotated[
+        Path | None, typer.Option(help="Folder for the target's taps on disk [OUT/taps].")
+    ] = None
+    taps: Annotated[
+        str, typer.Option(help="How many target layers are read, or which: 1,9,17.")
+    ] = "5"
+    mask_token: Annotated[int | None, typer.Option(help="Id of the mask token [a free one].")] = (
+        None
+    )
+
+
+TRAIN_FLAGS = Flags((FileOptions, AnswerSettings, DrafterShape, TrainSettings), variables=False)
+
+
+@option_groups
 def train(
     ctx: typer.Context,
     *,
@@ -281,160 +329,68 @@ def train(
     folder: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the drafter and its run.")
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Target: folder or Hub id.")
-    ] = None,
-    trust_remote_code: Annotated[
-        bool,
-        typer.Option(
-            "--trust-remote-code", help="Run the Python code that some tokenizers are made of."
-        ),
-    ] = False,
-    val: Annotated[Path | None, typer.Option(help="JSONL of held-out prompts.")] = None,
-    val_share: Annotated[float, typer.Option(help="Share held out without --val.")] = 0.02,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, with its flags.")
+        bool, typer.Option("--resume", help="Continue the run in --out, with its flags.")
     ] = False,
-    warm_start: Annotated[
-        Path | None, typer.Option(help="Drafter folder to start from, with its shape.")
-    ] = None,
-    answers: Annotated[
-        Path | None, typer.Option(help="File of the target's answers [OUT/answers.jsonl].")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.")] = 1024,
-    temperature: Annotated[float, typer.Option(help="Of the answers; 0 is greedy.")] = 0.0,
-    answer_batch: Annotated[int, typer.Option(help="Answers made at once.")] = 64,
-    layers: Annotated[
-        int | None, typer.Option(help="Drafter layers [5, small targets fewer].")
-    ] = None,
-    block_size: Annotated[int, typer.Option(help="Slots of a block, anchor included.")] = 16,
-    taps: Annotated[
-        str, typer.Option(help="How many target layers are read, or which: 1,9,17.")
-    ] = "5",
-    heads: Annotated[int | None, typer.Option(help="Attention heads [the target's].")] = None,
-    kv_heads: Annotated[
-        int | None, typer.Option(help="Key and value heads [the target's].")
-    ] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Size of a head [the target's].")] = None,
-    intermediate: Annotated[int | None, typer.Option(help="MLP width [the target's].")] = None,
-    dflash2: Annotated[
-        bool, typer.Option("--dflash2", help="With DFlash 2's convolutions and selector.")
-    ] = False,
-    selector_rank: Annotated[int, typer.Option(help="Of the selector's codebooks.")] = 256,
-    draft_vocab: Annotated[
-        int | None, typer.Option(help="Draft only the answers' most frequent tokens [all].")
-    ] = None,
-    mask_token: Annotated[
-        int | None, typer.Option(help="Id of the mask token [a free one].")
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the prompts.")] = 6,
-    steps: Annotated[int | None, typer.Option(help="Optimiser steps, instead of --epochs.")] = None,
-    batch: Annotated[int, typer.Option(help="Sequences a step.")] = 8,
-    anchors: Annotated[int, typer.Option(help="Most blocks of a sequence in a step.")] = 512,
-    chunk: Annotated[int, typer.Option(help="Blocks in memory at once.")] = 32,
-    rate: Annotated[float, typer.Option("--lr", help="Peak learning rate.")] = 6e-4,
-    optimizer: Annotated[str, typer.Option(help="muon (for the matrices) or adamw.")] = "muon",
-    loss: Annotated[str, typer.Option(help="Slot weights: decay or dpace.")] = "decay",
-    gamma: Annotated[
-        float | None, typer.Option(help="Decay of the position weights [by block size].")
-    ] = None,
-    max_length: Annotated[int, typer.Option(help="Longest sequence in tokens.")] = 3072,
-    seed: Annotated[int, typer.Option(help="Of weights, order and anchors.")] = 0,
-    eval_every: Annotated[int, typer.Option(help="Steps between two measurements of τ.")] = 200,
-    save_every: Annotated[int, typer.Option(help="Steps between two checkpoints.")] = 200,
-    save_minutes: Annotated[
-        float, typer.Option(help="Longest time between two checkpoints.")
-    ] = 10.0,
-    taps_folder: Annotated[
-        Path | None, typer.Option(help="Folder for the target's taps on disk [OUT/taps].")
-    ] = None,
-    cache_taps: Annotated[
-        int, typer.Option(help="MiB of memory for taps that are read from disk.")
-    ] = 2048,
-    dtype: Annotated[str, typer.Option(help="Of the drafter: bfloat16 or float32.")] = "bfloat16",
-    compute: Annotated[
-        str,
-        typer.Option(
-            help="What steps compute in: float32 or bfloat16 (slow on a CPU). Weights stay float32."
-        ),
-    ] = "float32",
+    options: Annotated[OptionValues, TRAIN_FLAGS],
     forecast: Annotated[
-        bool, typer.Option("--forecast", help="Only say what memory and disk the run will need.")
+        bool, typer.Option("--forecast", help="Only show what memory and disk the run needs.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="No colours and no moving lines.")] = False,
 ) -> None:
     """Train a DFlash drafter for a target.
 
-    The target answers the prompts itself; the drafter learns to foresee those answers. --out then
+    The target answers the prompts itself; the drafter learns to predict those answers. --out then
     holds a drafter in Z Lab's format, for --draft.
     """
     from dflash_mlx.cpu.blas import use_all_cores
 
     use_all_cores()  # must run before MLX is imported
-    from dflash_mlx.hub import resolve
-    from dflash_mlx.models.target import Target
-    from dflash_mlx.train.answers import AnswerSettings
-    from dflash_mlx.train.data import read_prompts
-    from dflash_mlx.train.run import Run, check_out
-
     record = Record(folder)
     values = record.values_to_resume(ctx) if resume else ctx.params
-    job, settings = job_of(values, folder, resume=resume), train_settings(values)
-    check_out(job)
-    for file in filter(None, (job.prompts, job.val)):
-        read_prompts(file)  # before anything is downloaded
-    answer_settings = AnswerSettings(
-        values["max_tokens"], values["temperature"], values["seed"], values["answer_batch"]
-    )
+    job = job_of(values, folder, resume=resume)
+    settings = values_of(TrainSettings, values)
+    answers = values_of(AnswerSettings, values)
+    check_files(job)
     out = Output(quiet=quiet, plain=plain)
-    kept = False
+    started = False
     with Interrupt(terminate=True) as interrupt, View(out) as view:
-
-        def on_event(event: "Event") -> None:
-            view.show(event)
-            if type(event).__name__ in ("AnswersProgress", "TapsProgress"):
-                interrupt.check()  # what was made so far is kept
-            if type(event).__name__ == "Forecast" and forecast:
-                raise typer.Exit
-
+        on_event = event_handler(view, interrupt, forecast_only=forecast)
         try:
-            path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
-            if resume:
-                record.check_files(values, path)
-            record.write(values, path)
-            kept = True
-            target = Target.load(path, trust_remote_code=values["trust_remote_code"])
-            run = Run(target, job, settings, answer_settings, on_event)
-            finished = run.train(lambda: interrupt.requested)
+            target = open_target(values, record, resume=resume)
+            started = True
+            finished = train_drafter(target, job, settings, answers, on_event, interrupt)
         except KeyboardInterrupt:
             finished = False
     if not finished:
         command = shlex.join(["dflash", "train", "--resume", "--out", str(folder)])
-        out.info(f"stopped; `{command}` goes on from here" if kept else "stopped at the beginning")
+        out.info(
+            f"stopped; `{command}` goes on from here" if started else "stopped before the start"
+        )
         raise typer.Exit(interrupt.exit_code or 130)
-    named = [] if values["model"] is None else ["--model", values["model"]]
-    command = shlex.join(["dflash", "chat", *named, "--draft", str(folder)])
+    model = [] if values["model"] is None else ["--model", values["model"]]
+    command = shlex.join(["dflash", "chat", *model, "--draft", str(folder)])
     out.note(f"the drafter is in {folder}; `{command}` uses it")
 
 
-def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
-    """The run's input and output, of the values of the command's parameters."""
-    from dflash_mlx.train.run import Job, has_checkpoints
-    from dflash_mlx.train.settings import Shape
+def values_of(group: type[GroupT], values: dict[str, Any]) -> GroupT:
+    """A dataclass of declared options, from the values of the command's parameters."""
+    names = [field.name for field in fields(group) if field.name in values]  # type: ignore
+    return group(**{name: values[name] for name in names})
+
+
+def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "TrainJob":
+    """The input and output of the run."""
+    from dflash_mlx.train.run import TrainJob, has_checkpoints
 
     if values["prompts"] is None:
         raise UsageError("there are no prompts to train on.", hint="give a file of prompts")
-    taps = values["taps"]
-    try:
-        numbers = tuple(int(part) for part in taps.split(","))
-    except ValueError:
-        raise UsageError(f"--taps cannot be '{taps}'.", hint="give 5, or ids: 1,9,17") from None
 
     def path(name: str) -> Path | None:
         return None if values[name] is None else Path(values[name])
 
-    return Job(
+    return TrainJob(
         prompts=Path(values["prompts"]),
         out=folder,
         val=path("val"),
@@ -443,28 +399,59 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "Job":
         taps=path("taps_folder"),
         warm_start=path("warm_start"),
         mask_token=values["mask_token"],
-        shape=Shape(
-            layers=values["layers"],
-            block_size=values["block_size"],
-            taps=numbers if "," in taps else numbers[0],
-            heads=values["heads"],
-            kv_heads=values["kv_heads"],
-            head_dim=values["head_dim"],
-            intermediate_size=values["intermediate"],
-            dflash2=values["dflash2"],
-            selector_rank=values["selector_rank"],
-            draft_vocab=values["draft_vocab"],
-        ),
+        shape=values_of(DrafterShape, {**values, "taps": parse_taps(values["taps"])}),
         resume=resume and has_checkpoints(folder),
     )
 
 
-def train_settings(values: dict[str, Any]) -> "TrainSettings":
-    """The run's hyper-parameters, of the values of the command's parameters."""
-    from dflash_mlx.train.settings import TrainSettings
+def check_files(job: "TrainJob") -> None:
+    """Raise DFlashError for wrong files, before anything is downloaded."""
+    from dflash_mlx.train.data import read_prompts
+    from dflash_mlx.train.run import check_out
 
-    same = (
-        "epochs steps batch anchors chunk rate optimizer loss gamma max_length seed eval_every "
-        "save_every save_minutes dtype compute"
-    )
-    return TrainSettings(**{n: values[n] for n in same.split()}, cache_mb=values["cache_taps"])
+    check_out(job)
+    for file in filter(None, (job.prompts, job.val)):
+        read_prompts(file)
+
+
+def open_target(values: dict[str, Any], record: Record, *, resume: bool) -> "Target":
+    """Download and load the target; record the run's flags and files."""
+    from dflash_mlx.hub import resolve
+    from dflash_mlx.models.target import Target
+
+    path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
+    if resume:
+        record.check_files(values, path)
+    record.write(values, path)
+    return Target.load(path, trust_remote_code=values["trust_remote_code"])
+
+
+def train_drafter(
+    target: "Target",
+    job: "TrainJob",
+    settings: TrainSettings,
+    answers: AnswerSettings,
+    on_event: "Callable[[Event], None]",
+    interrupt: Interrupt,
+) -> bool:
+    """Do the run; whether it reached its end."""
+    from dflash_mlx.train.run import Run
+
+    run = Run(target, job, settings, answers, on_event)
+    return run.train(lambda: interrupt.requested)
+
+
+def event_handler(
+    view: View, interrupt: Interrupt, *, forecast_only: bool
+) -> "Callable[[Event], None]":
+    """Show each event; stop between answers or taps, where everything made so far is kept."""
+    from dflash_mlx.train.events import AnswersProgress, MemoryEstimate, TapsProgress
+
+    def on_event(event: "Event") -> None:
+        view.show(event)
+        if isinstance(event, AnswersProgress | TapsProgress):
+            interrupt.check()
+        if isinstance(event, MemoryEstimate) and forecast_only:
+            raise typer.Exit
+
+    return on_event

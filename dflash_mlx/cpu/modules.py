@@ -243,21 +243,3 @@ class SharedRope(nn.Module):
         cos, sin = self._table
         first, second = mx.split(x, 2, axis=-1)
         return x * cos + mx.concatenate([second, first], axis=-1) * sin
-
-
-# Attention of one row each of many sequences, for MLX's CPU backend.
-
-
-def attend_rows(
-    queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array
-) -> mx.array:
-    """Queries [N, Hq, 1, D], keys and values [N, Hkv, S, D], mask bool [N, 1, 1, S], all float32.
-
-    Returns [N, Hq, 1, Dv].
-    """
-    n, heads, _, dim = queries.shape
-    kv = keys.shape[1]
-    scores = (queries * scale).reshape(n, kv, heads // kv, dim) @ keys.swapaxes(-1, -2)
-    lowest = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
-    mixed = softmax(mx.where(mask, scores, lowest)) @ values
-    return mixed.reshape(n, heads, 1, values.shape[-1])

@@ -50,7 +50,7 @@ def fingerprint(target: Target, drafter: DraftSource | None) -> str:
         *([] if drafter is None else [repr(drafter.config), weights(drafter.model)]),
         repr(sorted(mx.device_info().items())),
         repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
-        repr((kernels.exact, kernels.own, sorted(kernels.on or ()))),
+        repr((kernels.exact, kernels.references, sorted(kernels.on or ()))),
         *map(version, ("mlx", "mlx-lm", "dflash-chat")),
         *filter(None, [target.shared_by]),
     ]

@@ -42,47 +42,39 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Runs operations by kernel or reference; without a launcher by reference only.
+    """Which operations run as Metal kernels, which by their reference, and which by stock MLX.
 
-    `off`: the operations whose kernel is disabled, each with the reason to show. `wrong`: those of
-    `off` whose kernel gave wrong results. `on`: the only operations that may run as kernels, those
-    that are proven on this machine; None is all. `own`: the references also replace the functions
-    of stock MLX and mlx-lm. `exact`: the bits of a row must not depend on the number of rows.
-    `sizes`: at which of its sizes an operation may run as a kernel; all, if it is not there.
+    launcher: runs the kernels; None without Metal. exact: the bits of a row must not depend on the
+    number of rows. references: the references replace the functions of stock MLX and mlx-lm, too.
+
+    The self-check of this machine sets the rest. on: the operations that may run as kernels; None
+    is all. off: the others, each with the reason to show. wrong: those of `off` whose kernel gave
+    wrong results. sizes: where a kernel wins at some of its sizes only, those sizes by operation.
     """
 
     launcher: Launcher | None = None
     off: Mapping[str, str] = field(default_factory=dict)
-    own: bool = False
+    references: bool = False
     exact: bool = False
     on: frozenset[str] | None = None
     wrong: frozenset[str] = frozenset()
     sizes: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
-    @property
-    def stock(self) -> bool:
-        """Whether stock MLX and mlx-lm compute everything that they have a function for."""
-        return self.launcher is None and not self.own and not self.exact
-
-    def has(self, op: Op) -> bool:
-        """Whether `op` runs as a kernel with arguments that fit."""
+    def enables(self, op: Op) -> bool:
+        """Whether the kernel of `op` may run, with arguments that fit."""
         if self.launcher is None or op.name in self.off:
             return False
         return self.on is None or op.name in self.on
 
-    def uses(self, op: Op) -> bool:
-        """Whether `op` may run by this object in place of stock MLX or mlx-lm, see `takes`."""
-        return self.own or self.exact or self.has(op)
+    def replaces_stock(self, op: Op) -> bool:
+        """Whether `op` may run, by kernel or reference, in place of stock MLX or mlx-lm."""
+        return self.references or self.exact or self.enables(op)
 
     def launches(self, op: Op, *args: Any) -> bool:
         """Whether `op` runs as a kernel with these arguments."""
         sizes = self.sizes.get(op.name)
-        sized = sizes is None or op.size(*args) in sizes
-        return self.has(op) and sized and op.fits(*args)
-
-    def takes(self, op: Op, *args: Any) -> bool:
-        """Whether to run `op` by this object in place of the function of stock MLX or mlx-lm."""
-        return self.own or self.exact or self.launches(op, *args)
+        wins = sizes is None or op.size(*args) in sizes
+        return self.enables(op) and wins and op.fits(*args)
 
     def __call__(self, op: Op, *args: Any) -> Any:
         """Run `op` by its kernel, or by its reference."""
@@ -91,10 +83,10 @@ class Kernels:
         return op.reference(*args)
 
     def attempt(self, op: Op, *args: Any) -> Any | None:
-        """Run `op` if this object `takes` it; None where stock MLX or mlx-lm is to do it."""
+        """Run `op` in place of stock MLX or mlx-lm; None where stock is to compute it."""
         if self.launcher is not None and self.launches(op, *args):
             return op.launching(self.exact)(self.launcher, *args)
-        return op.reference(*args) if self.own or self.exact else None
+        return op.reference(*args) if self.references or self.exact else None
 
 
 def by_metal() -> bool:
@@ -116,11 +108,11 @@ def wanted() -> str:
 def available(*, exact: bool = False) -> Kernels:
     """The kernels for the value of DFLASH_KERNELS.
 
-    "on": Metal kernels; each is disabled until it is proven (`proof.results.proven`). "off": the
-    references in their place, which are slow, for debugging. "stock": the functions of MLX and
-    mlx-lm where they have one.
+    "on": Metal kernels; each is disabled until the self-check has proven it
+    (`selfcheck.check.proven`). "off": the references in their place, which are slow, for debugging.
+    "stock": the functions of MLX and mlx-lm where they have one.
     """
     value = wanted()
     launcher = MetalLauncher() if by_metal() and value == "on" else None
     on = frozenset() if launcher else None
-    return Kernels(launcher, own=value == "off", exact=exact, on=on)
+    return Kernels(launcher, references=value == "off", exact=exact, on=on)

@@ -17,12 +17,11 @@ from mlx import nn
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import KVCache
 
-from dflash_mlx.cpu.modules import MaskedCache, attend_rows, on_cpu
+from dflash_mlx.cpu.modules import MaskedCache
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.verify_attention import MAX_ATTENTION_ROWS, OP, Rows, Scores
 
-from .cache.batch import reads_batch
 from .cache.sliding import SlidingCache
 from .cache.tree_pass import TreePass
 from .packed import PackedCache, PackedPass, PerSegment, per_segment
@@ -161,7 +160,9 @@ class Attention:
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
         """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
         kernels = self._kernels()
-        if not kernels.uses(OP) or (count == 1 and not kernels.exact and not kernels.own):
+        if not kernels.replaces_stock(OP):
+            return False
+        if count == 1 and not kernels.exact and not kernels.references:
             return False
         if count <= MAX_ATTENTION_ROWS:
             return True
@@ -249,8 +250,6 @@ class Attention:
                 f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",
                 hint="leave exact mode off for this model",
             )
-        if reads_batch(cache) and sinks is None and mask.dtype == mx.bool_ and on_cpu():
-            return attend_rows(queries, keys, values, scale, mask)
         return scaled_dot_product_attention(queries, keys, values, cache, scale, mask, sinks)
 
 

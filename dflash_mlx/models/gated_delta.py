@@ -139,6 +139,8 @@ def read(
     `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. There is no state after
     a tree. None if the operations do not take such rows.
     """
+    if not kernels.replaces_stock(gated_delta_tape.OP if tree is None else gated_delta_tree.OP):
+        return None
     if kernels.exact and not kernels.off.keys().isdisjoint(NAMES):
         kernels = replace(kernels, launcher=None)  # a kernel's bits are not its reference's
     queries, keys, values, a, b = (part.squeeze(0) for part in fed)  # views; an index copies
@@ -149,13 +151,15 @@ def read(
     args = queries, keys, values, gates, mx.sigmoid(b), before
     after = None
     if tree is not None:
-        if not kernels.takes(gated_delta_tree.OP, *args, tree.parents):
+        outputs = kernels.attempt(gated_delta_tree.OP, *args, tree.parents)
+        if outputs is None:
             return None
-        y, delta = kernels(gated_delta_tree.OP, *args, tree.parents)
+        y, delta = outputs
     else:
-        if not kernels.takes(gated_delta_tape.OP, *args):
+        outputs = kernels.attempt(gated_delta_tape.OP, *args)
+        if outputs is None:
             return None
-        y, delta, after = kernels(gated_delta_tape.OP, *args)
+        y, delta, after = outputs
         after = after[None]
     return y[None], after, Writes(kernels, inputs, before, keys, gates, delta)
 

@@ -289,7 +289,7 @@ def install(model: nn.Module, kernels: Kernels) -> None:
     """
     products = Products(kernels)
     replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
-    shared = together(model, products) if kernels.uses(OP) else {}
+    shared = together(model, products) if kernels.replaces_stock(OP) else {}
     replace(model, lambda child: stand_in(child, products, shared.get(id(plain_of(child)))))
     replace(model, lambda child: block(child, products, shared))
 
@@ -357,7 +357,7 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
     kind, kernels = type(plain), products.kernels
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
         return RowByRow(plain)
-    if not kernels.uses(OP):
+    if not kernels.replaces_stock(OP):
         return plain
     if kind in LINEARS:
         if shared is not None:

@@ -98,7 +98,7 @@ class TapedDelta(nn.Module):
         stride = stride_of(net, count) if self.keeps_states else count
         states, tape = [state], None
         taped = cache.taping or kernels.exact
-        made = read(kernels, net, fed, rows, state, tree) if taped and not kernels.stock else None
+        made = read(kernels, net, fed, rows, state, tree) if taped else None
         if made is not None:
             out, after, tape = made
             states.append(after)

@@ -30,7 +30,6 @@ from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams
 
 from . import attention, linear
-from .cache.batch import Batch
 from .cache.sliding import sliding_caches
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
@@ -267,17 +266,6 @@ class Target:
         members = cache.members if cache is not None and len(tokens) == 1 else None
         with self._attention.over([(tokens.shape[1], members, tree)]):
             return self._run(tokens, None if cache is None else cache.layers, tree, None)
-
-    def read_batch(self, tokens: mx.array, batch: Batch) -> tuple[mx.array, mx.array]:
-        """The next token [N] of each sequence of a batch: logits [N, V], taps [N, K * Ht].
-
-        Evaluates nothing.
-        """
-        batch.begin()
-        with self._attention.over([(1, None, None)]):
-            found = self._run(tokens[:, None], batch.layers, None, None)
-        batch.end()
-        return found[0].squeeze(1), found[1].squeeze(1)
 
     def _run(
         self,

@@ -274,7 +274,7 @@ def build(
 
     `on_kernels` is called with the numbers of operations that are ready, and of all.
     """
-    used = [trial for trial in trials if kernels.has(trial.op) and trial.fitting(shapes)]
+    used = [trial for trial in trials if kernels.enables(trial.op) and trial.fitting(shapes)]
     for done, trial in enumerate(used):
         on_kernels(done, len(used))
         for arrays in launches(kernels, trial, shapes):

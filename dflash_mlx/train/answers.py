@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
@@ -20,195 +19,18 @@ from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.models.cache.batch import Batch, fits_batch
-from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.speculation.acceptance import Match, not_numbers
 
-from .data import Answered, Asked, TokenizedPrompt
-from .settings import AnswersProgress, check_least
-from .streams import Streams, Task
+from .data import AnswerRequest, Completion, TokenizedPrompt
+from .events import AnswersProgress
+from .settings import AnswerSettings
 
-# Plain answers to many prompts
-
-CHUNK = 2048  # tokens of prompts a pass
-TOGETHER = 16  # prompts that are read together: their own caches are only needed until then
-REFILL = 8  # prompts are read when this share of a batch is free: few rows use a pass badly
+# New answers
 
 
-@dataclass(slots=True)
-class Text:
-    """A prompt's answer so far, and the taps [S, K * Ht] of what was read, as bfloat16's bits."""
-
-    asked: Asked
-    rule: Match
-    taps: list[np.ndarray]
-    tokens: list[int] = field(default_factory=list)
-
-    def answered(self) -> Answered:
-        """The whole answer; its taps are evaluated."""
-        rows = np.concatenate(self.taps)
-        taps = mx.array(rows).view(mx.bfloat16) if rows.shape[1] else None
-        mx.eval([] if taps is None else taps)
-        return Answered(self.asked.key, tuple(self.tokens), taps)
-
-
-class Desk:
-    """The answers that are written at one time."""
-
-    def __init__(self, target: Target, prompts: Sequence[Asked], temperature: float, places: int):
-        """`prompts`: all that will come."""
-        self._target, self._temperature = target, temperature
-        # The last token of each prompt is left to read: the answer's first comes from there.
-        self._shared = common([asked.tokens[:-1] for asked in prompts])
-        self._begun, self._taps = target.make_cache(), list[np.ndarray]()
-        self._batch = Batch(places, len(self._begun.layers))
-        self._texts: list[Text | None] = [None] * places
-
-    @property
-    def places(self) -> int:
-        """How many texts there is room for."""
-        return len(self._texts)
-
-    @property
-    def free(self) -> int:
-        """Places without a text."""
-        return sum(text is None for text in self._texts)
-
-    def read_shared(self) -> Task[None]:
-        """Read what all prompts begin with; comes first."""
-        _, (self._taps,) = yield from self._read([self._begun], [self._shared])
-
-    def begin(self, asked: Sequence[Asked]) -> Task[list[Answered]]:
-        """Read prompts, at most as many as places are free: what ends with the first token."""
-        caches = [self._begun.fork() for _ in asked]
-        rests = [each.tokens[len(self._shared) :] for each in asked]
-        logits, taps = yield from self._read(caches, rests)
-        texts: list[Text | None] = []
-        for each, rows in zip(asked, taps, strict=True):
-            params = SamplingParams(temperature=self._temperature, seed=each.seed)
-            rule = Match(params, self._target.vocab_size, self._target.kernels)
-            texts.append(Text(each, rule, [*self._taps, *rows]))
-        places = [n for n, text in enumerate(self._texts) if text is None]
-        yield from self._add(texts, mx.concatenate(logits))
-        ended = list[Answered]()
-        for place, text, cache in zip(places, texts, caches, strict=False):
-            assert text is not None
-            if self._ended(text):
-                ended.append(text.answered())
-                continue
-            self._texts[place] = text
-            self._batch.put(place, cache)
-        yield self._batch.state
-        return ended
-
-    def step(self) -> Task[list[Answered]]:
-        """A token more for each: what ends with it."""
-        newest = [0 if text is None else text.tokens[-1] for text in self._texts]
-        logits, taps = self._target.read_batch(mx.array(newest), self._batch)
-        bits = taps.astype(mx.bfloat16).view(mx.uint16)
-        yield from self._add(self._texts, logits, bits)
-        ended = list[Answered]()
-        for place, (text, row) in enumerate(zip(self._texts, np.array(bits), strict=True)):
-            if text is None:
-                continue
-            text.taps.append(row[None])
-            if self._ended(text):
-                self._texts[place] = None
-                self._batch.drop(place)
-                ended.append(text.answered())
-        return ended
-
-    def narrow(self) -> None:
-        """Give up the places without a text, if they are half."""
-        if 2 * self.free >= self.places:
-            kept = [place for place, text in enumerate(self._texts) if text is not None]
-            self._texts = [self._texts[place] for place in kept]
-            self._batch.keep(kept)
-
-    def _read(
-        self, caches: Sequence[TargetCache], texts: Sequence[Sequence[int]]
-    ) -> Task[tuple[list[mx.array], list[list[np.ndarray]]]]:
-        """The logits [1, V] after each text, and the taps of its parts."""
-        logits, taps = [mx.zeros((1, 0))] * len(texts), [list[np.ndarray]() for _ in texts]
-        rests = list(texts)
-        while left := [n for n, rest in enumerate(rests) if rest]:
-            most = max(1, CHUNK // len(left))
-            parts = [
-                SequenceRows(caches[n], mx.array([*rests[n][:most]]), tape=False, last=True)
-                for n in left
-            ]
-            bits = list[mx.array]()
-            for n, found in zip(left, self._target.read(parts), strict=True):
-                logits[n], rests[n] = found.logits, rests[n][most:]
-                bits.append(found.taps.squeeze(0).astype(mx.bfloat16).view(mx.uint16))
-            yield logits, bits, [caches[n].state for n in left]
-            for n, rows in zip(left, bits, strict=True):
-                taps[n].append(np.array(rows))
-        return logits, taps
-
-    def _add(self, texts: Sequence[Text | None], logits: mx.array, *more: mx.array) -> Task[None]:
-        """Add the token that each row of logits [N, V] gives; DFlashError if they are NaN.
-
-        `more` is evaluated with it.
-        """
-        live = [(n, text) for n, text in enumerate(texts) if text is not None]
-        if self._temperature == 0:
-            chosen = mx.argmax(logits, axis=-1)
-        else:
-            each = [text.rule.choose(logits[n : n + 1], [len(text.tokens)]) for n, text in live]
-            chosen = mx.zeros(len(texts), mx.int32)
-            chosen[mx.array([n for n, _ in live])] = mx.concatenate(each).astype(mx.int32)
-        broken = mx.isnan(mx.max(logits, axis=-1))
-        yield chosen, broken, more
-        found, faults = np.array(chosen), np.array(broken)
-        for n, text in live:
-            if faults[n]:
-                raise not_numbers()
-            text.tokens.append(int(found[n]))
-
-    def _ended(self, text: Text) -> bool:
-        stopped = text.tokens[-1] in self._target.eos_ids
-        return stopped or len(text.tokens) == text.asked.room
-
-
-def plain_answers(
-    target: Target,
-    asked: Sequence[Asked],
-    waiting: deque[Asked],
-    temperature: float,
-    count: int,
-    ready: deque[Answered],
-) -> Task[None]:
-    """Answer what waits, `count` at once, into `ready`; `asked`: all prompts.
-
-    DFlashError where the target's logits are not numbers.
-    """
-    desk = Desk(target, asked, temperature, count)
-    yield from desk.read_shared()
-    while waiting or desk.free < desk.places:
-        if waiting and desk.free >= max(1, count // REFILL):
-            many = min(desk.free, len(waiting), TOGETHER)
-            ready += yield from desk.begin([waiting.popleft() for _ in range(many)])
-            continue
-        if not waiting:
-            desk.narrow()
-        ready += yield from desk.step()
-
-
-def common(texts: Sequence[Sequence[int]]) -> list[int]:
-    """What all texts begin with."""
-    columns = [set(column) for column in zip(*texts, strict=False)]
-    length = next((n for n, column in enumerate(columns) if len(column) > 1), len(columns))
-    return list(texts[0][:length])
-
-
-# The target at work on many prompts at once
-
-
-class Recorded(TokenSequence):
+class RecordingSequence(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits."""
 
     def __init__(self, target: Target, drafter: DraftSource | None):
@@ -224,114 +46,94 @@ class Recorded(TokenSequence):
             mx.async_eval(rows)
             self._taps.append(rows)
 
-    def taps(self) -> mx.array | None:
-        """[S, K * Ht] of all tokens read; they are forgotten here."""
-        parts, self._taps = self._taps, []
-        return mx.concatenate(parts) if parts else None
+    def take_taps(self) -> mx.array | None:
+        """The taps [S, K * Ht] of all tokens read, evaluated; the sequence forgets them."""
+        parts = self._taps
+        self._taps = []
+        if not parts:
+            return None
+        taps = mx.concatenate(parts)
+        mx.eval(taps)
+        return taps
 
 
-def answer(
-    target: Target, drafter: DraftSource | None, asked: list[Asked], temperature: float, batch: int
-) -> Generator[Answered]:
-    """Yield answers in the order of completion, `batch` at work at once.
+def complete(
+    target: Target,
+    drafter: DraftSource | None,
+    requests: Sequence[AnswerRequest],
+    temperature: float,
+    batch: int,
+) -> Generator[Completion]:
+    """Yield the answers in the order of completion; `batch` sequences share each pass.
 
     Raises DFlashError where the target's logits are not numbers.
     """
-    if not asked:
-        return
-    if drafter is not None or target.kernels.exact or not fits_batch(target.make_cache()):
-        yield from rounds(target, drafter, deque(asked), temperature, batch)
-        return
-    streams, waiting, ready = Streams(), deque(asked), deque[Answered]()
-    share = -(-min(batch, len(asked)) // streams.count)
-    desks = (
-        plain_answers(target, asked, waiting, temperature, share, ready)
-        for _ in range(streams.count)
-    )
-    for _ in streams.together(desks):
-        while ready:
-            yield ready.popleft()
-
-
-def rounds(
-    target: Target,
-    drafter: DraftSource | None,
-    waiting: deque[Asked],
-    temperature: float,
-    batch: int,
-) -> Generator[Answered]:
-    """Rounds of an engine until nothing waits; yields what is found."""
     engine = Engine(target, drafter)
-    running: dict[Recorded, tuple[Asked, list[int]]] = {}
+    waiting = deque(requests)
+    running: dict[RecordingSequence, tuple[AnswerRequest, list[int]]] = {}
     while waiting or running:
         while waiting and len(running) < batch:
-            item = waiting.popleft()
-            sequence = Recorded(target, drafter)
-            request = Request(
-                item.tokens,
-                sampling=SamplingParams(temperature=temperature, seed=item.seed),
-                max_tokens=item.room,
-                stop_ids=target.eos_ids,
-                mode="baseline" if drafter is None else "auto",
-            )
-            engine.begin(sequence, request)
-            running[sequence] = item, []
-        blocks = engine.step(list(running))
-        for sequence, block in zip(list(running), blocks, strict=True):
+            request = waiting.popleft()
+            sequence = RecordingSequence(target, drafter)
+            engine.begin(sequence, engine_request(target, drafter, request, temperature))
+            running[sequence] = request, []
+        sequences = list(running)
+        for sequence, block in zip(sequences, engine.step(sequences), strict=True):
             if isinstance(block, DFlashError):
                 raise block
-            item, tokens = running[sequence]
+            request, tokens = running[sequence]
             tokens += block.tokens
             if block.finish_reason:
                 del running[sequence]
-                taps = sequence.taps()
-                mx.eval([] if taps is None else taps)
-                yield Answered(item.key, tuple(tokens), taps)
+                yield Completion(request.key, tuple(tokens), sequence.take_taps())
 
 
-# Answers that a prompt file gives, verified as drafts
+def engine_request(
+    target: Target, drafter: DraftSource | None, request: AnswerRequest, temperature: float
+) -> Request:
+    """The engine's request for an answer."""
+    return Request(
+        request.tokens,
+        sampling=SamplingParams(temperature=temperature, seed=request.seed),
+        max_tokens=request.max_tokens,
+        stop_ids=target.eos_ids,
+        mode="baseline" if drafter is None else "auto",
+    )
 
-ROWS = 2048  # tokens of a pass
-LOGITS = 1 << 26  # of a pass: 256 MiB in float32
+
+# Reference answers: those that a prompt file gives, verified as drafts
+
+MAX_PASS_TOKENS = 2048
+MAX_PASS_LOGITS = 1 << 26  # 256 MiB in float32
 
 
-def verify_given(target: Target, prompt: Sequence[int], given: Sequence[int]) -> list[int]:
-    """The greedy answer to a prompt up to its first difference from the given one, or its end.
+def verify_reference(target: Target, prompt: Sequence[int], reference: Sequence[int]) -> list[int]:
+    """The greedy answer to a prompt up to its first difference from the reference, or its end.
 
-    The target's own token at the difference, or after all that was given, is the last.
+    The last token is the target's own: the one at the difference, or after the whole reference.
     """
-    cache, text = target.make_cache(), [*prompt, *given]
-    start, said = len(prompt) - 1, list[int]()
-    for first in range(0, start, ROWS):
-        rows = mx.array(text[first : min(first + ROWS, start)])
-        target.read([SequenceRows(cache, rows, tape=False, last=True)])
+    cache = target.make_cache()
+    text = [*prompt, *reference]
+    start = len(prompt) - 1
+    for first in range(0, start, MAX_PASS_TOKENS):
+        chunk = mx.array(text[first : min(first + MAX_PASS_TOKENS, start)])
+        target.read([SequenceRows(cache, chunk, tape=False, last=True)])
         mx.eval(cache.state)
-    step = max(1, min(ROWS, LOGITS // target.vocab_size))
-    for first in range(start, len(text), step):
-        rows = mx.array(text[first : first + step])
-        (found,) = target.read([SequenceRows(cache, rows, tape=False)])
-        chosen = mx.argmax(found.logits, axis=-1)
+    answer: list[int] = []
+    size = max(1, min(MAX_PASS_TOKENS, MAX_PASS_LOGITS // target.vocab_size))
+    for first in range(start, len(text), size):
+        chunk = mx.array(text[first : first + size])
+        (output,) = target.read([SequenceRows(cache, chunk, tape=False)])
+        chosen = mx.argmax(output.logits, axis=-1)
         mx.eval(chosen, cache.state)
         for place, token in enumerate(np.array(chosen).tolist(), first + 1):
-            said.append(token)
+            answer.append(token)
             if token in target.eos_ids or token != (text[place] if place < len(text) else None):
-                return said
-    return said
+                return answer
+    return answer
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerSettings:
-    """Settings of the answers; `max_tokens` for one answer, `batch` answers at once."""
-
-    max_tokens: int = 1024
-    temperature: float = 0.0
-    seed: int = 0
-    batch: int = 32
-
-    def __post_init__(self) -> None:
-        """Raise UsageError for an invalid value."""
-        for name, least in (("max_tokens", 1), ("temperature", 0), ("seed", 0), ("batch", 1)):
-            check_least(name, getattr(self, name), least)
+# The file of answers
 
 
 class AnswerFile:
@@ -378,25 +180,42 @@ def fingerprint(folder: Path) -> str:
 
 
 def keys_of(
-    target: Target, questions: Iterable[TokenizedPrompt], settings: AnswerSettings
+    target: Target, prompts: Iterable[TokenizedPrompt], settings: AnswerSettings
 ) -> list[tuple[str, ...]]:
-    """The keys that a question's answer may have in a file; a new answer gets the first.
+    """The keys that each prompt's answer may have in a file; a new answer gets the first.
 
-    What changes no answer is not in a key: the batch, and at temperature 0 the seed. Files of
-    before that was so have it there.
+    A key depends on everything that changes the answer: not on the batch, and at temperature 0 not
+    on the seed. Keys of older files depend on the seed at temperature 0, too.
     """
-    which = fingerprint(target.path)
-    said: dict[str, float | None] = {**asdict(settings), "batch": None}
-    ways = [said] if settings.temperature else [{**said, "seed": None}, said, {**said, "seed": 0}]
-    texts = [[json.dumps([[which, way], q.tokens]) for way in ways] for q in questions]
+    digest = fingerprint(target.path)
+    values: dict[str, float | None] = {
+        "max_tokens": settings.max_tokens,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        "batch": None,
+    }
+    if settings.temperature:
+        variants = [values]
+    else:
+        variants = [{**values, "seed": None}, values, {**values, "seed": 0}]
     return [
-        tuple(hashlib.sha256(text.encode()).hexdigest()[:32] for text in each) for each in texts
+        tuple(answer_key(digest, variant, prompt.tokens) for variant in variants)
+        for prompt in prompts
     ]
+
+
+def answer_key(digest: str, settings: dict[str, float | None], tokens: list[int]) -> str:
+    """The key of an answer to prompt tokens by a target with this digest."""
+    text = json.dumps([[digest, settings], tokens])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+# The answers of a training run
 
 
 def answer_all(
     target: Target,
-    questions: list[TokenizedPrompt],
+    prompts: list[TokenizedPrompt],
     settings: AnswerSettings,
     path: Path,
     report: Callable[[AnswersProgress], None],
@@ -410,58 +229,65 @@ def answer_all(
     answer ends at `max_tokens` or at the end of the target's context. `keep` gets the tokens of
     each new sequence, and the taps that were read for it (bfloat16, without the last token's).
     """
-    keys = keys_of(target, questions, settings)
-    store = AnswerFile(path)
+    keys = keys_of(target, prompts, settings)
+    file = AnswerFile(path)
     try:
         missing = {
-            each[0]: question
-            for each, question in zip(keys, questions, strict=True)
-            if not any(key in store.answers for key in each)
+            names[0]: prompt
+            for names, prompt in zip(keys, prompts, strict=True)
+            if not any(name in file.answers for name in names)
         }
-        # Sorted by length: less padding where given answers are verified.
-        queue = sorted(missing.items(), key=lambda item: len(item[1].tokens))
-        began, made, done = time.perf_counter(), 0, 0
+        began = time.perf_counter()
+        done = 0
+        generated = 0
 
-        def verified() -> None:
-            report(AnswersProgress(done, len(queue), made, time.perf_counter() - began))
+        def report_progress() -> None:
+            seconds = time.perf_counter() - began
+            report(AnswersProgress(done, len(missing), generated, seconds))
 
-        for found, known in generate(target, drafter, queue, settings, verified):
-            tokens = [*known, *found.tokens]
-            if keep is not None and found.taps is not None:
-                keep((*missing[found.key].tokens, *tokens), found.taps)
-            store.add(found.key, tokens)
-            made, done = made + len(found.tokens), done + 1
-            verified()
-        return [next(store.answers[key] for key in each if key in store.answers) for each in keys]
+        answers = answer_missing(target, drafter, missing, settings, report_progress)
+        for completion, verified in answers:
+            tokens = [*verified, *completion.tokens]
+            if keep is not None and completion.taps is not None:
+                keep((*missing[completion.key].tokens, *tokens), completion.taps)
+            file.add(completion.key, tokens)
+            done += 1
+            generated += len(completion.tokens)
+            report_progress()
+        return [
+            next(file.answers[name] for name in names if name in file.answers) for names in keys
+        ]
     finally:
-        store.close()
+        file.close()
 
 
-def generate(
+def answer_missing(
     target: Target,
     drafter: DraftSource | None,
-    asked: list[tuple[str, TokenizedPrompt]],
+    prompts: dict[str, TokenizedPrompt],
     settings: AnswerSettings,
-    verified: Callable[[], None],
-) -> Generator[tuple[Answered, list[int]]]:
-    """Yield what was found for each (key, question), and the start of its answer that was given.
+    report_progress: Callable[[], None],
+) -> Generator[tuple[Completion, list[int]]]:
+    """Yield, for each key and prompt, what was generated behind the verified start of its answer.
 
-    In the order of completion. `verified` is called after each given answer that was read.
+    In the order of completion. `report_progress` is called after each verified reference.
     """
-    known: dict[str, list[int]] = {}
-    unfinished: list[Asked] = []
-    for key, question in asked:
-        most = max(0, min(settings.max_tokens, target.context_length - len(question.tokens)))
-        known[key] = []
-        if question.given and most and settings.temperature == 0:
-            known[key] = verify_given(target, question.tokens, question.given[: most - 1])
-            verified()
-        if len(known[key]) == most or target.eos_ids & set(known[key]):
-            yield Answered(key, (), None), known[key]
+    verified: dict[str, list[int]] = {}
+    requests: list[AnswerRequest] = []
+    # Sorted by length, so that sequences of similar length share passes.
+    for key, prompt in sorted(prompts.items(), key=lambda item: len(item[1].tokens)):
+        limit = max(0, min(settings.max_tokens, target.context_length - len(prompt.tokens)))
+        verified[key] = []
+        if prompt.reference and limit and settings.temperature == 0:
+            reference = prompt.reference[: limit - 1]
+            verified[key] = verify_reference(target, prompt.tokens, reference)
+            report_progress()
+        if len(verified[key]) == limit or target.eos_ids & set(verified[key]):
+            yield Completion(key, (), None), verified[key]
             continue
-        tokens = (*question.tokens, *known[key])
-        seed = settings.seed ^ int(key[:8], 16)  # each prompt draws for itself, in any order
-        unfinished.append(Asked(key, tokens, most - len(known[key]), seed))
-    drawn = settings.temperature, settings.batch
-    for found in answer(target, drafter, unfinished, *drawn):
-        yield found, known[found.key]
+        tokens = (*prompt.tokens, *verified[key])
+        seed = settings.seed ^ int(key[:8], 16)  # of each prompt, so that the order is free
+        requests.append(AnswerRequest(key, tokens, limit - len(verified[key]), seed))
+    batch = settings.answer_batch
+    for completion in complete(target, drafter, requests, settings.temperature, batch):
+        yield completion, verified[completion.key]

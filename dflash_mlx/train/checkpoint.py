@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from dflash_mlx.errors import DFlashError
 
-from .settings import DTYPES
+from .settings import Dtype
 
 MAX_CHECKPOINTS = 2
 
@@ -73,14 +73,15 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
         ) from None
 
 
-def export_drafter(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: str) -> None:
-    """Write `config.json` (`raw`) and `model.safetensors` in Z Lab's format; `dtype` by name."""
+def export_drafter(folder: Path, raw: dict[str, Any], model: nn.Module, dtype: Dtype) -> None:
+    """Write `config.json` (`raw`) and `model.safetensors` in Z Lab's format."""
     work = folder / ".partial"
     work.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, mx.array] = dict(tree_flatten(model.parameters()))  # type: ignore
-    kind = DTYPES[dtype]
+    exported: mx.Dtype = getattr(mx, dtype)
     weights = {
-        n: a.astype(kind) if mx.issubdtype(a.dtype, mx.floating) else a for n, a in arrays.items()
+        name: array.astype(exported) if mx.issubdtype(array.dtype, mx.floating) else array
+        for name, array in arrays.items()
     }
     mx.save_safetensors(str(work / "model.safetensors"), weights, metadata={"format": "pt"})
     (work / "config.json").write_text(json.dumps({**raw, "dtype": dtype}, indent=2) + "\n")

@@ -24,14 +24,14 @@ FORMAT_HINT = (
 class Prompt:
     """A chat that ends before the assistant's answer.
 
-    `think` None is the template's default. `given` is the answer in the file, empty if there is
+    `think` None is the template's default. `reference` is the answer in the file, empty if there is
     none. It only saves time: the target verifies it, and generates from the first difference.
     """
 
     messages: tuple[dict[str, Any], ...]
     think: bool | None
     line: int
-    given: str = ""
+    reference: str = ""
 
     @property
     def digest(self) -> bytes:
@@ -50,7 +50,7 @@ def read_prompts(path: Path) -> list[Prompt]:
 
 
 def parse_line(line: str, number: int, path: Path) -> Prompt:
-    """The prompt of one line. A last message of the assistant is the given answer."""
+    """The prompt of one line. A last message of the assistant is the reference answer."""
     fault = DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
     try:
         read = value_of(line)
@@ -64,13 +64,13 @@ def parse_line(line: str, number: int, path: Path) -> Prompt:
         messages = [{"role": "user", "content": value.get("prompt")}]
     if not isinstance(messages, list) or not all(map(is_message, messages)):
         raise fault
-    given = ""
+    reference = ""
     if messages and messages[-1]["role"] == "assistant":
-        given = messages[-1]["content"]
+        reference = messages[-1]["content"]
         messages = messages[:-1]
     if not messages:
         raise fault
-    return Prompt(tuple(messages), value.get("think"), number, given)
+    return Prompt(tuple(messages), value.get("think"), number, reference)
 
 
 def is_message(value: Any) -> bool:
@@ -90,14 +90,14 @@ def split(prompts: list[Prompt], share: float) -> tuple[list[Prompt], list[Promp
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """Token ids of a prompt with the generation prompt, and of the given answer."""
+    """Token ids of a prompt with the generation prompt, and of the reference answer."""
 
     tokens: list[int]
-    given: list[int]
+    reference: list[int]
 
 
 def tokenize(target: Target, prompts: list[Prompt]) -> list[TokenizedPrompt]:
-    """Token ids of the prompts and of their given answers.
+    """Token ids of the prompts and of their reference answers.
 
     Raises DFlashError for a prompt that the target's chat template cannot write, and for one that
     leaves no room for an answer in the target's context.
@@ -115,38 +115,38 @@ def tokenize(target: Target, prompts: list[Prompt]) -> list[TokenizedPrompt]:
                 f" holds {target.context_length}.",
                 hint="shorten the prompt or leave the line out",
             )
-        given: list[int] = []
-        if prompt.given:
+        reference: list[int] = []
+        if prompt.reference:
             end = target.tokenizer.eos_token_id
-            given = [*target.encode(without_overlap(text, prompt.given)), end]
-        encoded.append(TokenizedPrompt(tokens, given))
+            reference = [*target.encode(without_overlap(text, prompt.reference)), end]
+        encoded.append(TokenizedPrompt(tokens, reference))
     return encoded
 
 
-def without_overlap(opening: str, given: str) -> str:
+def without_overlap(prompt: str, answer: str) -> str:
     """The answer without its start that the template has written already, such as <think>."""
-    overlaps = (n for n in range(len(given), 0, -1) if opening.endswith(given[:n]))
-    return given[next(overlaps, 0) :]
+    overlaps = (n for n in range(len(answer), 0, -1) if prompt.endswith(answer[:n]))
+    return answer[next(overlaps, 0) :]
 
 
-# What the target is asked to answer, and what was found.
+# Answers that the target is to give, and has given
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt with its key: at most `room` tokens go on from `tokens`, drawn from `seed`."""
+class AnswerRequest:
+    """At most `max_tokens` tokens are to follow `tokens`, drawn from `seed`."""
 
     key: str
     tokens: tuple[int, ...]
-    room: int
+    max_tokens: int
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The tokens found for a key, and the taps [S, K * Ht] of all that was read, bfloat16.
+class Completion:
+    """The tokens generated for a key, and the taps [S, K * Ht] of all tokens read, bfloat16.
 
-    The last token was not read; `taps` is None where none are tapped.
+    The last token was not read; `taps` is None where no layer is tapped.
     """
 
     key: str

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,22 @@ from dflash_mlx.files.checkpoint import load_config
 from dflash_mlx.models.memory import working_set
 from dflash_mlx.models.target import Target
 
-from .answers import AnswerSettings, answer_all, fingerprint
+from .answers import answer_all, fingerprint
 from .checkpoint import export_drafter, list_checkpoints, load_state, read_state, save_state
 from .data import Prompt, TokenizedPrompt, TrainingSequence, read_prompts, split, tokenize
 from .evaluate import Acceptance, can_draw, draw_tau, evaluate
-from .forecast import check_disk, check_memory, forecast
-from .initialise import (
+from .events import Event, Prepared, Saved, StepDone, TauMeasured
+from .memory import check_disk, check_memory, estimate_memory
+from .new_drafter import (
     choose_mask_token,
+    draft_config,
     freeze_head,
     frequent_tokens,
     new_drafter,
     warm_config,
     warm_drafter,
 )
-from .settings import Event, Measured, Prepared, Saved, Shape, StepDone, TrainSettings, draft_config
+from .settings import AnswerSettings, DrafterShape, TrainSettings
 from .step import Trainer
 from .streams import Streams, stream_count
 from .taps import Taps, TapStore, key_of
@@ -48,7 +50,7 @@ CHECKPOINTS = "checkpoints"  # a folder in a run's
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainJob:
     """The input and output of a training run.
 
     val: file of held-out prompts; None takes `val_share` of the prompts. warm_start: folder of a
@@ -64,7 +66,7 @@ class Job:
     taps: Path | None = None
     warm_start: Path | None = None
     mask_token: int | None = None
-    shape: Shape = field(default_factory=Shape)
+    shape: DrafterShape = field(default_factory=DrafterShape)
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class Job:
             )
         if self.warm_start is None:
             return
-        kept = replace(Shape(), dflash2=self.shape.dflash2, selector_rank=self.shape.selector_rank)
+        kept = DrafterShape(dflash2=self.shape.dflash2, selector_rank=self.shape.selector_rank)
         if self.shape != kept or self.mask_token is not None:
             raise UsageError(
                 "--warm-start keeps the shape and the mask token of its drafter.",
@@ -103,7 +105,7 @@ def has_checkpoints(out: Path) -> bool:
     return bool(list_checkpoints(out / CHECKPOINTS))
 
 
-def check_out(job: Job) -> None:
+def check_out(job: TrainJob) -> None:
     """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
     if job.out.exists() and not job.out.is_dir():
         raise UsageError(f"'{job.out}' is a file.", hint="give --out a folder")
@@ -125,7 +127,7 @@ class RunLog:
     def __init__(self, folder: Path):
         self.file = folder / "log.jsonl"
 
-    def add(self, event: StepDone | Measured) -> None:
+    def add(self, event: StepDone | TauMeasured) -> None:
         """Append a line."""
         with self.file.open("a") as log:
             log.write(json.dumps(asdict(event)) + "\n")
@@ -146,11 +148,11 @@ def is_before(line: str, step: int) -> bool:
 
 # Settings that may change when a run resumes: they change no step.
 MAY_CHANGE = {
-    "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_mb", "dtype", "epochs",
+    "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_taps", "dtype", "epochs",
     "steps",
 }  # fmt: skip
-# What runs did that were begun before there was a setting for it.
-ALWAYS = {"compute": "float32"}
+# Values of settings that older runs do not name.
+OLD_DEFAULTS = {"compute": "float32"}
 
 
 class Run:
@@ -159,7 +161,7 @@ class Run:
     def __init__(
         self,
         target: Target,
-        job: Job,
+        job: TrainJob,
         settings: TrainSettings,
         answers: AnswerSettings,
         report: Callable[[Event], None],
@@ -174,9 +176,9 @@ class Run:
         check_out(job)
         job.out.mkdir(parents=True, exist_ok=True)
         checkpoints = list_checkpoints(job.checkpoints)
-        began = read_state(checkpoints[-1]) if checkpoints else None
-        if began is not None:  # before the target answers anything
-            self._check_settings(began)
+        state = read_state(checkpoints[-1]) if checkpoints else None
+        if state is not None:  # before the target answers anything
+            self._check_settings(state)
         train, val = self._prompts()
         questions, count = self._with_room(tokenize(target, train + val), len(train))
         self.raw = (
@@ -184,14 +186,14 @@ class Run:
             if job.warm_start
             else draft_config(target, job.shape, 0)  # its mask token is chosen when all is known
         )
-        self._forecast(target, questions, answers)
+        self._estimate_memory(target, questions, answers)
         store = self._store(target)
-        made = self._answers(target, questions, answers, store)
+        answer_tokens = self._answers(target, questions, answers, store)
         restore_modules(target.model)
         limit = settings.max_length
         whole = [
             TrainingSequence((*q.tokens, *answer)[:limit], len(q.tokens))
-            for q, answer in zip(questions, made, strict=True)
+            for q, answer in zip(questions, answer_tokens, strict=True)
         ]
         sequences = [s for s in whole[:count] if s.anchors]
         self._held_out = [s for s in whole[count:] if s.anchors][: settings.eval_prompts]
@@ -199,9 +201,9 @@ class Run:
             raise DFlashError(
                 "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
-        self.drafter = self._build(target, whole, sequences, began)
+        self.drafter = self._build(target, whole, sequences, state)
         streams = Streams()
-        self._taps = Taps(target, sequences, settings.cache_mb << 20, streams, store)
+        self._taps = Taps(target, sequences, settings.cache_taps << 20, streams, store)
         self._held_out_taps = Taps(target, self._held_out, 0, streams, store)
         check_disk(job.taps_folder, self._taps.missing_bytes + self._held_out_taps.missing_bytes)
         for taps in (self._held_out_taps, self._taps):
@@ -225,7 +227,7 @@ class Run:
                 first_step=self.step,
                 mask_token_id=self.drafter.config.mask_token_id,
                 layer_ids=self.drafter.config.target_layer_ids,
-                cache_bytes=settings.cache_mb << 20,
+                cache_bytes=settings.cache_taps << 20,
                 plots=can_draw(),
             )
         )
@@ -248,26 +250,26 @@ class Run:
             )
         return [q for q, fits in zip(questions, room, strict=True) if fits], sum(room[:trained])
 
-    def _forecast(
+    def _estimate_memory(
         self, target: Target, questions: list[TokenizedPrompt], answers: AnswerSettings
     ) -> None:
-        """Say what memory and disk the run will need; DFlashError if memory will not do."""
+        """Report what memory and disk the run needs; raise DFlashError if memory is too small."""
         config = parse(self.raw)
         model = DraftModel(config, target.hidden_size)  # its weights are never computed
         if config.draft_vocab_size:
             freeze_head(model)
         lengths = [len(q.tokens) for q in questions]
-        found = forecast(
+        estimate = estimate_memory(
             target, config, parameter_count(model), lengths, self.settings, answers, stream_count()
         )
-        self.report(found)
-        check_memory(found, working_set())
+        self.report(estimate)
+        check_memory(estimate, working_set())
 
     def _store(self, target: Target) -> TapStore:
         """The taps of this target and these layers in the folder of taps."""
         ids = parse(self.raw).target_layer_ids
-        which = hashlib.sha256(json.dumps([fingerprint(target.path), ids]).encode()).hexdigest()
-        folder = self.job.taps_folder / which[:16]
+        digest = hashlib.sha256(json.dumps([fingerprint(target.path), ids]).encode()).hexdigest()
+        folder = self.job.taps_folder / digest[:16]
         return TapStore(folder, len(ids) * target.hidden_size)
 
     def _answers(
@@ -300,13 +302,13 @@ class Run:
         target: Target,
         whole: list[TrainingSequence],
         trained: list[TrainingSequence],
-        began: dict[str, Any] | None,
+        state: dict[str, Any] | None,
     ) -> Drafter:
         """Make the drafter: new, or with the weights of `warm_start`."""
         if self.job.warm_start:
             return warm_drafter(self.job.warm_start, self.raw, target)
-        if began is not None and self.job.mask_token is None:
-            mask = began["draft"]["dflash_config"]["mask_token_id"]
+        if state is not None and self.job.mask_token is None:
+            mask = state["draft"]["dflash_config"]["mask_token_id"]
         else:
             used = {token for s in whole for token in s.tokens}
             mask = choose_mask_token(target, used, self.job.mask_token)
@@ -330,11 +332,11 @@ class Run:
 
     def _check_settings(self, state: dict[str, Any]) -> None:
         """Raise DFlashError, which names both values, for settings that the run has otherwise."""
-        was = {**ALWAYS, **state["settings"]}
+        before = {**OLD_DEFAULTS, **state["settings"]}
         changed = [
-            f"{name} {was.get(name)}, not {value}"
+            f"{name} {before.get(name)}, not {value}"
             for name, value in self._kept_settings().items()
-            if was.get(name) != value
+            if before.get(name) != value
         ]
         if changed:
             raise DFlashError(
@@ -342,16 +344,16 @@ class Run:
                 hint="give the settings of the first start, or another folder",
             )
 
-    def _resume(self, place: Path) -> None:
-        state = read_state(place)
-        state["settings"] = {**ALWAYS, **state["settings"]}
-        for name, now in self._identity.items():
-            if json.loads(json.dumps(now)) != state.get(name):
+    def _resume(self, checkpoint: Path) -> None:
+        state = read_state(checkpoint)
+        state["settings"] = {**OLD_DEFAULTS, **state["settings"]}
+        for name, value in self._identity.items():
+            if json.loads(json.dumps(value)) != state.get(name):
                 raise DFlashError(
                     f"'{self.job.out}' was started with other {name}.",
                     hint="give the flags and files of the first start, or another --out",
                 )
-        load_state(place, self.drafter.model, self.trainer.optimizer)
+        load_state(checkpoint, self.drafter.model, self.trainer.optimizer)
         self.step = self._saved = state["step"]
         self._log.cut(self.step)
 
@@ -378,7 +380,7 @@ class Run:
                 return False
             self.step += 1
             seconds = time.perf_counter() - began
-            self._tell(StepDone(self.step, last, seconds=seconds, **asdict(done)))
+            self._log_and_report(StepDone(self.step, last, seconds=seconds, **asdict(done)))
             if self.step % settings.eval_every == 0 or self.step == last:
                 self.evaluate()
             stopped = stop() and self.step < last
@@ -393,16 +395,22 @@ class Run:
     def evaluate(self) -> Acceptance | None:
         """Log the acceptance length on the held-out prompts; None if there are none."""
         began = time.perf_counter()
-        found = evaluate(self.drafter, self._held_out_taps, self._held_out)
-        if found is None:
+        acceptance = evaluate(self.drafter, self._held_out_taps, self._held_out)
+        if acceptance is None:
             return None
         seconds = time.perf_counter() - began
-        self._tell(
-            Measured(self.step, found.tau, found.verifies, found.accepted_by_position, seconds)
+        self._log_and_report(
+            TauMeasured(
+                self.step,
+                acceptance.tau,
+                acceptance.verifies,
+                acceptance.accepted_by_position,
+                seconds,
+            )
         )
         if can_draw():
             draw_tau(self._log.file, self.job.out / "tau.png")
-        return found
+        return acceptance
 
     def save(self) -> None:
         """Write a checkpoint and the drafter folder, unless this step's are written."""
@@ -414,7 +422,7 @@ class Run:
         self._saved = self.step
         self.report(Saved(self.step, str(place)))
 
-    def _tell(self, event: StepDone | Measured) -> None:
+    def _log_and_report(self, event: StepDone | TauMeasured) -> None:
         self._log.add(event)
         self.report(event)
 

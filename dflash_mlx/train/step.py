@@ -20,7 +20,7 @@ from dflash_mlx.drafters.dflash.model import KeysValues
 
 from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
-from .settings import DTYPES, TrainSettings
+from .settings import TrainSettings
 from .streams import Streams, Task
 from .taps import Taps, padded, stacked
 
@@ -63,7 +63,7 @@ class BlockGradient:
         self._drafter = drafter
         self._settings = settings
         self._streams = streams
-        self._dtype = DTYPES[settings.compute]
+        self._dtype: mx.Dtype = getattr(mx, settings.compute)
         self._decay = decay_weights(size, settings.gamma or default_gamma(size))
         self._of_blocks = mx.value_and_grad(self._loss, argnums=(0, 1))
 

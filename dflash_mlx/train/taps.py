@@ -21,7 +21,7 @@ from dflash_mlx.files.checkpoint import header
 from dflash_mlx.models.target import Target
 
 from . import data
-from .settings import TapsProgress
+from .events import TapsProgress
 from .streams import Streams, Task
 
 # The taps of training sequences on disk

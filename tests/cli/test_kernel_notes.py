@@ -39,7 +39,7 @@ def test_what_is_said() -> None:
         "selector_walk · verify_attention off: differs from its reference by 0.03 · "
         "small_m_qmm off: 1.4x as slow as MLX's own"
     )
-    for none in (Kernels(), Kernels(own=True)):
+    for none in (Kernels(), Kernels(references=True)):
         assert notes.kernel_warnings(none) == []
         assert notes.kernels_json(none) is None
         assert notes.kernels_line(none) == ""

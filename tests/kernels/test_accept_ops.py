@@ -163,7 +163,7 @@ def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards against kernels that nobody proved running, and against a word ignored."""
     assert available() == Kernels()
     monkeypatch.setenv("DFLASH_KERNELS", "off")
-    assert available() == Kernels(own=True)
+    assert available() == Kernels(references=True)
     monkeypatch.delenv("DFLASH_KERNELS")
     monkeypatch.setattr(dispatch, "by_metal", lambda: True)
     asked = available()

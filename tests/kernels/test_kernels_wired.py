@@ -85,7 +85,7 @@ def answer(
     """Hold one answer against stock mlx-lm's; which operations have run how often."""
     wanted, drafter = stock(family, tuple(prompt)), drafter_of(kind, family, prompt)
     target = target_of(family)
-    target.kernels = noted = Noted(**(switches or {"own": True}))
+    target.kernels = noted = Noted(**(switches or {"references": True}))
     blocks = tiny.speculate(
         target,
         drafter,
@@ -124,7 +124,7 @@ def test_budgets_over_a_word(family: str) -> None:
 def test_every_layer_goes_through_the_kernels(family: str) -> None:
     """Also layers that read another's rows, rings in every position, and plain steps."""
     target = target_of(family)
-    target.kernels = noted = Noted(own=True)
+    target.kernels = noted = Noted(references=True)
     held = target.make_cache()
     passes = (5, 20, 3, 1, 1, 64)
     for count in passes:
@@ -142,7 +142,7 @@ def test_logits(family: str, count: int) -> None:
     target = tiny.make_target(family, sober=True)
     for length in (0, 3, tiny.WINDOW - 1, tiny.WINDOW, 40):
         out = []
-        for kernels in (Kernels(), Kernels(own=True)):
+        for kernels in (Kernels(), Kernels(references=True)):
             held = target.make_cache()
             for first in range(0, length, 5):
                 tokens = tiny.prompt_of(40)[first : min(first + 5, length)]
@@ -366,7 +366,7 @@ def test_exact_passes_refuse_what_they_do_not_know() -> None:
 def test_a_pass_leaves_nothing_behind() -> None:
     """No arrays of a cache are held, or they would be copied at the next pass; no functions."""
     target = target_of("gemma4_unified")
-    target.kernels = Kernels(own=True)
+    target.kernels = Kernels(references=True)
     held = target.make_cache()
     tree = Tree((5, 6), (0, 0), (1, 1), (0.0, 0.0))
     target.forward(mx.array([LONG]), held)
@@ -385,7 +385,7 @@ def test_a_pass_leaves_nothing_behind() -> None:
 def test_two_targets_of_one_model() -> None:
     """Each has its own kernels, though they share the layers; the newer one's are asked."""
     first = tiny.make_target("qwen3_5")
-    noted, other = Noted(own=True), Noted(own=True)
+    noted, other = Noted(references=True), Noted(references=True)
     first.kernels = noted
     second = Target(first.model, first.tokenizer, first.config, first.path, other)
     second.forward(mx.array([SHORT]), second.make_cache())

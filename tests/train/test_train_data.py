@@ -12,7 +12,7 @@ from dflash_mlx.drafters.load import load_source
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.target import Target
 from dflash_mlx.train import answers
-from dflash_mlx.train.answers import AnswerFile, AnswerSettings, answer_all, keys_of
+from dflash_mlx.train.answers import AnswerFile, answer_all, keys_of
 from dflash_mlx.train.data import (
     TrainingSequence,
     epoch_batches,
@@ -24,10 +24,10 @@ from dflash_mlx.train.data import (
     tokenize,
     without_overlap,
 )
-from dflash_mlx.train.initialise import choose_mask_token
-from dflash_mlx.train.settings import Shape, layer_ids
+from dflash_mlx.train.new_drafter import choose_mask_token, layer_ids
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape
 
-SETTINGS = AnswerSettings(max_tokens=12, batch=2)
+SETTINGS = AnswerSettings(max_tokens=12, answer_batch=2)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_three_kinds_of_lines(tmp_path):
     assert bare.messages == ({"role": "user", "content": "hi"},)
     assert (bare.think, prompt.think, messages.think) == (None, True, False)
     assert messages.messages == (chat[0],)
-    assert messages.given == "b"
+    assert messages.reference == "b"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_answers_are_the_targets_own(tmp_path, target, monkeypatch, rows):
     ]  # fmt: skip
     asked = questions(target, tmp_path / "q.jsonl", lines)
     seen = []
-    monkeypatch.setattr(answers, "ROWS", rows)
+    monkeypatch.setattr(answers, "MAX_PASS_TOKENS", rows)
     got = answer_all(target, asked, SETTINGS, tmp_path / "a.jsonl", seen.append)
     assert got == wanted
     assert [event.done for event in seen] == [0, 0, 1, 2, 3], "Ctrl-C is seen between given ones"
@@ -236,7 +236,7 @@ def test_layer_ids():
     for wrong in (0, (), (8,), (1, 1)):
         with pytest.raises(UsageError):
             layer_ids(8, wrong)
-    assert Shape().block_size == 16
+    assert DrafterShape().block_size == 16
 
 
 def test_anchors_are_answer_tokens_with_a_successor():

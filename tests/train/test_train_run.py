@@ -27,27 +27,25 @@ from dflash_mlx.drafters.dflash.model import target_ids
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import load_config
 from dflash_mlx.models.target import Target
-from dflash_mlx.train import initialise
+from dflash_mlx.train import new_drafter
 from dflash_mlx.train import run as run_module
-from dflash_mlx.train.answers import AnswerSettings
 from dflash_mlx.train.data import TrainingSequence
 from dflash_mlx.train.evaluate import replay_answers
-from dflash_mlx.train.run import Job, Run
-from dflash_mlx.train.settings import (
+from dflash_mlx.train.events import (
     AnswersProgress,
-    Measured,
     Prepared,
     Saved,
-    Shape,
     StepDone,
     TapsProgress,
-    TrainSettings,
+    TauMeasured,
 )
+from dflash_mlx.train.run import Run, TrainJob
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
-SHAPE = Shape(layers=1, block_size=6, taps=3, intermediate_size=32)
+SHAPE = DrafterShape(layers=1, block_size=6, taps=3, intermediate=32)
 QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
 
 
@@ -72,8 +70,8 @@ def start(
     """A run that is ready to train, and the list its events go to."""
     events = []
     if warm_start is not None:
-        shape = Shape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)
-    job = Job(
+        shape = DrafterShape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)
+    job = TrainJob(
         prompts,
         out,
         val_share=0.2,
@@ -92,7 +90,7 @@ def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
 
     What the answers' packed passes gave is what passes over whole sequences give.
     """
-    flags: Any = {"steps": 4, "cache_mb": 0}
+    flags: Any = {"steps": 4, "cache_taps": 0}
     answers = tmp_path / "answers.jsonl"
     run, events = start(target, prompts, tmp_path / "a", answers=answers, **flags)
     assert not [e for e in events if isinstance(e, TapsProgress)]
@@ -167,7 +165,7 @@ def test_a_run_of_before_goes_on(target, prompts, tmp_path):
 def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypatch, fault):
     """Guards the first weights: sharp guesses of the mask token cost several times as much."""
     if fault:
-        monkeypatch.setattr(initialise, "calm", lambda *_: None)
+        monkeypatch.setattr(new_drafter, "calm", lambda *_: None)
     run, events = start(target, prompts, tmp_path, steps=1)
     run.train()
     assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
@@ -422,14 +420,15 @@ def test_an_end_among_the_answers_is_no_abort(prompts, tmp_path):
         "from pathlib import Path\n"
         "from dflash_mlx.cpu.modules import restore_modules\n"
         "from dflash_mlx.models.target import Target\n"
-        "from dflash_mlx.train.answers import AnswerSettings, answer_all\n"
+        "from dflash_mlx.train.answers import answer_all\n"
+        "from dflash_mlx.train.settings import AnswerSettings\n"
         "from dflash_mlx.train.data import read_prompts, tokenize\n"
         "def press(event):\n"
         "    raise KeyboardInterrupt\n"
         f"target = Target.load(Path({str(TARGET)!r}))\n"
         "restore_modules(target.model)\n"
         f"questions = tokenize(target, read_prompts(Path({str(prompts)!r})))\n"
-        "settings = AnswerSettings(max_tokens=200, batch=2)\n"
+        "settings = AnswerSettings(max_tokens=200, answer_batch=2)\n"
         "try:\n"
         f"    answer_all(target, questions, settings, Path({str(tmp_path / 'a')!r}), press)\n"
         "except KeyboardInterrupt:\n"
@@ -449,7 +448,7 @@ def test_events_of_a_run(target, prompts, tmp_path):
     assert prepared.sequences + prepared.held_out == 12
     assert (prepared.mask_token_id, prepared.layer_ids) == (99, (1, 3, 5))
     assert prepared.parameters == sum(w.size for w in weights(tmp_path).values())
-    measured = [e for e in events if isinstance(e, Measured)]
+    measured = [e for e in events if isinstance(e, TauMeasured)]
     assert [e.step for e in measured] == [2, 4]
     assert all(1 <= e.tau <= 6 for e in measured)
 
@@ -478,7 +477,11 @@ def test_runs_do_not_mix(target, prompts, tmp_path):
     run.train(lambda: True)
     with pytest.raises(DFlashError, match="already holds"):
         start(target, prompts, tmp_path)
-    others: list[dict[str, Any]] = [{"rate": 1e-3}, {"steps": 13}, {"shape": Shape(layers=2)}]
+    others: list[dict[str, Any]] = [
+        {"rate": 1e-3},
+        {"steps": 13},
+        {"shape": DrafterShape(layers=2)},
+    ]
     for changed in others:
         with pytest.raises(DFlashError, match="started with other"):
             start(target, prompts, tmp_path, resume=True, **changed)
@@ -554,7 +557,7 @@ def test_wrong_flags_are_refused_before_any_work(
 def test_the_forecast_knows_a_frozen_head(target, prompts, tmp_path):
     """Guards --draft-vocab: its head is not trained, so it has no gradient and no moments."""
     shape = dataclasses.replace(SHAPE, draft_vocab=40)
-    with mock.patch.object(run_module, "forecast", wraps=run_module.forecast) as seen:
+    with mock.patch.object(run_module, "estimate_memory", wraps=run_module.estimate_memory) as seen:
         run, _ = start(target, prompts, tmp_path, shape=shape)
     assert seen.call_args.args[2] == run_module.parameter_count(run.drafter.model)
 

@@ -23,25 +23,26 @@ from dflash_mlx.cpu.blas import use_all_cores
 use_all_cores()
 
 from dflash_mlx.models.target import Target  # noqa: E402
-from dflash_mlx.train.answers import AnswerSettings  # noqa: E402
-from dflash_mlx.train.run import Job, Run  # noqa: E402
-from dflash_mlx.train.settings import (  # noqa: E402
+from dflash_mlx.train.events import (  # noqa: E402
     AnswersProgress,
     Event,
-    Forecast,
-    Shape,
+    MemoryEstimate,
     TapsProgress,
-    TrainSettings,
 )
+from dflash_mlx.train.run import Run, TrainJob  # noqa: E402
+from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings  # noqa: E402
 
 TOKENS = 100_000
 # At first, on two cores with nothing else on them; taps took a pass of their own.
 ANSWERS, TAPS = 109.0, 340.0
 SHAPES = {  # and the blocks that it did in a second
-    "5 layers, block 16": (Shape(), 21.6),
-    "5 layers, block 16, vocabulary 8192": (Shape(draft_vocab=8192), None),
-    "3 layers, block 8": (Shape(layers=3, block_size=8), 54.0),
-    "3 layers, block 8, vocabulary 8192": (Shape(layers=3, block_size=8, draft_vocab=8192), None),
+    "5 layers, block 16": (DrafterShape(), 21.6),
+    "5 layers, block 16, vocabulary 8192": (DrafterShape(draft_vocab=8192), None),
+    "3 layers, block 8": (DrafterShape(layers=3, block_size=8), 54.0),
+    "3 layers, block 8, vocabulary 8192": (
+        DrafterShape(layers=3, block_size=8, draft_vocab=8192),
+        None,
+    ),
 }
 
 
@@ -104,30 +105,30 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
         steps=asked.steps, batch=asked.batch, eval_every=10**6, save_every=10**6,
         save_minutes=10**6,
     )  # fmt: skip
-    answers = AnswerSettings(max_tokens=asked.max_tokens, batch=asked.count)
+    answers = AnswerSettings(max_tokens=asked.max_tokens, answer_batch=asked.count)
     found: dict[str, Rate] = {}
     clock = Clock()
 
     def see(event: Event) -> None:
         nonlocal clock
-        if isinstance(event, Forecast):
+        if isinstance(event, MemoryEstimate):
             clock = Clock()  # the target is loaded
         if isinstance(event, AnswersProgress):
             found["answer tokens with taps"] = clock.rate(event.tokens)
         if isinstance(event, TapsProgress) and event.done == event.total:
             found["tokens for taps alone"] = clock.rate(event.done)
 
-    def run(shape: Shape, count: int, taps: str) -> Run:
+    def run(shape: DrafterShape, count: int, taps: str) -> Run:
         prompts = work / "prompts.jsonl"
         prompts.write_text("".join(f"{line}\n" for line in lines[:count]))
-        job = Job(
+        job = TrainJob(
             prompts, work / "out", val_share=0.0, answers=work / "answers.jsonl",
             taps=work / taps, shape=shape,
         )  # fmt: skip
         return Run(Target.load(asked.target), job, settings, answers, see)
 
     runs = {name: run(shape, asked.count, "taps") for name, (shape, _) in SHAPES.items()}
-    run(Shape(), 16, "again")  # the answers are there, their taps are not
+    run(DrafterShape(), 16, "again")  # the answers are there, their taps are not
     for name, each in runs.items():
         blocks, clock = 0, Clock()
         for number in range(asked.steps):

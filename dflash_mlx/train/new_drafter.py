@@ -11,18 +11,127 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.modules import restore_modules
-from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.drafters.load import check_fit, check_tensors, load_drafter, own_parts
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import load_config
-from dflash_mlx.hub.formats import V2
+from dflash_mlx.hub.formats import V1, V2
 from dflash_mlx.models.target import Target
 
 from .data import TrainingSequence
 from .loss import block_hidden, cross_entropy
-from .settings import Shape, dflash2_entries
+from .settings import DrafterShape
+
+# The `config.json` of a new drafter, with Z Lab's keys
+
+
+def layer_ids(target_layers: int, taps: int | tuple[int, ...]) -> tuple[int, ...]:
+    """The target layers to read: the given ids, or `taps` layers by Z Lab's default rule."""
+    if isinstance(taps, int):
+        if taps < 1:
+            raise UsageError("a drafter needs at least one tap.", hint="give --taps 5")
+        ids = default_layer_ids(target_layers, min(taps, target_layers))
+        return tuple(sorted({min(max(i, 0), target_layers - 1) for i in ids}))
+    if not taps or len(set(taps)) < len(taps) or not all(0 <= i < target_layers for i in taps):
+        raise UsageError(
+            f"the taps {', '.join(map(str, taps))} are not layers of this target.",
+            hint=f"name different layers from 0 to {target_layers - 1}",
+        )
+    return tuple(taps)
+
+
+def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dict[str, Any]:
+    """The config of a drafter for a target, in Z Lab's layout.
+
+    Raises UsageError for a shape that is not possible.
+    """
+    raw = {**target.config, **(target.config.get("text_config") or {})}
+    heads = shape.heads or raw["num_attention_heads"]
+    kv_heads = shape.kv_heads or min(heads, raw.get("num_key_value_heads") or heads)
+    head_dim = shape.head_dim or raw.get("head_dim") or target.hidden_size // heads
+    layers = shape.layers or min(5, max(1, target.layers // 4))
+    rope = raw.get("rope_parameters") or {}
+    if heads % kv_heads or head_dim % 2:
+        raise UsageError(
+            f"{heads} heads of size {head_dim} with {kv_heads} for keys and values do not fit.",
+            hint="heads must be a multiple of --kv-heads and --head-dim even",
+        )
+    if shape.block_size < 2:
+        raise UsageError("a block needs two positions at least.", hint="give --block-size 16")
+    if (drafted := shape.draft_vocab) is not None:
+        check_drafted(target, drafted, dflash2=shape.dflash2)
+    nested: dict[str, Any] = {
+        "mask_token_id": mask_token_id,
+        "target_layer_ids": list(layer_ids(target.layers, shape.taps)),
+        "block_size": shape.block_size,
+    }
+    if raw.get("final_logit_softcapping"):
+        nested["final_logit_softcapping"] = raw["final_logit_softcapping"]
+    if shape.dflash2:
+        nested |= dflash2_entries(shape, target.hidden_size)
+    return {
+        "architectures": [V2 if shape.dflash2 else V1],
+        **({"is_causal": False} if shape.dflash2 else {}),
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": raw.get("bos_token_id"),
+        "eos_token_id": raw.get("eos_token_id"),
+        "pad_token_id": raw.get("pad_token_id"),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "hidden_size": target.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": shape.intermediate
+        or raw.get("intermediate_size")
+        or 3 * target.hidden_size,
+        "layer_types": ["full_attention"] * layers,
+        "max_position_embeddings": target.context_length,
+        "max_window_layers": layers,
+        "num_attention_heads": heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": kv_heads,
+        "num_target_layers": target.layers,
+        "rms_norm_eps": raw.get("rms_norm_eps", 1e-6),
+        "rope_scaling": None,
+        "rope_theta": raw.get("rope_theta") or rope.get("rope_theta") or 10000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": target.vocab_size,
+        **({} if drafted is None else {"draft_vocab_size": drafted}),
+        "block_size": shape.block_size,
+        "dflash_config": nested,
+    }
+
+
+def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
+    """UsageError where a drafter cannot have a vocabulary of `count` tokens."""
+    if dflash2:
+        raise UsageError(
+            "a DFlash 2 drafter has all tokens of its target.",
+            hint="give --dflash2 or --draft-vocab",
+        )
+    if not len(target.eos_ids) <= count < target.vocab_size:
+        raise UsageError(
+            f"a drafter of this target cannot have {count:,} tokens of its own.",
+            hint=f"give --draft-vocab from {len(target.eos_ids)} to {target.vocab_size - 1:,}",
+        )
+
+
+def dflash2_entries(shape: DrafterShape, hidden_size: int) -> dict[str, Any]:
+    """The additional entries of `dflash_config`; UsageError for a size that is not possible."""
+    if hidden_size % DFLASH2["conv_group_size"] or shape.selector_rank < 1:
+        raise UsageError(
+            f"a DFlash 2 drafter of width {hidden_size} and rank {shape.selector_rank} is not"
+            " possible.",
+            hint=f"a multiple of {DFLASH2['conv_group_size']} as width, 1 or more as rank are",
+        )
+    return {**DFLASH2, "selector_rank": shape.selector_rank, "projector_type": "dflash2"}
+
 
 # A drafter's own, smaller vocabulary
 
@@ -76,7 +185,7 @@ NEAR = 1.0  # nats above a uniform guess that a first loss may have
 MOST_DOUBLINGS = 8
 
 
-def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
+def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, Any]:
     """The config of the drafter to train, which goes on from the one in a folder.
 
     A DFlash v1 drafter becomes a DFlash 2 drafter if the shape asks for one. DFlashError where it

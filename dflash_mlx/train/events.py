@@ -1,0 +1,104 @@
+"""The events that a training run reports to its caller."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of memory: the target's weights, and what answers and steps need besides, in turn.
+
+    disk: bytes of the taps at most, 2 a number, if every answer is as long as it may be.
+    """
+
+    target: int
+    answers: int
+    steps: int
+    disk: int
+
+    @property
+    def memory(self) -> int:
+        """The peak of the run."""
+        return self.target + max(self.answers, self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersProgress:
+    """The target has answered `done` of `total` prompts, and made `tokens` tokens in `seconds`.
+
+    Tokens that were given and only verified are not counted.
+    """
+
+    done: int
+    total: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TapsProgress:
+    """The target has read `done` of `total` tokens again for their taps, in `seconds`."""
+
+    done: int
+    total: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The run is ready to train.
+
+    sequences, held_out: the numbers of training and evaluation prompts; dropped: those without room
+    for an answer within the length limit. steps: of the whole run; first_step: where this one
+    starts. cache_bytes: the memory budget of the target's hidden states. plots: whether τ is drawn,
+    which needs matplotlib.
+    """
+
+    sequences: int
+    held_out: int
+    dropped: int
+    parameters: int
+    steps: int
+    first_step: int
+    mask_token_id: int
+    layer_ids: tuple[int, ...]
+    cache_bytes: int
+    plots: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """One optimiser step of `steps`: its loss (weighted cross-entropy in nats) and its data.
+
+    `seconds` is the time of the step, `rate` its learning rate.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    rate: float
+    gradient_norm: float
+    blocks: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TauMeasured:
+    """Acceptance length τ on the held-out prompts, and its counts."""
+
+    step: int
+    tau: float
+    verifies: int
+    accepted_by_position: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint was written; the drafter folder holds the same weights."""
+
+    step: int
+    path: str
+
+
+Event = MemoryEstimate | AnswersProgress | TapsProgress | Prepared | StepDone | TauMeasured | Saved
