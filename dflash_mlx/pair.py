@@ -15,7 +15,7 @@ from .drafters.base import DraftSource
 from .drafters.load import check_drafter, load_source
 from .drafters.ngram import BLOCK
 from .engine.engine import Engine
-from .engine.prefix_cache.disk import Disk, Labels, cache_root, pair_key
+from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
 from .errors import UsageError
@@ -168,10 +168,10 @@ def elsewhere(name: str | Path) -> str:
     return str(name) if resolve.is_hub_id(name) else str(Path(name).expanduser().absolute())
 
 
-def disk_of(pair: Pair, draft: Path | None, limit: int) -> Disk:
-    """The prefix cache on disk of a pair whose drafter lies in a folder; DFlashError as Disk."""
+def disk_of(pair: Pair, draft: Path | None, limit: int) -> DiskCache:
+    """The prefix cache on disk of a pair; `draft` is the folder of its drafter, if it has one."""
     key = pair_key(pair.target, draft, None if pair.drafter is None else pair.drafter.model)
-    return Disk(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
+    return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
 
 
 def evaluate(model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from dflash_mlx.engine.prefix_cache.disk import Text
+    from dflash_mlx.engine.prefix_cache.disk import CachedText
 
 NAME_LENGTH = 8  # characters of a name that are shown
 UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"))
@@ -37,15 +37,15 @@ def show(
 
     The size is what would be freed: what other texts begin with too stays.
     """
-    from dflash_mlx.engine.prefix_cache.disk import cache_root, files_of, texts
+    from dflash_mlx.engine.prefix_cache.disk import cache_files, cache_root, cached_texts
 
     out = Output(quiet=display.quiet, plain=display.plain)
-    found = texts(cache_root())
+    texts = cached_texts(cache_root())
     if json:
-        document = [describe(text) for text in found]
+        document = [describe(text) for text in texts]
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
         return
-    rows = [("ID", "tokens", "size", "used", "target", "drafter"), *map(cells, found)]
+    rows = [("ID", "tokens", "size", "used", "target", "drafter"), *map(cells, texts)]
     if not out.stdout_is_tty:
         out.write("".join("\t".join(row) + "\n" for row in rows))
         return
@@ -53,7 +53,7 @@ def show(
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         out.write(out.ascii_fallback(line.rstrip()) + "\n")
-    total = sum(file.nbytes for file in files_of(cache_root()))
+    total = sum(file.nbytes for file in cache_files(cache_root()))
     out.note(f"{format_bytes(total)} in {cache_root()}")
 
 
@@ -69,18 +69,18 @@ def rm(
     display: DisplayOptions,
 ) -> None:
     """Remove texts from disk; what another text begins with too stays."""
-    from dflash_mlx.engine.prefix_cache.disk import cache_root, clear, files_of, texts
+    from dflash_mlx.engine.prefix_cache.disk import cache_files, cache_root, cached_texts, clear
 
     out = Output(quiet=display.quiet, plain=display.plain)
     if bool(names) == everything:
         raise UsageError(
             "say which texts to remove, or --all.", hint="`dflash cache list` shows their IDs"
         )
-    found = texts(cache_root())
-    chosen = found if everything else [named(name, found) for name in names or ()]
+    texts = cached_texts(cache_root())
+    chosen = texts if everything else [named(name, texts) for name in names or ()]
     size = sum(text.nbytes for text in chosen)
     if everything:
-        size = sum(file.nbytes for file in files_of(cache_root()))
+        size = sum(file.nbytes for file in cache_files(cache_root()))
     check_asking(yes)
     what = f"{format_count(len(chosen), 'text', 'texts')}, {format_bytes(size)}"
     if not yes and not typer.confirm(f"Remove {what}?", err=True):
@@ -90,9 +90,9 @@ def rm(
     out.note(f"{format_bytes(freed)} freed")
 
 
-def named(name: str, found: "list[Text]") -> "Text":
+def named(name: str, texts: "list[CachedText]") -> "CachedText":
     """The text whose ID begins so; DFlashError for none, UsageError for several."""
-    matches = [text for text in found if text.name.startswith(name.lower())]
+    matches = [text for text in texts if text.name.startswith(name.lower())]
     if not matches:
         raise DFlashError(f"no text has the ID '{name}'.", hint="`dflash cache list` shows them")
     if len(matches) > 1:
@@ -103,7 +103,7 @@ def named(name: str, found: "list[Text]") -> "Text":
     return matches[0]
 
 
-def describe(text: "Text") -> dict[str, Any]:
+def describe(text: "CachedText") -> dict[str, Any]:
     """A text for --json; `used` is in seconds since 1970."""
     return {
         "id": text.name,
@@ -114,7 +114,7 @@ def describe(text: "Text") -> dict[str, Any]:
     }
 
 
-def cells(text: "Text") -> tuple[str, ...]:
+def cells(text: "CachedText") -> tuple[str, ...]:
     """A text as a row of the table."""
     return (
         text.name[:NAME_LENGTH],

@@ -1,4 +1,4 @@
-"""Grammars as llguidance compiles them for one tokenizer."""
+"""Compiles grammars for one target's tokens with llguidance."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -10,71 +10,74 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.errors import DFlashError, first_line
 
-from .constraint import Constraint, Masks, lead_after
+from .constraint import Bitmask, Constraint, reasoning_state
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 from dflash_mlx.grammar import Grammar
 
-from .grammar import load_llguidance, refused, source_of
+from .grammar import grammar_error, llguidance_source, load_llguidance
 
-# From grammars to matchers of one target's tokens.
-
-KEPT = 32  # compiled grammars
+MAX_COMPILED = 32  # grammars
 
 
 class Compiler:
-    """The grammars of one target."""
+    """Compiles grammars, and keeps the last ones. May be used from any thread."""
 
     def __init__(self, tokenizer: TokenizerWrapper, vocab_size: int, ends: frozenset[int]):
         self._tokenizer = tokenizer
-        self._columns = vocab_size
+        self._vocab_size = vocab_size
         self._ends = ends
-        self._kept: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._lock = Lock()
-        self._reading = Lock()
-        self._vocabulary: tuple[LLTokenizer, Masks] | None = None
+        self._vocabulary_lock = Lock()
+        self._vocabulary: tuple[LLTokenizer, Bitmask] | None = None
 
     def compile(self, grammar: Grammar) -> "LLMatcher":
-        """The matcher at a grammar's beginning, which nobody may move: copy it.
+        """The matcher at the start of a grammar, to be copied.
 
-        UsageError with llguidance's reason for a grammar that it does not take; DFlashError where
-        it is not installed, or does not know the tokenizer.
+        Raises UsageError with llguidance's reason for a wrong grammar, and DFlashError if
+        llguidance is not installed or cannot read the tokenizer.
         """
         with self._lock:
-            found = self._kept.get(grammar)
-        if found is None:
-            source = source_of(grammar)
-            guide = load_llguidance()
-            found = guide.LLMatcher(self._read()[0], source, log_level=0)
-            if found.is_error():
-                raise refused(grammar, found.get_error())
+            matcher = self._compiled.get(grammar)
+        if matcher is None:
+            source = llguidance_source(grammar)
+            llguidance = load_llguidance()
+            tokenizer, _ = self._read_vocabulary()
+            matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
+            if matcher.is_error():
+                raise grammar_error(grammar, matcher.get_error())
         with self._lock:
-            self._kept[grammar] = found
-            self._kept.move_to_end(grammar)
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return found
+            self._compiled[grammar] = matcher
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > MAX_COMPILED:
+                self._compiled.popitem(last=False)
+        return matcher
 
     def constrain(
-        self, grammar: Grammar | None, opening: Sequence[int], stop_ids: frozenset[int]
+        self, grammar: Grammar | None, generation_prompt: Sequence[int], stop_ids: frozenset[int]
     ) -> Constraint | None:
-        """What rules an answer at its beginning; None where nothing does. As `compile`.
+        """The constraint of an answer at its start; None without a grammar.
 
-        opening: the tokens that it goes on from. stop_ids: further tokens that end it; ends that
-        the target does not know are no ends to the grammar.
+        generation_prompt: the tokens that the answer continues. stop_ids: more tokens that end it.
+        Raises as `compile`.
         """
         if grammar is None:
             return None
-        lead = None if grammar.whole else lead_after(self._tokenizer, opening)
-        return Constraint(self.compile(grammar), lead, self._read()[1], self._ends | stop_ids)
+        matcher = self.compile(grammar)
+        _, bitmask = self._read_vocabulary()
+        reasoning = None
+        if not grammar.whole:
+            reasoning = reasoning_state(self._tokenizer, generation_prompt)
+        return Constraint(matcher, reasoning, bitmask, self._ends | stop_ids)
 
-    def _read(self) -> "tuple[LLTokenizer, Masks]":
-        """The vocabulary, read once."""
-        with self._reading:
+    def _read_vocabulary(self) -> "tuple[LLTokenizer, Bitmask]":
+        with self._vocabulary_lock:
             if self._vocabulary is None:
-                trie = self._build()
-                self._vocabulary = trie, Masks((trie.vocab_size + 31) // 32, filler())
+                tokenizer = self._build()
+                words = (tokenizer.vocab_size + 31) // 32
+                self._vocabulary = tokenizer, Bitmask(words, bitmask_filler())
             return self._vocabulary
 
     def _build(self) -> "LLTokenizer":
@@ -82,7 +85,7 @@ class Compiler:
 
         try:
             fast: Any = self._tokenizer._tokenizer  # llguidance looks at its class
-            size = max(self._columns, len(self._tokenizer))
+            size = max(self._vocab_size, len(self._tokenizer))
             return from_tokenizer(fast, n_vocab=size, eos_token=sorted(self._ends) or None)
         except Exception as error:  # transformers and llguidance raise several types
             raise DFlashError(
@@ -91,18 +94,18 @@ class Compiler:
             ) from error
 
 
-def filler() -> Callable[["LLMatcher", list[int], np.ndarray], None]:
-    """What `Masks.fill` is: llguidance's masks of one answer's rows, in one thread."""
+def bitmask_filler() -> Callable[["LLMatcher", list[int], np.ndarray], None]:
+    """A function for `Bitmask.fill`, which computes in one thread."""
     from llguidance import LLExecutor
-    from llguidance import numpy as rows_of
+    from llguidance import numpy as bitmasks
 
     executor = LLExecutor(num_threads=1)
 
     def fill(matcher: "LLMatcher", drafts: list[int], rows: np.ndarray) -> None:
         if drafts:
             work = [(matcher, 0, drafts)]
-            rows_of.fill_next_token_bitmask_par_with_draft_tokens(executor, work, rows)
+            bitmasks.fill_next_token_bitmask_par_with_draft_tokens(executor, work, rows)
         else:
-            rows_of.fill_next_token_bitmask(matcher, rows)
+            bitmasks.fill_next_token_bitmask(matcher, rows)
 
     return fill

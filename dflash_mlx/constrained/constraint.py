@@ -1,6 +1,6 @@
-"""What a grammar allows in one answer: masks of rows, and drafts that are worth a row.
+"""What a grammar allows in one answer: token bitmasks, and the drafts that it allows.
 
-The matcher stands after the tokens that are committed. Drafts are tried and taken back.
+The matcher has consumed the committed tokens. Drafts are tried, and rolled back afterwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,103 +24,103 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 
-# What may stand before the text that a grammar rules
+# The part of an answer before the text that the grammar constrains
 
-BREAKS = ("\n", "\n\n")  # what models write between thinking and answer
+LINE_BREAKS = ("\n", "\n\n")  # models write one of them between thinking and text
 
 
-class Lead(Protocol):
-    """A state before the text."""
+class ReasoningState(Protocol):
+    """Where an answer stands before its constrained text."""
 
     @property
-    def takes(self) -> frozenset[int] | None:
-        """The tokens that go on with it; None for all but those that end an answer."""
+    def allowed(self) -> frozenset[int] | None:
+        """The tokens allowed here; None for all but those that end an answer."""
         ...
 
     @property
-    def begins(self) -> bool:
-        """Whether the text may begin here as well; a token of both belongs to the text."""
+    def may_end(self) -> bool:
+        """Whether the text may start here. A token allowed in both belongs to the text."""
         ...
 
-    def after(self, token: int) -> "Lead | None":
-        """The state after a token that it takes."""
+    def advance(self, token: int) -> "ReasoningState | None":
+        """The state after an allowed token; None when the text starts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
-    """Thinking between two markers, and the line breaks that may follow it."""
+class ThinkingTags:
+    """The tokens of both tags, and of the line breaks that may follow thinking."""
 
     start: tuple[int, ...]
     end: tuple[int, ...]
-    breaks: frozenset[int]
+    line_breaks: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """The answer's begin: the first `done` tokens of the start marker are there."""
+class BeforeThinking:
+    """The start of an answer, with the first `done` tokens of the start tag."""
 
-    tags: Tags
+    tags: ThinkingTags
     done: int = 0
 
     @property
-    def takes(self) -> frozenset[int]:
-        """The marker's next token."""
+    def allowed(self) -> frozenset[int]:
         return frozenset(self.tags.start[self.done : self.done + 1])
 
     @property
-    def begins(self) -> bool:
-        """Nobody has to think; but a marker is written to its end."""
+    def may_end(self) -> bool:
+        """A model need not think, but a started tag is completed."""
         return not self.done
 
-    def after(self, token: int) -> Lead:
-        """More of the marker, or thinking."""
+    def advance(self, token: int) -> ReasoningState:
         done = self.done + 1
-        return Thinking(self.tags) if done == len(self.tags.start) else replace(self, done=done)
+        if done == len(self.tags.start):
+            return Thinking(self.tags)
+        return replace(self, done=done)
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Inside of the markers; `tail` are its last tokens."""
+    """Between the tags. `tail`: the last tokens, which may be the start of the end tag."""
 
-    tags: Tags
+    tags: ThinkingTags
     tail: tuple[int, ...] = ()
-    takes: None = None
-    begins: bool = False
+    allowed: None = None
+    may_end: bool = False
 
-    def after(self, token: int) -> Lead:
-        """Still thinking, unless this was the end marker's last token."""
+    def advance(self, token: int) -> ReasoningState:
         tail = (*self.tail, token)[-len(self.tags.end) :]
-        return Gap(self.tags.breaks) if tail == self.tags.end else replace(self, tail=tail)
+        if tail == self.tags.end:
+            return AfterThinking(self.tags.line_breaks)
+        return replace(self, tail=tail)
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """After the end marker: one token of line breaks may come first."""
+class AfterThinking:
+    """After the end tag, where one token of line breaks may come before the text."""
 
-    takes: frozenset[int]
-    begins: bool = True
+    allowed: frozenset[int]
+    may_end: bool = True
 
-    def after(self, token: int) -> None:
-        """The text."""
+    def advance(self, token: int) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
-    """An answer of several messages: the text is the first one that is no thinking and no call.
+class MessageHeaders:
+    """An answer of several messages; the text is the first one that is no thinking and no call.
 
-    `header` has the tokens since the start of a message; None in its body.
+    header: the tokens since the start of a message; None in its body.
     """
 
     start: int
     message: int
     decode: Callable[[Sequence[int]], str]
     header: tuple[int, ...] | None = ()
-    takes: None = None
-    begins: bool = False
+    allowed: None = None
+    may_end: bool = False
 
-    def after(self, token: int) -> "Headers | None":
-        """The text begins behind the header of its message."""
+    def advance(self, token: int) -> "MessageHeaders | None":
         if token == self.start:
             return replace(self, header=())
         if self.header is None:
@@ -128,46 +128,53 @@ class Headers:
         if token != self.message:
             return replace(self, header=(*self.header, token))
         header = self.decode(self.header)
-        other = THINKING_HEADER.search(header) or TOOL_HEADER.search(header)
-        return replace(self, header=None) if other else None
+        if THINKING_HEADER.search(header) or TOOL_HEADER.search(header):
+            return replace(self, header=None)
+        return None
 
 
-def lead_after(tokenizer: TokenizerWrapper, opening: Sequence[int]) -> Lead | None:
-    """What may come first in an answer that goes on from an opening, as chat.thinking reads it."""
+def reasoning_state(
+    tokenizer: TokenizerWrapper, generation_prompt: Sequence[int]
+) -> ReasoningState | None:
+    """The state at the start of an answer after these tokens; None if the text starts at once."""
     for form in MESSAGE_FORMATS:
-        ids = {mark: number for number, mark in (form.ids(tokenizer) or {}).items()}
-        if ids.get(form.start) in opening:
-            state: Lead | None = Headers(ids[form.start], ids[form.message], tokenizer.decode)
-            for token in opening[last_index(opening, ids[form.start]) :]:
-                state = None if state is None else state.after(token)
+        ids = {mark: token for token, mark in (form.ids(tokenizer) or {}).items()}
+        if ids.get(form.start) in generation_prompt:
+            state: ReasoningState | None = MessageHeaders(
+                ids[form.start], ids[form.message], tokenizer.decode
+            )
+            for token in generation_prompt[last_index(generation_prompt, ids[form.start]) :]:
+                state = None if state is None else state.advance(token)
             return state
     start = tokenizer.think_start_tokens
     end = tokenizer.think_end_tokens
     if not start or not end:
         return None
-    began = tokenizer.rfind_think_start(opening)
-    ended = tokenizer.rfind_think_end(opening)
-    encoded = (tokenizer.encode(text, add_special_tokens=False) for text in BREAKS)
-    breaks = frozenset(ids[0] for ids in encoded if len(ids) == 1)
-    tags = Tags(tuple(start), tuple(end), breaks)
-    if began > ended:
+    started = tokenizer.rfind_think_start(generation_prompt)
+    ended = tokenizer.rfind_think_end(generation_prompt)
+    encoded = [tokenizer.encode(text, add_special_tokens=False) for text in LINE_BREAKS]
+    line_breaks = frozenset(ids[0] for ids in encoded if len(ids) == 1)
+    tags = ThinkingTags(tuple(start), tuple(end), line_breaks)
+    if started > ended:
         return Thinking(tags)
-    return Opening(tags) if ended < 0 else None
+    return BeforeThinking(tags) if ended < 0 else None
 
 
 def last_index(tokens: Sequence[int], token: int) -> int:
-    """Where a token stands for the last time."""
     return len(tokens) - 1 - list(reversed(tokens)).index(token)
 
 
-FULL = -1  # a word of 32 tokens that are all allowed
+# Token bitmasks, in words of 32 tokens
+
+ALL_ALLOWED = -1  # a word
 
 
 @dataclass(frozen=True, slots=True)
-class Masks:
-    """What all masks of a target have: their words of 32 tokens, and who computes them.
+class Bitmask:
+    """The bitmasks of one target. words: 32 tokens each.
 
-    `fill` has llguidance's masks before and after drafts, into rows int32 [1 + drafts, words].
+    fill: writes the matcher's bitmasks before and after each of its drafts into int32
+    [1 + drafts, words].
     """
 
     words: int
@@ -175,45 +182,49 @@ class Masks:
 
 
 class Constraint:
-    """The state of one answer: a lead, where thinking may come first, then the matcher.
+    """The state of one answer: its reasoning state, then the grammar's matcher.
 
-    compiled: the matcher at its beginning, of which copies are used. ends: tokens that end an
-    answer; they are allowed where the grammar accepts, never in a lead.
+    compiled: the matcher at the start of the grammar, which is copied. ends: the tokens that end
+    an answer; they are allowed where the grammar is complete, never before the text.
     """
 
     def __init__(
-        self, compiled: "LLMatcher", lead: Lead | None, masks: Masks, ends: frozenset[int]
+        self,
+        compiled: "LLMatcher",
+        reasoning: ReasoningState | None,
+        bitmask: Bitmask,
+        ends: frozenset[int],
     ):
         self._compiled = compiled
-        self._lead = lead
-        self._masks = masks
-        self._ends = frozenset(token for token in ends if token < 32 * masks.words)
+        self._reasoning = reasoning
+        self._bitmask = bitmask
+        self._ends = frozenset(token for token in ends if token < 32 * bitmask.words)
         self._matcher = compiled.deep_copy()
-        self._read: list[int] = []  # by the matcher
-        self._fault = ""  # why the grammar cannot go on
-        self._known: dict[tuple[int, ...], np.ndarray] = {}  # masks after paths of this round
+        self._consumed: list[int] = []  # by the matcher
+        self._fault = ""  # why the grammar cannot continue
+        self._masks_after: dict[tuple[int, ...], np.ndarray] = {}  # by drafts of this round
 
     def fork(self) -> "Constraint":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         twin = copy(self)
         twin._matcher = self._matcher.deep_copy()
-        twin._read = [*self._read]
-        twin._known = {}
+        twin._consumed = [*self._consumed]
+        twin._masks_after = {}
         return twin
 
     @property
     def ended(self) -> bool:
-        """Whether the text is whole and nothing can follow it."""
-        return self._lead is None and self._matcher.is_stopped()
+        """Whether the text is complete and nothing can follow."""
+        return self._reasoning is None and self._matcher.is_stopped()
 
-    def take(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Commit tokens, up to the one that ends the text: those that are committed.
+    def accept_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Commit tokens, and return those up to the end of the text.
 
-        DFlashError where the grammar cannot go on with one of them.
+        Raises DFlashError if the grammar cannot continue with one of them.
         """
-        self._known.clear()
+        self._masks_after.clear()
         for count, token in enumerate(tokens, 1):
-            if self._fault or not self._step(token):
+            if self._fault or not self._consume(token):
                 why = self._fault or self._matcher.get_error() or "no token of the target fits it"
                 raise DFlashError(
                     f"the grammar cannot go on here ({why.strip().splitlines()[0]}).",
@@ -223,152 +234,158 @@ class Constraint:
                 return tokens[:count]
         return tokens
 
-    def steer(self, chain: Draft, count: int, most: int) -> Draft:
-        """The first `count` drafts of a chain that the grammar allows, with what it forces.
+    def filter_draft(self, chain: Draft, count: int, limit: int) -> Draft:
+        """The first `count` drafts of a chain as far as they are allowed, with forced tokens.
 
-        A token is forced where it is the only one allowed: it needs no drafter and takes the place
-        of another draft, and what was meant to follow that one is dropped. At most `most` drafts.
-        A chain that was drawn at random keeps the first draft that is not allowed: whether a place
-        is resampled after a draft, or drawn anew without one, must not depend on that draft.
+        A token that is the only one allowed is forced: it takes the place of the drafter's token,
+        and the drafter's later tokens are dropped. At most `limit` drafts. A chain that was
+        sampled keeps its first draft that is not allowed: whether that place is resampled after a
+        rejected draft or sampled without a draft must not depend on the draft.
         """
         tokens: list[int] = np.array(chain.tokens).tolist()
-        said = tokens[:count]
-        drawn = chain.probabilities is not None
-        found: list[int] = []
-        sure: list[bool] = []
+        proposed = tokens[:count]
+        sampled = chain.probabilities is not None
+        drafts: list[int] = []
+        is_forced: list[bool] = []
         legal = True
-        with self._trial():
-            while legal and len(found) < most and not self.ended:
-                place = len(found)
-                forced = [] if self._lead else self._matcher.compute_ff_tokens()[:1]
-                if forced and said[place : place + 1] != forced:
-                    said = said[:place]
-                if not (token := forced or said[place : place + 1]):
+        with self._rollback():
+            while legal and len(drafts) < limit and not self.ended:
+                place = len(drafts)
+                forced = [] if self._reasoning else self._matcher.compute_ff_tokens()[:1]
+                if forced and proposed[place : place + 1] != forced:
+                    proposed = proposed[:place]
+                token = forced or proposed[place : place + 1]
+                if not token:
                     break
-                legal = self._step(token[0])
-                if legal or drawn:
-                    found += token
-                    sure.append(bool(forced))
-        judged = sum(takewhile(bool, map(eq, found, said))) - (drawn and not legal)
-        if drawn:
-            return chain.with_forced(found, sure, judged)
-        return Draft(mx.array(found, dtype=mx.int32), judged=judged)
+                legal = self._consume(token[0])
+                if legal or sampled:
+                    drafts += token
+                    is_forced.append(bool(forced))
+        judged = sum(takewhile(bool, map(eq, drafts, proposed))) - (sampled and not legal)
+        if sampled:
+            return chain.with_forced(drafts, is_forced, judged)
+        return Draft(mx.array(drafts, dtype=mx.int32), judged=judged)
 
-    def narrow(self, path: tuple[int, ...], ranked: Ranked) -> Ranked:
-        """Candidates after a path of drafts without those that are not allowed there.
+    def filter_candidates(self, path: tuple[int, ...], ranked: Ranked) -> Ranked:
+        """The candidates after a path of drafts that are allowed there.
 
-        Their probabilities are those among the tokens that may still be: also unknown ones. Where
-        one token is forced it is the only candidate, whatever the drafter says.
+        Their probabilities are renormalised over all allowed tokens, also those that are not among
+        the candidates. A forced token is the only candidate, whatever the drafter proposes.
         """
         mask = self._mask_after(path)
         if mask is None:
             return [], [], []
-        logs, ids, cases = ranked
+        log_probs, ids, cases = ranked
         words = mask.view(np.uint32)
         if int(np.bitwise_count(words).sum()) == 1:
-            place = int(np.flatnonzero(words)[0])
-            token = 32 * place + int(words[place]).bit_length() - 1
+            word = int(np.flatnonzero(words)[0])
+            token = 32 * word + int(words[word]).bit_length() - 1
             return [0.0], [token], [cases[ids.index(token)] if token in ids else 0]
-        names = np.array(ids, dtype=np.int64)
-        chances = np.exp(np.array(logs))
-        kept = np.flatnonzero(words[names // 32] >> (names % 32).astype(np.uint32) & 1)
-        share = chances[kept].sum() + max(0.0, 1.0 - chances.sum())
-        less = float(np.log(share)) if share > 0 else 0.0
+        tokens = np.array(ids, dtype=np.int64)
+        probs = np.exp(np.array(log_probs))
+        kept = np.flatnonzero(words[tokens // 32] >> (tokens % 32).astype(np.uint32) & 1)
+        allowed_mass = probs[kept].sum() + max(0.0, 1.0 - probs.sum())
+        log_mass = float(np.log(allowed_mass)) if allowed_mass > 0 else 0.0
         return (
-            [min(0.0, logs[n] - less) for n in kept],
+            [min(0.0, log_probs[n] - log_mass) for n in kept],
             [ids[n] for n in kept],
             [cases[n] for n in kept],
         )
 
-    def mask(self, logits: mx.array, draft: Draft) -> mx.array:
-        """Logits [R, V] of an anchor and its drafts; what is not allowed becomes -inf.
+    def mask_logits(self, logits: mx.array, draft: Draft) -> mx.array:
+        """Logits [R, V] of an anchor and its drafts, with -inf for tokens that are not allowed.
 
-        Row j stands after the first j drafts, of a tree after the path to its node. Rows behind the
-        text's end, and behind a draft that is not allowed, are left as they are.
+        Row j follows the first j drafts, in a tree the path to its node. Rows after the end of the
+        text, and after a draft that is not allowed, stay as they are.
         """
-        words = self._rows(draft)
-        words[~words.any(axis=1)] = FULL  # no token fits: the one that is chosen is refused
+        words = self._draft_masks(draft)
+        words[~words.any(axis=1)] = ALL_ALLOWED  # no token fits: `accept_tokens` raises for it
         bits = mx.array(words).view(mx.uint32)[..., None] >> mx.arange(32, dtype=mx.uint32)
         allowed = (bits & 1).astype(mx.bool_).reshape(len(words), -1)[:, : logits.shape[-1]]
         return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))
 
-    def _rows(self, draft: Draft) -> np.ndarray:
-        """The masks of a verify's rows, int32 [R, words]."""
+    def _draft_masks(self, draft: Draft) -> np.ndarray:
+        """The bitmasks of an anchor and its drafts, int32 [R, words]."""
         if draft.tree is not None:
-            full = np.full(self._masks.words, FULL, dtype=np.int32)
-            found = [self._mask_after(path) for path in draft.tree.paths()]
-            return np.stack([full if mask is None else mask for mask in found])
+            full = np.full(self._bitmask.words, ALL_ALLOWED, dtype=np.int32)
+            masks = [self._mask_after(path) for path in draft.tree.paths()]
+            return np.stack([full if mask is None else mask for mask in masks])
         tokens: list[int] = np.array(draft.tokens).tolist()
-        rows = np.full((len(tokens) + 1, self._masks.words), FULL, dtype=np.int32)
-        with self._trial():
+        rows = np.full((len(tokens) + 1, self._bitmask.words), ALL_ALLOWED, dtype=np.int32)
+        with self._rollback():
             for place in range(len(rows)):
-                if self._lead is None:
+                if self._reasoning is None:
                     self._fill(rows[place:], tokens[place:])
                     break
-                rows[place] = self._row()
-                if place < len(tokens) and not self._step(tokens[place]):
+                rows[place] = self._mask()
+                if place < len(tokens) and not self._consume(tokens[place]):
                     break
         return rows
 
     def _mask_after(self, path: tuple[int, ...]) -> np.ndarray | None:
-        """The mask [words] after a path of drafts; None behind the end, or where it cannot be."""
-        if path not in self._known:
-            with self._trial():
-                if not all(not self.ended and self._step(token) for token in path) or self.ended:
+        """The bitmask [words] after drafts; None after the end or after a forbidden draft."""
+        if path not in self._masks_after:
+            with self._rollback():
+                for token in path:
+                    if self.ended or not self._consume(token):
+                        return None
+                if self.ended:
                     return None
-                self._known[path] = self._row()
-        return self._known[path]
+                self._masks_after[path] = self._mask()
+        return self._masks_after[path]
 
-    def _step(self, token: int) -> bool:
-        """Go on by a token; False, and nothing happens, where it is not allowed."""
-        lead = self._lead
-        if lead is None or lead.begins:
+    def _consume(self, token: int) -> bool:
+        """Advance by a token; return False and change nothing if it is not allowed."""
+        state = self._reasoning
+        if state is None or state.may_end:
             if self._matcher.try_consume_tokens([token]) == 1:
-                self._read.append(token)
-                self._lead = None
+                self._consumed.append(token)
+                self._reasoning = None
                 return True
-            if lead is None:
+            if state is None:
                 return False
-        takes = lead.takes
-        if token in self._ends if takes is None else token not in takes:
+        if token in self._ends if state.allowed is None else token not in state.allowed:
             return False
-        self._lead = lead.after(token)
+        self._reasoning = state.advance(token)
         return True
 
     @contextmanager
-    def _trial(self) -> Iterator[None]:
-        """Steps in it are taken back."""
-        lead = self._lead
-        read = len(self._read)
+    def _rollback(self) -> Iterator[None]:
+        """Undo the tokens consumed inside."""
+        reasoning = self._reasoning
+        committed = len(self._consumed)
         try:
             yield
         finally:
-            if self._matcher.is_error():  # which is for ever, also where only a draft led to it
+            if self._matcher.is_error():  # final for a matcher, also if only a draft caused it
                 self._matcher = self._compiled.deep_copy()
-                self._matcher.consume_tokens(self._read[:read])
-            elif len(self._read) > read:
-                self._matcher.rollback(len(self._read) - read)
-            del self._read[read:]
-            self._lead = lead
+                self._matcher.consume_tokens(self._consumed[:committed])
+            elif len(self._consumed) > committed:
+                self._matcher.rollback(len(self._consumed) - committed)
+            del self._consumed[committed:]
+            self._reasoning = reasoning
 
-    def _row(self) -> np.ndarray:
-        """The mask [words] where the answer stands now."""
-        lead = self._lead
-        rows = np.zeros((1, self._masks.words), dtype=np.int32)
-        if lead is None or lead.begins:
+    def _mask(self) -> np.ndarray:
+        """The bitmask [words] at the current place."""
+        state = self._reasoning
+        rows = np.zeros((1, self._bitmask.words), dtype=np.int32)
+        if state is None or state.may_end:
             self._fill(rows, [])
-        if lead is None:
+        if state is None:
             return rows[0]
         bits = rows[0].view(np.uint32)
-        if lead.takes is None:
+        if state.allowed is None:
             bits[:] = 0xFFFFFFFF
             for token in self._ends:
                 bits[token // 32] &= ~np.uint32(1 << token % 32)
-        for token in lead.takes or ():
+        for token in state.allowed or ():
             bits[token // 32] |= np.uint32(1 << token % 32)
         return rows[0]
 
     def _fill(self, rows: np.ndarray, drafts: list[int]) -> None:
-        """The matcher's masks before and after drafts, into the first rows [1 + drafts, words]."""
-        self._masks.fill(self._matcher, drafts, rows)
+        """The matcher's bitmasks before and after drafts, into the first rows [1 + drafts, words].
+
+        A matcher that reaches one of its limits ends the answer, even if only a draft led to it.
+        """
+        self._bitmask.fill(self._matcher, drafts, rows)
         self._fault = self._fault or self._matcher.get_error()

@@ -1,16 +1,16 @@
-"""A grammar as llguidance takes it, and its reasons against one."""
+"""Grammars in the form of llguidance, and its errors."""
 
 from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.grammar import Grammar, parse_schema
 
-# One space, or a new line with its indentation: without a bound a model may write spaces for ever.
+# One space, or a line break with its indentation. Without a limit a model may never stop.
 WHITESPACE = r" |\n[ \t]{0,40}"
 
 
 def load_llguidance() -> Any:
-    """The package; DFlashError where it is missing."""
+    """The package. Raises DFlashError if it is not installed."""
     try:
         import llguidance
     except ImportError as error:
@@ -22,15 +22,15 @@ def load_llguidance() -> Any:
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raise as `Compiler.compile` does, without a target: special tokens are not looked at."""
-    source = source_of(grammar)
-    wrong, messages = load_llguidance().LLMatcher.validate_grammar_with_warnings(source)
-    if wrong:
-        raise refused(grammar, messages[0])
+    """Raise as `Compiler.compile`, without a target. Special tokens are not checked."""
+    source = llguidance_source(grammar)
+    is_wrong, messages = load_llguidance().LLMatcher.validate_grammar_with_warnings(source)
+    if is_wrong:
+        raise grammar_error(grammar, messages[0])
 
 
-def source_of(grammar: Grammar) -> str:
-    """A grammar as llguidance takes it; UsageError for a text that it cannot even read."""
+def llguidance_source(grammar: Grammar) -> str:
+    """Raises UsageError for a text that llguidance cannot parse."""
     matcher = load_llguidance().LLMatcher
     try:
         if grammar.kind == "lark":
@@ -38,16 +38,16 @@ def source_of(grammar: Grammar) -> str:
         if grammar.kind == "regex":
             return matcher.grammar_from_regex(grammar.text)
         schema = {"type": "object"} if grammar.kind == "json_object" else parse_schema(grammar.text)
-        own = schema.get("x-guidance")
-        spaced = isinstance(own, dict) and "whitespace_flexible" in own
-        defaults = {} if spaced else {"whitespace_pattern": WHITESPACE}
+        settings = schema.get("x-guidance")
+        sets_whitespace = isinstance(settings, dict) and "whitespace_flexible" in settings
+        defaults = {} if sets_whitespace else {"whitespace_pattern": WHITESPACE}
         return matcher.grammar_from_json_schema(schema, defaults=defaults)
     except (ValueError, TypeError, RecursionError) as error:  # half a character, too deep a schema
-        raise refused(grammar, first_line(error)) from error
+        raise grammar_error(grammar, first_line(error)) from error
 
 
-def refused(grammar: Grammar, message: str) -> UsageError:
-    """The fault of a grammar, with llguidance's reason in one line."""
+def grammar_error(grammar: Grammar, message: str) -> UsageError:
+    """The error of a grammar, with llguidance's reason on one line."""
     lines = [line.strip() for line in message.splitlines()]
     causes = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     reason = " ".join([lines[0] if lines else "no reason given", *causes[:1]])[:200].rstrip(".")

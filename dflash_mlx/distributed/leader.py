@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_map
 
 from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
-from dflash_mlx.engine.prefix_cache.tree import Layers, RadixTree, Segment, Stretch
+from dflash_mlx.engine.prefix_cache.tree import Layers, Match, Node, RadixTree
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
@@ -231,15 +231,15 @@ class LeaderTree(RadixTree):
         self._orders = orders
         self._number = number
 
-    def forget_states(self, segment: Segment, length: int) -> None:
+    def forget_states(self, node: Node, length: int) -> None:
         """As any, on all ranks."""
-        super().forget_states(segment, length)
-        self._orders.add("drop_states", self._number, segment.name, length)
+        super().forget_states(node, length)
+        self._orders.add("drop_states", self._number, node.name, length)
 
-    def _unload(self, segment: Segment) -> None:
-        if segment.target is not None:
-            self._orders.add("drop", self._number, segment.name)
-        super()._unload(segment)
+    def _unload(self, node: Node) -> None:
+        if node.target is not None:
+            self._orders.add("drop", self._number, node.name)
+        super()._unload(node)
 
 
 class LeaderPrefixes(PrefixCache):
@@ -257,27 +257,27 @@ class LeaderPrefixes(PrefixCache):
         self._orders.add("drop_all", self._number)
 
     def _hold(
-        self, sequence: TokenSequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
+        self, sequence: TokenSequence, match: Match, snapshots: Mapping[int, Snapshot]
     ) -> None:
-        segment = stretch.segment
+        node = match.node
         number = number_of(sequence.target_cache)
-        rows = segment.target
-        states = set(segment.states)
-        between = (segment.start, segment.end)
+        rows = node.target
+        states = set(node.states)
+        between = (node.start, node.end)
         with mlx_thread().uninterrupted():
-            super()._hold(sequence, stretch, snapshots)
-            if rows is None and segment.target is not None:
-                self._orders.add("hold", self._number, segment.name, number, *between)
-            for length in set(segment.states) - states:
-                self._orders.add("hold_states", self._number, segment.name, number, length)
+            super()._hold(sequence, match, snapshots)
+            if rows is None and node.target is not None:
+                self._orders.add("hold", self._number, node.name, number, *between)
+            for length in set(node.states) - states:
+                self._orders.add("hold_states", self._number, node.name, number, length)
 
-    def _take(self, sequence: TokenSequence, path: list[Stretch], start: int, end: int) -> None:
-        used = [s for s in path if s.segment.start < end and s.end > start]
+    def _take(self, sequence: TokenSequence, path: list[Match], start: int, end: int) -> None:
+        used = [s for s in path if s.node.start < end and s.end > start]
         parts = list[list[Any]]()
-        for segment, last in ((one.segment, one.end) for one in used):
-            between = max(start, segment.start), min(end, last)
-            parts.append([segment.name, *(place - segment.start for place in between)])
-        states = used[-1].segment.name if sequence.target_cache.needs_snapshots else None
+        for node, last in ((one.node, one.end) for one in used):
+            between = max(start, node.start), min(end, last)
+            parts.append([node.name, *(place - node.start for place in between)])
+        states = used[-1].node.name if sequence.target_cache.needs_snapshots else None
         with mlx_thread().uninterrupted():
             super()._take(sequence, path, start, end)
             number = number_of(sequence.target_cache)
@@ -290,7 +290,7 @@ def number_of(cache: Any) -> int:
 
 
 class HeldRows:
-    """What a rank that is not rank 0 holds for one cache: rows by their segment's name, states."""
+    """What a rank that is not rank 0 holds for one cache: rows by their node's name, states."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Layers] = {}
@@ -317,7 +317,7 @@ class HeldRows:
     def extend(
         self, cache: TargetCache, parts: list[tuple[str, int, int]], states: str | None, end: int
     ) -> None:
-        """Let a cache go on by rows of these segments, each from a place to before another."""
+        """Let a cache go on by rows of these nodes, each from a place to before another."""
         rows = [cut(self._rows[name], first, last) for name, first, last in parts]
         if states is None or not cache.needs_snapshots:
             cache.extend(rows, None)

@@ -112,7 +112,7 @@ class ScheduledStep:
         if answer.rule.draws or answer.block_size == 1:
             return
         most = min(answer.block_size - 1, answer.left)
-        self.draft = answer.constraint.steer(Draft.none(), 0, most)
+        self.draft = answer.constraint.filter_draft(Draft.none(), 0, most)
 
     def choose_tokens(self) -> None:
         """Apply the acceptance rule to the target's logits; the host does not wait.
@@ -142,7 +142,7 @@ class ScheduledStep:
         if constraint is None:
             return logits
         mx.async_eval(logits)  # meanwhile the host computes the masks
-        return constraint.mask(logits, self.draft)
+        return constraint.mask_logits(logits, self.draft)
 
     def commit(self) -> None:
         """Make what the pass gave part of the sequence; DFlashError when logits are not numbers."""
@@ -156,7 +156,7 @@ class ScheduledStep:
         accepted = answer.rule.accept(self.draft, self.outcome)
         tokens = cut(accepted.tokens, answer.left, answer.request.stop_ids)
         if answer.constraint is not None:
-            tokens = answer.constraint.take(tokens)
+            tokens = answer.constraint.accept_tokens(tokens)
         if self.chunk is not None:
             self._commit_chunk()
         else:
@@ -242,14 +242,14 @@ class DraftProposal:
         if not plan.tree:
             if self.constraint is None:
                 return self.chain.first(min(nodes, room))
-            return self.constraint.steer(self.chain, nodes, min(self.chain.drafted, room))
+            return self.constraint.filter_draft(self.chain, nodes, min(self.chain.drafted, room))
         top = self.block.top_tokens(nodes) if self.top is None else self.top
         tree = best_first(
             top.to_host(),
             nodes,
             chain_seed=plan.chain_seed,
             stops=self.stops,
-            narrow=None if self.constraint is None else self.constraint.narrow,
+            narrow=None if self.constraint is None else self.constraint.filter_candidates,
         )
         return Draft.of_tree(tree)
 

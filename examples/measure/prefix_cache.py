@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import dflash_mlx
-from dflash_mlx.engine.prefix_cache.disk import Disk, Labels
+from dflash_mlx.engine.prefix_cache.disk import DiskCache, Labels
 from dflash_mlx.engine.prefix_cache.tree import RadixTree
 
 QUESTIONS = ("What is 12 plus 7?", "Reverse this list: red, blue, green", "Is ice cold?")
@@ -60,7 +60,7 @@ def main() -> None:
     pair.engine.prefixes.limit = 1 << 30
     with tempfile.TemporaryDirectory() as folder:
         labels = Labels(pair.target_name, pair.draft_name)
-        pair.engine.prefixes.disk = disk = Disk("pair", labels, 1 << 30, Path(folder))
+        pair.engine.prefixes.disk = disk = DiskCache("pair", labels, 1 << 30, Path(folder))
         print(f"{'in memory':18}", *first_tokens(pair))
         disk.wait()
         pair.engine.prefixes.clear()  # as after a restart

@@ -278,30 +278,30 @@ def test_law_of_trees_and_filters() -> None:
 
 def neighbours_masks(patch: pytest.MonkeyPatch) -> None:
     """A fault: each row has the mask of the row before."""
-    honest = Constraint._rows
+    honest = Constraint._draft_masks
 
     def rows(self: Constraint, draft: Draft) -> np.ndarray:
         found = honest(self, draft)
         return np.concatenate([found[:1], found[:-1]])
 
-    patch.setattr(Constraint, "_rows", rows)
+    patch.setattr(Constraint, "_draft_masks", rows)
 
 
 def cut_before(patch: pytest.MonkeyPatch) -> None:
     """A fault: drafts that were drawn end before the one that is not allowed."""
-    honest = Constraint.steer
+    honest = Constraint.filter_draft
 
-    def steer(self: Constraint, chain: Draft, count: int, most: int) -> Draft:
+    def filter_draft(self: Constraint, chain: Draft, count: int, most: int) -> Draft:
         found = honest(self, chain, count, most)
         illegal = found.judged is not None and found.judged < found.drafted
         return found.first(found.drafted - 1) if illegal else found
 
-    patch.setattr(Constraint, "steer", steer)
+    patch.setattr(Constraint, "filter_draft", filter_draft)
 
 
 def after_filters(patch: pytest.MonkeyPatch) -> None:
     """A fault: the mask is put on what the filters have left, not on the target's own logits."""
-    honest = Constraint.mask
+    honest = Constraint.mask_logits
 
     def mask(self: Constraint, logits: mx.array, draft: Draft) -> mx.array:
         best = laws.sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
@@ -309,7 +309,7 @@ def after_filters(patch: pytest.MonkeyPatch) -> None:
         lost = mx.isinf(mx.max(masked, axis=-1, keepdims=True))
         return mx.where(lost, honest(self, logits, draft), masked)
 
-    patch.setattr(Constraint, "mask", mask)
+    patch.setattr(Constraint, "mask_logits", mask)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from typer.testing import Result
 
 from dflash_mlx import Grammar, api
 from dflash_mlx.constrained import compiler
-from dflash_mlx.constrained.constraint import lead_after
+from dflash_mlx.constrained.constraint import reasoning_state
 from dflash_mlx.constrained.grammar import check_grammar
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -60,12 +60,12 @@ def test_a_grammar_begins_where_the_text_does(
     """For every family: what is shown as text is what the grammar rules, but for a line break."""
     tokenizer = templates.tokenizer_of(family)
     tokens = tokenizer.encode(answer, add_special_tokens=False)
-    lead, place = lead_after(tokenizer, tokenizer.encode(prompt)), 0
-    while lead is not None and place < len(tokens):
-        if lead.takes is not None and tokens[place] not in lead.takes:
+    state, place = reasoning_state(tokenizer, tokenizer.encode(prompt)), 0
+    while state is not None and place < len(tokens):
+        if state.allowed is not None and tokens[place] not in state.allowed:
             break
-        lead, place = lead.after(tokens[place]), place + 1
-    if lead is not None and not lead.begins:
+        state, place = state.advance(tokens[place]), place + 1
+    if state is not None and not state.may_end:
         assert not text or "to=functions" in text or "to=wx" in text or text == "no mark at all"
     elif "wait" not in text:  # what comes first is the text, also where the splitter joins two
         assert tokenizer.decode(tokens[place:]).lstrip("\n") == text.lstrip("\n")
@@ -213,11 +213,35 @@ def test_steered_chains() -> None:
     state = target.compiler.constrain(request.structure, request.going_on_from, request.stop_ids)
     assert state is not None
     chain = Draft(mx.array(ids_of(target, '"b')))
-    assert state.steer(chain, 8, 8).tokens.tolist() == ids_of(target, "{")
-    assert state.steer(chain, 8, 8).judged == 0
-    state.take(tuple(ids_of(target, '{ "a ')))
-    kept = state.steer(Draft(mx.array(ids_of(target, "rath3r"))), 9, 9)
+    assert state.filter_draft(chain, 8, 8).tokens.tolist() == ids_of(target, "{")
+    assert state.filter_draft(chain, 8, 8).judged == 0
+    state.accept_tokens(tuple(ids_of(target, '{ "a ')))
+    kept = state.filter_draft(Draft(mx.array(ids_of(target, "rath3r"))), 9, 9)
     assert (kept.tokens.tolist(), kept.judged) == (ids_of(target, "rather lo"), 4)
+
+
+def test_drafts_beyond_a_limit_of_the_matcher_leave_no_trace() -> None:
+    """A matcher that fails at a draft is made anew, with the committed tokens and no others."""
+    target = tiny.make_target("qwen3")
+    endings = " | ".join(f'"x" a c{number}' for number in range(40))
+    rules = "\n".join(f'c{number}: "x"' for number in range(40))
+    # Each x adds 40 items to the parser's row, which has 2,000 at most.
+    grammar = Grammar("lark", f'start: "b" a\na: "x" | {endings}\n{rules}')
+    committed = tuple(ids_of(target, "b" + 40 * "x"))
+    chain = Draft(mx.array(ids_of(target, 20 * "x")))
+    expected, constraint = (
+        target.compiler.constrain(grammar, TEXT, target.eos_ids) for _ in range(2)
+    )
+    assert expected is not None
+    assert constraint is not None
+    for state in (expected, constraint):
+        assert state.accept_tokens(committed) == committed
+    assert 0 < constraint.filter_draft(chain, 20, 20).drafted < 20
+    logits = mx.zeros((1, target.vocab_size))
+    wanted = expected.mask_logits(logits, Draft.none())
+    assert mx.array_equal(constraint.mask_logits(logits, Draft.none()), wanted)
+    for state in (constraint.fork(), constraint):
+        assert state.accept_tokens(committed[-3:]) == committed[-3:]
 
 
 def test_a_draft_that_is_cut_teaches_nothing() -> None:
@@ -353,7 +377,7 @@ def test_kinds() -> None:
         check_grammar(grammar)
         assert target.compiler.compile(grammar) is target.compiler.compile(grammar)
     first = target.compiler.compile(Grammar("json_object"))
-    for number in range(compiler.KEPT):
+    for number in range(compiler.MAX_COMPILED):
         target.compiler.compile(Grammar("regex", f"{number}"))
     assert target.compiler.compile(Grammar("json_object")) is not first
     for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):

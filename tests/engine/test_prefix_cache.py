@@ -246,17 +246,17 @@ def test_what_is_counted_is_what_is_held(family: str) -> None:
 
 
 def test_a_long_prompt_is_looked_up_by_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100,000 tokens in 2 segments two comparisons are made, however many texts are held."""
+    """Of 100,000 tokens in 2 nodes two comparisons are made, however many texts are held."""
     counts: list[int] = []
     honest = tree.count_common
     monkeypatch.setattr(tree, "count_common", lambda a, b: counts.append(len(a)) or honest(a, b))
-    root = tree.Segment(0, np.zeros(0, np.int32))
+    root = tree.Node(0, np.zeros(0, np.int32))
     text = np.random.default_rng(0).integers(1000, size=100_000).astype(np.int32)
-    one = tree.Segment(0, text[:60_000], root)
-    root.children = {(0, int(n)): tree.Segment(0, np.array([n]), root) for n in range(1000)}
+    one = tree.Node(0, text[:60_000], root)
+    root.children = {(0, int(n)): tree.Node(0, np.array([n]), root) for n in range(1000)}
     root.children[0, int(text[0])] = one
-    one.children[60_000, int(text[60_000])] = tree.Segment(60_000, text[60_000:], one)
-    assert [stretch.end for stretch in tree.walk(root, text)] == [60_000, 100_000]
+    one.children[60_000, int(text[60_000])] = tree.Node(60_000, text[60_000:], one)
+    assert [match.end for match in tree.walk(root, text)] == [60_000, 100_000]
     assert counts == [60_000, 40_000]
 
 
@@ -328,14 +328,14 @@ def check_trees(family: str) -> None:
 
 
 def another_prompt(patch: pytest.MonkeyPatch) -> None:
-    """A fault: a segment serves a prompt with other tokens."""
+    """A fault: a node serves a prompt with other tokens."""
     honest = tree.count_common
     patch.setattr(tree, "count_common", lambda a, b: min(len(a), len(b), honest(a, b) + 7))
 
 
 def a_row_short(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the drafter's rows of a segment lack the last."""
-    honest = tree.Segment.cut
+    """A fault: the drafter's rows of a node lack the last."""
+    honest = tree.Node.cut
 
     def cut(self: Any, layers: Any, start: int, end: int) -> Any:
         short = layers is self.draft and end > start + 1
@@ -346,7 +346,7 @@ def a_row_short(patch: pytest.MonkeyPatch) -> None:
         assert whole or found is not layers
         return tuple((keys[..., 1:, :], values[..., 1:, :]) for keys, values in found)
 
-    patch.setattr(tree.Segment, "cut", cut)
+    patch.setattr(tree.Node, "cut", cut)
 
 
 def a_later_state(patch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def a_later_state(patch: pytest.MonkeyPatch) -> None:
     honest = RadixTree.set_states
 
     def set_states(self: RadixTree, one: Any, length: int, snapshot: Snapshot) -> None:
-        others = [s.snapshot for other in self.segments.values() for s in other.states.values()]
+        others = [s.snapshot for other in self.nodes.values() for s in other.states.values()]
         parts = (others[0] or snapshot).parts if others else snapshot.parts
         honest(self, one, length, Snapshot(length, parts))
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
@@ -24,12 +25,13 @@ from dflash_mlx.engine.prefix_cache import disk as tensor_file
 from dflash_mlx.engine.prefix_cache.disk import (
     ROOT,
     Damaged,
-    Disk,
-    Entry,
+    DiskCache,
     Labels,
-    Tensor,
-    files_of,
-    name_of,
+    Record,
+    cache_files,
+    parse_arrays,
+    read_bytes,
+    record_name,
 )
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -58,7 +60,7 @@ def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
     engine = Engine(target, tiny.random_drafter(target))
     if root is not None:
         engine.prefixes.limit = GB
-        engine.prefixes.disk = Disk(family, LABELS, limit, root)
+        engine.prefixes.disk = DiskCache(family, LABELS, limit, root)
     return engine
 
 
@@ -100,7 +102,7 @@ def test_branches_come_back_too(family: str, tmp_path: Path) -> None:
         saved += cached
         texts.append([*prompt, *found])
     assert saved > 100
-    assert 0 < sum(file.nbytes for file in files_of(tmp_path)) <= 300_000
+    assert 0 < sum(file.nbytes for file in cache_files(tmp_path)) <= 300_000
 
 
 def test_a_drafter_left_out_is_caught_up(tmp_path: Path) -> None:
@@ -133,9 +135,9 @@ def some_file(root: Path, kind: str) -> Path:
 
 def serves(file: Path, length: int) -> bool:
     """Whether a prompt that goes on from so many tokens needs a file."""
-    head = tensor_file.read_head(file)
-    start = int(head.notes["start"])
-    return start == length if head.notes["kind"] == "states" else start < length
+    notes, _ = tensor_file.read_header(file)
+    start = int(notes["start"])
+    return start == length if notes["kind"] == "states" else start < length
 
 
 @pytest.mark.parametrize("kind", ["rows", "states"])
@@ -170,10 +172,11 @@ def test_a_file_of_another_text_is_not_taken(tmp_path: Path) -> None:
     for prompt in prompts:
         assert answer(engine_of("qwen3", tmp_path), prompt)[0] == answer(anew, prompt)[0]
     for file in tmp_path.glob("*/*.rows.safetensors"):
-        notes, arrays = tensor_file.read(file)
+        notes, arrays = parse_arrays(read_bytes(file))
         for name in [name for name in arrays if name.startswith("draft.0.")]:
-            arrays[name] = Tensor(arrays[name].type, arrays[name].data[..., 1:, :])
-        tensor_file.write(file, notes, arrays)
+            arrays[name] = mx.contiguous(arrays[name][..., 1:, :])
+        mx.eval(arrays)
+        tensor_file.write_arrays(file, notes, arrays)
     for prompt in prompts:
         assert answer(engine_of("qwen3", tmp_path), prompt) == (answer(anew, prompt)[0], 0)
 
@@ -212,20 +215,20 @@ def test_a_full_disk_is_said_and_does_no_harm(
     assert not [*tmp_path.glob("*/*safetensors*")]
 
 
-def entry_number(number: int, count: int = 2000) -> tuple[Entry, dict[str, Tensor]]:
+def numbered_record(number: int, count: int = 2000) -> tuple[Record, dict[str, mx.array]]:
     """An entry, and arrays that follow from its tokens."""
     tokens = np.arange(number, number + count, dtype=np.int32)
     rows = np.random.default_rng(number).random((4, count, 8)).astype(np.float32)
-    entry = Entry(name_of(ROOT, 0, tokens), "rows", ROOT, 0, tokens, drafted=False)
-    arrays = {"tokens": Tensor("I32", tokens), "target.0.0": Tensor("F32", rows)}
+    entry = Record(record_name(ROOT, 0, tokens), "rows", ROOT, 0, tokens, drafted=False)
+    arrays = {"tokens": mx.array(tokens), "target.0.0": mx.array(rows)}
     return entry, arrays
 
 
 def write_until_killed(root: Path, seed: int) -> None:
     """Write entries, the same ones again and again, without end."""
-    disk, dice = Disk("pair", LABELS, 2_000_000, root), random.Random(seed)
+    disk, dice = DiskCache("pair", LABELS, 2_000_000, root), random.Random(seed)
     while True:
-        disk.save(*entry_number(dice.randrange(20)), most_waiting=GB)
+        disk.save(*numbered_record(dice.randrange(20)), max_pending_bytes=GB)
         disk.wait()
 
 
@@ -254,8 +257,8 @@ def test_fifty_kills_leave_no_damaged_file(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         whole += count_whole(tmp_path)
     assert whole > 50
-    assert sum(file.nbytes for file in files_of(tmp_path)) <= 2_500_000
-    Disk("pair", LABELS, GB, tmp_path)
+    assert sum(file.nbytes for file in cache_files(tmp_path)) <= 2_500_000
+    DiskCache("pair", LABELS, GB, tmp_path)
     assert not [*tmp_path.glob("*/*.part*")]
     file = some_file(tmp_path, "rows")
     file.write_bytes(file.read_bytes()[:-100])
@@ -267,10 +270,10 @@ def count_whole(root: Path) -> int:
     """The files, each of which has the arrays of its tokens."""
     files = [*root.glob("*/*.safetensors")]
     for file in files:
-        notes, arrays = tensor_file.read(file)
-        entry, wanted = entry_number(int(arrays["tokens"].data[0]))
-        assert (file.name, notes) == (entry.file_name, entry.notes)
-        assert all(np.array_equal(arrays[name].data, wanted[name].data) for name in wanted)
+        notes, arrays = parse_arrays(read_bytes(file))
+        record, wanted = numbered_record(int(np.array(arrays["tokens"])[0]))
+        assert (file.name, notes) == (record.file_name, record.notes)
+        assert all(mx.array_equal(arrays[name], wanted[name]) for name in wanted)
     return len(files)
 
 
@@ -332,7 +335,7 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     answer(one, prompt)
     assert answer(other, prompt)[1] == 59
     third = engine_of("qwen3", tmp_path)
-    third.prefixes.unread(Sequence(third.target, third.drafter), prompt, drafting=True)
+    third.prefixes.records_to_read(Sequence(third.target, third.drafter), prompt, drafting=True)
     for file in tmp_path.glob("*/*.safetensors"):
         file.unlink()
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)

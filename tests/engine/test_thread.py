@@ -5,11 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from threading import Event, Timer
+from threading import Event, Thread, Timer
 
 import pytest
+import tiny
 
-from dflash_mlx.engine.worker_thread import MLXThread
+from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
+from dflash_mlx.options import GenerationOptions
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Session
 
 
 def interrupt() -> None:
@@ -92,3 +96,28 @@ def test_a_process_ends_while_it_computes() -> None:
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "stopped\n", "")
+
+
+def test_a_closed_reply_cancels_its_request() -> None:
+    """A round that a reply has asked for in advance is not computed once the reply is closed."""
+    target = tiny.make_target("qwen3")
+    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    session = Session(pair)
+    reply = session.begin(session.prepare(tiny.prompt_of(9), GenerationOptions(max_tokens=40)))
+    while reply.take(reply.ask().result()) is None:
+        pass
+    thread_is_busy = Event()
+    go_on = Event()
+
+    def wait() -> None:
+        thread_is_busy.set()
+        go_on.wait(60)
+
+    Thread(target=mlx_thread().call, args=(wait,)).start()
+    assert thread_is_busy.wait(60)
+    passes = pair.engine.passes
+    assert reply.ask().cancel()  # the next round; the one after it is asked for, too
+    Timer(1, go_on.set).start()
+    reply.close()
+    mlx_thread().call(lambda: None)
+    assert pair.engine.passes == passes

@@ -107,8 +107,8 @@ def test_a_named_tool(api: Any) -> None:
 
 def test_a_mask_that_is_lost_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above fails where the model may call what it likes."""
-    monkeypatch.setattr(Constraint, "mask", lambda self, logits, draft: logits)
-    monkeypatch.setattr(Constraint, "take", lambda self, tokens: tokens)
+    monkeypatch.setattr(Constraint, "mask_logits", lambda self, logits, draft: logits)
+    monkeypatch.setattr(Constraint, "accept_tokens", lambda self, tokens: tokens)
     with pytest.raises(AssertionError, match="At index 0 diff: \\('mul'"):
         check_named(chat_calls)
 

@@ -1,7 +1,6 @@
-"""The prefix cache of one pair on disk: written by a thread of its own, read by whoever asks.
+"""The prefix cache of one pair on disk; a thread of its own writes the files.
 
-A file that is damaged, or a disk that is full, is said as a warning and does no harm: what is not
-there is read anew.
+A damaged file or a full disk gives a warning. The prompt is then processed again.
 """
 
 import hashlib
@@ -29,140 +28,94 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import cache_file, replace_json
 from dflash_mlx.models.target import Target
 
-# Files of arrays in the safetensors format, whose last array is a checksum of all before it.
+# Files in the safetensors format, with a checksum of all before it at their end
 
 PART = ".part"  # files that are being written, with the writer's process id behind it
-SUM_BYTES = 32
-MAX_HEADER = 1 << 26
-TYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "U8": np.dtype(np.uint8),
-    "U32": np.dtype(np.uint32),
-    "I32": np.dtype(np.int32),
-    "F16": np.dtype(np.float16),
-    "BF16": np.dtype(np.uint16),  # NumPy has no such type: its bits
-    "F32": np.dtype(np.float32),
-}
+CHECKSUM_BYTES = 32
 
 
 class Damaged(Exception):
-    """A file whose content is not what was written."""
+    """The content of a file is not what was written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """An array, and the name of its type in the format; of BF16 the array has the bits."""
+class HashingWriter(io.BufferedWriter):
+    """A file to write, with the SHA-256 digest of its content."""
 
-    type: str
-    data: np.ndarray
+    def __init__(self, raw: io.FileIO):
+        super().__init__(raw)
+        self.digest = hashlib.sha256()
 
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a file says of itself, its first array, and where the others lie in it."""
-
-    notes: dict[str, str]
-    first: np.ndarray
-    arrays: dict[str, dict[str, Any]]
-    data_at: int
+    def write(self, data: Any, /) -> int:
+        self.digest.update(data)
+        return super().write(data)
 
 
-def write(path: Path, notes: Mapping[str, str], arrays: Mapping[str, Tensor]) -> int:
-    """Write a file in place of what was there; its size. OSError where it cannot be written."""
-    entries: dict[str, Any] = {"__metadata__": dict(notes)}
-    at = 0
-    for name, tensor in arrays.items():
-        ends = [at, at + tensor.data.nbytes]
-        entries[name] = {"dtype": tensor.type, "shape": tensor.data.shape, "data_offsets": ends}
-        at += tensor.data.nbytes
-    ends = [at, at + SUM_BYTES]
-    entries["checksum"] = {"dtype": "U8", "shape": [SUM_BYTES], "data_offsets": ends}
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
+def write_arrays(path: Path, notes: Mapping[str, str], arrays: Mapping[str, mx.array]) -> None:
+    """Write a file in place of an older one. Raises OSError if that fails.
+
+    The arrays must be computed and contiguous, because this runs beside the thread that owns MLX.
+    """
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}{PART}{os.getpid()}-")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            digest = hashlib.sha256()
-            for piece in (len(header).to_bytes(8, "little"), header, *arrays.values()):
-                data = bytes_of(piece) if isinstance(piece, Tensor) else piece
-                digest.update(data)
-                stream.write(data)
-            stream.write(digest.digest())
+        with HashingWriter(io.FileIO(handle, "wb")) as stream:
+            mx.save_safetensors(stream, dict(arrays), dict(notes))
+            stream.write(stream.digest.digest())
         os.replace(part, path)
     except BaseException:
         os.unlink(part)
         raise
-    return 8 + len(header) + at + SUM_BYTES
 
 
-def read_head(path: Path) -> Head:
-    """The beginning of a file; its checksum is not looked at.
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises Damaged if its checksum is wrong, OSError if it is gone."""
+    data = path.read_bytes()
+    content = memoryview(data)[:-CHECKSUM_BYTES]
+    if hashlib.sha256(content).digest() != data[-CHECKSUM_BYTES:]:
+        raise Damaged
+    return data
 
-    Raises Damaged for what is no such file, OSError for what cannot be read.
+
+def parse_arrays(data: bytes) -> tuple[dict[str, str], dict[str, mx.array]]:
+    """Notes and arrays of such a file, for the thread that owns MLX."""
+    arrays, notes = load_arrays(io.BytesIO(data))
+    arrays.pop("checksum", None)  # older files list it as an array
+    return notes, arrays
+
+
+def read_header(path: Path) -> tuple[dict[str, str], np.ndarray]:
+    """Notes and tokens of a file, without its other arrays; its checksum is not checked.
+
+    Raises Damaged if it is no such file, OSError if it cannot be read.
     """
     with path.open("rb") as stream:
-        return head_of(stream)
+        arrays, notes = load_arrays(stream)
+        if "tokens" not in arrays:
+            raise Damaged
+        return notes, np.array(arrays["tokens"], np.int32)
 
 
-def head_of(stream: IO[bytes]) -> Head:
-    """The same of an open file."""
+def load_arrays(stream: IO[bytes]) -> tuple[dict[str, mx.array], dict[str, str]]:
+    """MLX's reader, which reads an array only when it is used. Raises Damaged."""
     try:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > MAX_HEADER:
-            raise Damaged
-        arrays = json.loads(stream.read(length))
-        notes = arrays.pop("__metadata__")
-        name = next(iter(arrays))
-        start, end = arrays[name]["data_offsets"]
-        if start != 0 or end > MAX_HEADER:
-            raise Damaged
-        first = as_array(stream.read(end), arrays[name])
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        return mx.load(stream, format="safetensors", return_metadata=True)  # type: ignore[return-value]
+    except (RuntimeError, ValueError) as error:  # of a header that MLX cannot read
         raise Damaged from error
-    if not all(isinstance(value, str) for value in notes.values()):
-        raise Damaged
-    return Head(notes, first, arrays, 8 + length)
 
 
-def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Notes and arrays. Raises Damaged unless the checksum is right, OSError as above."""
-    data = path.read_bytes()
-    if hashlib.sha256(memoryview(data)[:-SUM_BYTES]).digest() != data[-SUM_BYTES:]:
-        raise Damaged
-    head = head_of(io.BytesIO(data))
-    arrays = {}
-    for name, entry in head.arrays.items():
-        start, end = (head.data_at + offset for offset in entry["data_offsets"])
-        arrays[name] = Tensor(entry["dtype"], as_array(memoryview(data)[start:end], entry))
-    del arrays["checksum"]
-    return head.notes, arrays
-
-
-def bytes_of(tensor: Tensor) -> memoryview:
-    """Its bytes, in order."""
-    return np.ascontiguousarray(tensor.data).reshape(-1).view(np.uint8).data
-
-
-def as_array(data: Any, entry: dict[str, Any]) -> np.ndarray:
-    """The array of some bytes, as its entry in the header says."""
-    kind = TYPES[entry["dtype"]]
-    shape = entry["shape"]
-    return np.frombuffer(data, kind).reshape(shape) if len(data) else np.zeros(shape, kind)
-
-
-# What a file of the cache is of
+# The content of a file
 
 FORMAT = "1"
-ROOT = "0" * 32  # the name of nothing, from which all texts go on
+ROOT = "0" * 32  # the parent of records that start at the first token
 Kind = Literal["rows", "states"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """`tokens` [n], int32, of a text from its token `start` on, behind the entry `parent`.
+class Record:
+    """One file: rows of KV caches, or recurrent states.
 
-    Of the kind "states" it has no tokens: these are the states after `start` tokens, in `parent`.
-    `drafted`: the drafter's rows are in it too. `nbytes` are those of its file.
+    kind: "rows" holds the rows of `tokens` [n], int32, which follow `parent` and start at the
+    text's token `start`. "states" holds the recurrent states after `start` tokens, which end in
+    `parent`, and has no tokens. drafted: the drafter's rows are included. nbytes: of the file.
     """
 
     name: str
@@ -175,12 +128,11 @@ class Entry:
 
     @property
     def file_name(self) -> str:
-        """The name of its file."""
         return f"{self.name}.{self.kind}.safetensors"
 
     @property
     def notes(self) -> dict[str, str]:
-        """What its file says of it."""
+        """The metadata of the file."""
         return {
             "format": FORMAT,
             "kind": self.kind,
@@ -191,48 +143,48 @@ class Entry:
         }
 
 
-def name_of(parent: str, start: int, tokens: np.ndarray) -> str:
-    """The name of the entry of these tokens; with none, of the states after `start` tokens."""
+def record_name(parent: str, start: int, tokens: np.ndarray) -> str:
+    """A name that follows from the parent and the tokens; states have no tokens."""
     digest = hashlib.sha256(f"{parent} {start} ".encode())
     digest.update(np.ascontiguousarray(tokens, dtype="<i4").data)
     return digest.hexdigest()[:32]
 
 
-def entry_of(head: Head, file_name: str, nbytes: int) -> Entry:
-    """The entry of a file. Raises Damaged where its name is not that of its tokens."""
-    notes = head.notes
+def read_record(path: Path) -> Record:
+    """The record of a file. Raises Damaged if its name does not belong to its tokens."""
+    notes, tokens = read_header(path)
     try:
-        found = Entry(
+        record = Record(
             notes["name"],
             "states" if notes["kind"] == "states" else "rows",
             notes["parent"],
             int(notes["start"]),
-            head.first.astype(np.int32),
+            tokens,
             notes["drafted"] == "yes",
-            nbytes,
+            path.stat().st_size,
         )
     except (KeyError, ValueError) as error:
         raise Damaged from error
-    honest = found.name == name_of(found.parent, found.start, found.tokens)
-    if not honest or found.file_name != file_name or notes.get("format") != FORMAT:
+    expected = record_name(record.parent, record.start, record.tokens)
+    if record.name != expected or record.file_name != path.name or notes.get("format") != FORMAT:
         raise Damaged
-    return found
+    return record
 
 
 # The folders of the cache on disk
 
 LABELS = "pair.json"
 SUFFIX = ".safetensors"
-SETTLED = 10**9  # nanoseconds after a change in which there may be another with the same time
+SETTLED = 10**9  # nanoseconds in which a second change may leave the same time of change
 
 
 def cache_root() -> Path:
-    """Where the folders of all pairs lie; it need not exist."""
+    """The folder with the folders of all pairs; it may be missing."""
     return cache_file("prefixes")
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder that only the owner may open. DFlashError where that cannot be."""
+    """Make a folder that only its owner can open. Raises DFlashError if that fails."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
@@ -246,14 +198,14 @@ def make_private(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a pair's folder is called for people."""
+    """The models of a pair, by the names that users see."""
 
     target: str
     draft: str | None
 
 
-class Folder:
-    """The files of one pair, whose `key` changes with whatever their content depends on."""
+class PairFolder:
+    """The files of one pair; see `pair_key` for `key`."""
 
     def __init__(self, key: str, root: Path):
         self.path = root / key
@@ -261,7 +213,10 @@ class Folder:
         self._changed = 0
 
     def make(self, labels: Labels) -> None:
-        """Make the folder, and remove what killed writers have left. DFlashError as above."""
+        """Make the folder, and remove unfinished files of killed processes.
+
+        Raises DFlashError if the folder cannot be used.
+        """
         make_private(self.path.parent)
         make_private(self.path)
         replace_json(self.path / LABELS, {"target": labels.target, "draft": labels.draft})
@@ -271,15 +226,14 @@ class Folder:
 
     @property
     def labels(self) -> Labels:
-        """Its pair; Raises OSError or ValueError for a folder that is none of ours."""
-        found = json.loads((self.path / LABELS).read_text(encoding="utf-8"))
-        return Labels(str(found["target"]), found["draft"])
+        """Raises OSError, ValueError, KeyError or TypeError for another program's folder."""
+        labels = json.loads((self.path / LABELS).read_text(encoding="utf-8"))
+        return Labels(str(labels["target"]), labels["draft"])
 
-    def new_entries(self) -> Iterator[Entry | Path]:
-        """The entries that came since the last call, by this process or others.
+    def new_records(self) -> Iterator[Record | Path]:
+        """The records written since the last call, also by other processes.
 
-        In place of an entry that is damaged its file. Costs one look at the folder where nothing
-        has changed.
+        A damaged record is given as the path of its file.
         """
         with suppress(FileNotFoundError):
             changed = self.path.stat().st_mtime_ns
@@ -290,49 +244,49 @@ class Folder:
             names = {item.name for item in os.scandir(self.path) if item.name.endswith(SUFFIX)}
             for name in sorted(names - self._seen):
                 with suppress(FileNotFoundError):
-                    yield self._entry(self.path / name)
+                    yield self._record(self.path / name)
             self._seen = names
 
-    def look_again(self) -> None:
-        """All entries are new at the next call."""
+    def forget_seen(self) -> None:
+        """Make `new_records` return all records again."""
         self._seen = set()
         self._changed = 0
 
-    def _entry(self, file: Path) -> Entry | Path:
+    def _record(self, file: Path) -> Record | Path:
         try:
-            return entry_of(read_head(file), file.name, file.stat().st_size)
+            return read_record(file)
         except Damaged:
             return file
 
     def touch(self, names: Iterable[str]) -> None:
-        """Say that these files are used now, each a little later than the one before."""
+        """Set the time of the last use of these files to now, in order."""
         for name in names:
             with suppress(FileNotFoundError):
                 os.utime(self.path / name)
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """A file of any pair, and when it was used."""
+class CacheFile:
+    """A file of any pair, with the time of its last use."""
 
     path: Path
     nbytes: int
     used_ns: int
 
 
-def files_of(root: Path) -> list[Used]:
-    """The files of all pairs, that used longest ago first."""
-    found = []
-    for file in root.glob(f"*/*{SUFFIX}"):
+def cache_files(root: Path) -> list[CacheFile]:
+    """The files of all pairs, the least recently used first."""
+    files = []
+    for path in root.glob(f"*/*{SUFFIX}"):
         with suppress(FileNotFoundError):
-            about = file.stat()
-            found.append(Used(file, about.st_size, about.st_mtime_ns))
-    return sorted(found, key=lambda one: one.used_ns)
+            status = path.stat()
+            files.append(CacheFile(path, status.st_size, status.st_mtime_ns))
+    return sorted(files, key=lambda file: file.used_ns)
 
 
-def shrink(root: Path, limit: int) -> None:
-    """Remove what was not used for the longest time, until all files have at most `limit` bytes."""
-    files = files_of(root)
+def evict_files(root: Path, limit: int) -> None:
+    """Remove the least recently used files until all files together have at most `limit` bytes."""
+    files = cache_files(root)
     total = sum(file.nbytes for file in files)
     for file in files:
         if total <= limit:
@@ -342,7 +296,7 @@ def shrink(root: Path, limit: int) -> None:
 
 
 def is_alive(process: str) -> bool:
-    """Whether there is a process of this number."""
+    """Whether a process with this id runs."""
     try:
         os.kill(int(process), 0)
     except (ValueError, ProcessLookupError):
@@ -355,69 +309,75 @@ def is_alive(process: str) -> bool:
 log = logging.getLogger(__name__)
 
 
-class Disk:
-    """Holds at most `limit` bytes, together with those of all other pairs."""
+class DiskCache:
+    """The records of one pair. All pairs together have at most `limit` bytes."""
 
     def __init__(self, key: str, labels: Labels, limit: int, root: Path):
-        """DFlashError where the folder cannot be used."""
+        """Raises DFlashError if the folder cannot be used."""
         self.limit = limit
         self.root = root
-        self.folder = Folder(key, root)
+        self.folder = PairFolder(key, root)
         self.folder.make(labels)
         self.failed = False
         self._jobs: deque[Callable[[], None]] = deque()
-        self._waiting = 0
+        self._pending_bytes = 0
         self._changed = Condition()
         self._thread: Thread | None = None
 
     @property
-    def waiting(self) -> int:
-        """Bytes that are not written yet."""
-        return self._waiting
+    def pending_bytes(self) -> int:
+        """Bytes of records that are not written yet."""
+        return self._pending_bytes
 
-    def new_entries(self) -> list[Entry]:
-        """The entries that came since the last call; what is damaged is removed."""
-        found = []
-        for one in self.folder.new_entries():
-            if isinstance(one, Entry):
-                found.append(one)
+    def new_records(self) -> list[Record]:
+        """The records written since the last call. Damaged files are removed."""
+        records = []
+        for record in self.folder.new_records():
+            if isinstance(record, Record):
+                records.append(record)
             else:
-                self._drop(one)
-        return found
+                self._drop(record)
+        return records
 
-    def read(self, entry: Entry) -> dict[str, Tensor] | None:
-        """The arrays of an entry; None where it is gone, or damaged and removed by this."""
+    def read(self, record: Record) -> bytes | None:
+        """The content of a file; None if it is gone, or was damaged and is removed now.
+
+        May run in any thread: MLX is not used.
+        """
         try:
-            return read(self.folder.path / entry.file_name)[1]
+            return read_bytes(self.folder.path / record.file_name)
         except FileNotFoundError:
             return None
         except (Damaged, OSError):
-            self.drop(entry)
+            self.drop(record)
             return None
 
-    def drop(self, entry: Entry) -> None:
-        """Remove a damaged entry, and say so."""
-        self._drop(self.folder.path / entry.file_name)
+    def drop(self, record: Record) -> None:
+        """Remove a damaged record, with a warning."""
+        self._drop(self.folder.path / record.file_name)
 
     def _drop(self, file: Path) -> None:
         log.warning("the prefix cache's file '%s' was damaged: it is removed", file)
         file.unlink(missing_ok=True)
 
-    def save(self, entry: Entry, arrays: Mapping[str, Tensor], *, most_waiting: int) -> bool:
-        """Have an entry written soon; False where there is no room.
+    def save(
+        self, record: Record, arrays: Mapping[str, mx.array], *, max_pending_bytes: int
+    ) -> bool:
+        """Write a record soon. Returns False if there is no room for it.
 
-        More than `most_waiting` bytes wait only where they are one entry's.
+        arrays: computed and contiguous. A record may exceed `max_pending_bytes` only if no other
+        one is waiting.
         """
-        nbytes = sum(tensor.data.nbytes for tensor in arrays.values())
-        full = self._waiting and self._waiting + nbytes > most_waiting
+        nbytes = sum(array.nbytes for array in arrays.values())
+        full = self._pending_bytes and self._pending_bytes + nbytes > max_pending_bytes
         if self.failed or nbytes > self.limit or full:
             return False
 
-        def write_entry() -> None:
+        def write_record() -> None:
             try:
                 if not self.failed:
-                    write(self.folder.path / entry.file_name, entry.notes, arrays)
-                    shrink(self.root, self.limit)
+                    write_arrays(self.folder.path / record.file_name, record.notes, arrays)
+                    evict_files(self.root, self.limit)
             except OSError as error:
                 self.failed = True
                 log.warning(
@@ -427,25 +387,25 @@ class Disk:
                 )
             finally:
                 with self._changed:
-                    self._waiting -= nbytes
+                    self._pending_bytes -= nbytes
 
         with self._changed:
-            self._waiting += nbytes
-        self._do(write_entry)
+            self._pending_bytes += nbytes
+        self._submit(write_record)
         return True
 
     def touch(self, file_names: Iterable[str]) -> None:
-        """Say that files are used now, the last of them most of all."""
+        """Mark files as used now, the last one as the most recent."""
         names = [*file_names]
-        self._do(lambda: self.folder.touch(names))
+        self._submit(lambda: self.folder.touch(names))
 
     def wait(self) -> None:
         """Return when everything is written."""
         with self._changed:
             self._changed.wait_for(lambda: self._thread is None)
 
-    def _do(self, job: Callable[[], None]) -> None:
-        """Have the thread do it; a program that ends waits for what is begun."""
+    def _submit(self, job: Callable[[], None]) -> None:
+        """Run a job in the writer's thread. The program ends only after all jobs have run."""
         with self._changed:
             self._jobs.append(job)
             if self._thread is None:
@@ -463,15 +423,15 @@ class Disk:
             job()
 
 
-# What lies on disk, as texts
+# The texts on disk, for `dflash cache`
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A text up to its last token that is held, in the folder of a pair.
+class CachedText:
+    """A text on disk, up to its last cached token.
 
-    `files` are those that no other text needs, its end first; `nbytes` are theirs. `used` is the
-    time of the last use, in seconds since 1970.
+    files: the files that no other text needs, the end of the text first. nbytes: of these files.
+    used: time of the last use, in seconds since 1970.
     """
 
     name: str
@@ -482,27 +442,26 @@ class Text:
     files: tuple[Path, ...]
 
     def remove(self) -> int:
-        """Remove what no other text needs: the bytes that were freed."""
+        """Remove the files that no other text needs, and return the freed bytes."""
         for file in self.files:
             file.unlink(missing_ok=True)
         return self.nbytes
 
 
-def texts(root: Path) -> list[Text]:
-    """All texts of all pairs, the one used last first; damaged files are left out."""
-    found = [text for folder in folders(root) for text in texts_of(folder)]
-    return sorted(found, key=lambda text: -text.used)
+def cached_texts(root: Path) -> list[CachedText]:
+    """The texts of all pairs, the most recently used first, without damaged files."""
+    texts = [text for folder in pair_folders(root) for text in texts_of_pair(folder)]
+    return sorted(texts, key=lambda text: -text.used)
 
 
-def folders(root: Path) -> list[Folder]:
-    """The folders of all pairs."""
-    return [Folder(path.parent.name, root) for path in sorted(root.glob(f"*/{LABELS}"))]
+def pair_folders(root: Path) -> list[PairFolder]:
+    return [PairFolder(path.parent.name, root) for path in sorted(root.glob(f"*/{LABELS}"))]
 
 
 def clear(root: Path) -> int:
-    """Remove all files, damaged ones too: the bytes that were freed."""
+    """Remove all files, also damaged ones, and return the freed bytes."""
     freed = 0
-    for folder in folders(root):
+    for folder in pair_folders(root):
         for file in [*folder.path.iterdir()]:
             freed += file.stat().st_size
             file.unlink(missing_ok=True)
@@ -510,45 +469,45 @@ def clear(root: Path) -> int:
     return freed
 
 
-def texts_of(folder: Folder) -> Iterator[Text]:
-    """The texts of one pair."""
+def texts_of_pair(folder: PairFolder) -> Iterator[CachedText]:
     try:
         labels = folder.labels
     except (OSError, ValueError, KeyError, TypeError):
         return
-    entries = [one for one in folder.new_entries() if isinstance(one, Entry)]
-    rows = {entry.name: entry for entry in entries if entry.kind == "rows"}
-    states = [entry for entry in entries if entry.kind == "states"]
-    followers: dict[str, list[Entry]] = {name: [] for name in rows}
-    for entry in rows.values():
-        followers.setdefault(entry.parent, []).append(entry)
-    for entry in rows.values():
-        end = entry.start + len(entry.tokens)
-        if any(follower.start == end for follower in followers[entry.name]):
+    records = [record for record in folder.new_records() if isinstance(record, Record)]
+    rows = {record.name: record for record in records if record.kind == "rows"}
+    states = [record for record in records if record.kind == "states"]
+    children: dict[str, list[Record]] = {name: [] for name in rows}
+    for record in rows.values():
+        children.setdefault(record.parent, []).append(record)
+    for record in rows.values():
+        end = record.start + len(record.tokens)
+        if any(child.start == end for child in children[record.name]):
             continue
-        own = [*alone(entry, rows, followers)]
-        names = {one.name for one in own}
-        parts = [*(one for one in states if one.parent in names), *own]
-        yield Text(
-            entry.name,
+        unshared_rows = [*unshared_records(record, rows, children)]
+        names = {unshared.name for unshared in unshared_rows}
+        unshared_states = [state for state in states if state.parent in names]
+        files = [*unshared_states, *unshared_rows]
+        yield CachedText(
+            record.name,
             labels,
             end,
-            sum(one.nbytes for one in parts),
-            (folder.path / entry.file_name).stat().st_mtime,
-            tuple(folder.path / one.file_name for one in parts),
+            sum(file.nbytes for file in files),
+            (folder.path / record.file_name).stat().st_mtime,
+            tuple(folder.path / file.file_name for file in files),
         )
 
 
-def alone(
-    entry: Entry, rows: dict[str, Entry], followers: dict[str, list[Entry]]
-) -> Iterator[Entry]:
-    """An entry and those before it, as far as nothing else goes on from them."""
-    one: Entry | None = entry
-    below = 0
-    while one is not None and len(followers[one.name]) == below:
-        yield one
-        one = rows.get(one.parent)
-        below = 1
+def unshared_records(
+    last: Record, rows: dict[str, Record], children: dict[str, list[Record]]
+) -> Iterator[Record]:
+    """The records of a text, from its last one back to the first that another text needs."""
+    record: Record | None = last
+    own_children = 0
+    while record is not None and len(children[record.name]) == own_children:
+        yield record
+        record = rows.get(record.parent)
+        own_children = 1
 
 
 # The key of a pair's folder
@@ -558,10 +517,15 @@ SAMPLE = 1 << 14  # bytes
 
 
 def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> str:
-    """The key of a loaded target and of a drafter from a folder, None where there is none."""
+    """A key that changes with everything the cached arrays depend on.
+
+    folder, draft: the drafter's files and model; None without a drafter.
+    """
     kernels = target.kernels
     parameters: Any = [] if draft is None else tree_flatten(draft.parameters())
-    own = sorted(kernels.on or ()) if kernels.exact else ()  # elsewhere the last bits are free
+    own = (
+        sorted(kernels.on or ()) if kernels.exact else ()
+    )  # other modes may differ in the last bits
     parts = [
         FORMAT,
         *fingerprint(target.path),
@@ -574,18 +538,18 @@ def pair_key(target: Target, folder: Path | None, draft: nn.Module | None) -> st
 
 
 def fingerprint(folder: Path) -> list[str]:
-    """A line for each file of a model that its numbers come from."""
+    """One line per file of a model: its weights and its config."""
     files = [*sorted(folder.glob("*.safetensors")), folder / "config.json"]
     return [f"{file.name} {digest(file)}" for file in files]
 
 
 def digest(file: Path) -> str:
-    """Size, time of change, and a hash of samples from beginning to end."""
-    about = file.stat()
+    """Size, time of change, and a hash of samples of the whole file."""
+    status = file.stat()
     hashed = hashlib.sha256()
     with file.open("rb") as stream:
-        step = max(SAMPLE, (about.st_size - SAMPLE) // (SAMPLES - 1))
-        for place in (*range(0, about.st_size - SAMPLE, step), max(0, about.st_size - SAMPLE)):
+        step = max(SAMPLE, (status.st_size - SAMPLE) // (SAMPLES - 1))
+        for place in (*range(0, status.st_size - SAMPLE, step), max(0, status.st_size - SAMPLE)):
             stream.seek(place)
             hashed.update(stream.read(SAMPLE))
-    return f"{about.st_size} {about.st_mtime_ns} {hashed.hexdigest()}"
+    return f"{status.st_size} {status.st_mtime_ns} {hashed.hexdigest()}"

@@ -1,8 +1,7 @@
-"""The prefix cache of one engine: what was read of all prompts, as far as memory and disk go.
+"""The prefix cache of one engine: prompts with the same beginning are processed only once.
 
-A sequence that begins a prompt takes the longest beginning that is held; one that has read
-something gives it. Both copy, so nobody writes to what is held. Runs in the thread that owns MLX;
-does not know text, or what is computed.
+A new sequence copies the rows of the longest cached prefix of its prompt. A sequence that has
+processed tokens copies its rows into the cache. Runs in the thread that owns MLX.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,93 +18,79 @@ from dflash_mlx.models.cache.rows import count_rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.memory import working_set
 
-from .disk import Disk, Entry, Tensor
-from .tree import Layers, RadixTree, Segment, Stretch, count_common
+from .disk import Damaged, DiskCache, Record, parse_arrays
+from .tree import NO_TOKENS, Layers, Match, Node, RadixTree, count_common
 
-# Rows and states as the arrays of a file, and back.
-
-NAMES = {
-    mx.bool_: "BOOL",
-    mx.uint8: "U8",
-    mx.uint32: "U32",
-    mx.int32: "I32",
-    mx.float16: "F16",
-    mx.bfloat16: "BF16",
-    mx.float32: "F32",
-}
+# Rows and states as the arrays of a file, and back
 
 
-def rows_tensors(segment: Segment) -> dict[str, Tensor]:
-    """A segment's tokens and rows; they share the memory of its arrays."""
+def rows_arrays(node: Node) -> dict[str, mx.array]:
+    """The arrays of a node's file: its tokens, and the rows of both models."""
     return {
-        "tokens": Tensor("I32", segment.tokens),
-        **tensors(segment.target, "target"),
-        **tensors(segment.draft, "draft"),
+        "tokens": mx.array(node.tokens),
+        **named_arrays(node.target, "target"),
+        **named_arrays(node.draft, "draft"),
     }
 
 
-def states_tensors(snapshot: Snapshot) -> dict[str, Tensor]:
-    """The arrays of a snapshot; they share its memory."""
-    none = np.zeros(0, np.int32)
-    return {"tokens": Tensor("I32", none), **tensors(snapshot.parts, "states")}
+def states_arrays(snapshot: Snapshot) -> dict[str, mx.array]:
+    """The arrays of a snapshot's file."""
+    return {"tokens": mx.array(NO_TOKENS), **named_arrays(snapshot.parts, "states")}
 
 
-def rows_of(entry: Entry, found: Mapping[str, Tensor]) -> tuple[Layers, Layers | None]:
-    """The target's rows and the drafter's. ValueError where they are not of so many tokens."""
-    target = layers(found, "target")
-    draft = layers(found, "draft")
+def rows_of(record: Record, arrays: Mapping[str, mx.array]) -> tuple[Layers, Layers | None]:
+    """The rows of the target and of the drafter.
+
+    Raises ValueError if they do not belong to the record's tokens.
+    """
+    target = unnamed_arrays(arrays, "target")
+    draft = unnamed_arrays(arrays, "draft")
     counts = {count_rows(rows) for rows in (*target, *draft)}
-    if counts - {len(entry.tokens)} or bool(draft) != entry.drafted:
+    if counts - {len(record.tokens)} or bool(draft) != record.drafted:
         raise ValueError("the rows are not those of the tokens")
     return target, draft or None
 
 
-def states_of(entry: Entry, found: Mapping[str, Tensor]) -> Snapshot:
-    """The snapshot. ValueError where there is none."""
-    parts = layers(found, "states")
+def snapshot_of(record: Record, arrays: Mapping[str, mx.array]) -> Snapshot:
+    """Raises ValueError if there are no states."""
+    parts = unnamed_arrays(arrays, "states")
     if not parts:
         raise ValueError("there are no states")
-    return Snapshot(entry.start, tuple(tuple(part) for part in parts))
+    return Snapshot(record.start, tuple(tuple(part) for part in parts))
 
 
-def tensors(tree: Any, name: str) -> dict[str, Tensor]:
-    """All arrays of a tree, by their places in it."""
-    flat: Any = tree_flatten(tree, prefix=f".{name}") if tree else []
-    return {place: tensor_of(array) for place, array in flat}
+def named_arrays(tree: Any, prefix: str) -> dict[str, mx.array]:
+    """The arrays of a tree by their places in it, computed and contiguous.
+
+    Another thread writes them, and only this thread may compute.
+    """
+    flat: Any = tree_flatten(tree, prefix=f".{prefix}") if tree else []
+    arrays = {name: mx.contiguous(array) for name, array in flat}
+    mx.eval(arrays)
+    return arrays
 
 
-def layers(found: Mapping[str, Tensor], name: str) -> tuple[Any, ...]:
-    """The tree of those arrays, one part a layer."""
+def unnamed_arrays(arrays: Mapping[str, mx.array], prefix: str) -> tuple[Any, ...]:
+    """The tree of those arrays, one part per layer."""
     flat: Any = [
-        (place.removeprefix(f"{name}."), array_of(tensor))
-        for place, tensor in found.items()
-        if place.startswith(f"{name}.")
+        (name.removeprefix(f"{prefix}."), array)
+        for name, array in arrays.items()
+        if name.startswith(f"{prefix}.")
     ]
     return tuple(tree_unflatten(flat)) if flat else ()
 
 
-def tensor_of(array: mx.array) -> Tensor:
-    """An array as NumPy sees it."""
-    bits: Any = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
-    return Tensor(NAMES[array.dtype], np.asarray(memoryview(bits)))
-
-
-def array_of(tensor: Tensor) -> mx.array:
-    """A copy of it as MLX's array."""
-    found = mx.array(tensor.data)
-    return found.view(mx.bfloat16) if tensor.type == "BF16" else found
-
-
-BRANCH = 32  # tokens that a snapshot has to save to be taken where two prompts part
-LONGEST = 2048  # tokens of a segment, which is dropped, written and read as a whole
+MIN_BRANCH = 32  # tokens that a snapshot where two prompts part must save
+MAX_NODE = 2048  # tokens of a node, which is evicted, written and read as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a sequence was given of its prompt: `taken` tokens more than it had read itself.
+    """How much of a prompt was cached.
 
-    `branch`: how many of the prompt's tokens another one has too, where that is more and no layer
-    state is kept there; a snapshot after so many will serve the next such prompt. Else 0.
+    taken: tokens copied from the cache. branch: the length of the prefix shared with a cached
+    prompt, if it is longer but has no recurrent state; a snapshot there helps the next such
+    prompt. Otherwise 0.
     """
 
     taken: int = 0
@@ -113,18 +98,18 @@ class Reuse:
 
 
 class PrefixCache:
-    """Holds at most `limit` bytes in memory, and on `disk` what that has room for; 0 is off."""
+    """At most `limit` bytes in memory, and more on `disk`. A limit of 0 turns the cache off."""
 
-    def __init__(self, limit: int = 0, disk: Disk | None = None):
+    def __init__(self, limit: int = 0, disk: DiskCache | None = None):
         self.limit = limit
         self.disk = disk
         self.clear()
 
     def clear(self) -> None:
-        """Drop everything from memory."""
+        """Drop everything from memory; records on disk stay."""
         self.tree = RadixTree()
         if self.disk is not None:
-            self.disk.folder.look_again()
+            self.disk.folder.forget_seen()
 
     @property
     def nbytes(self) -> int:
@@ -132,10 +117,10 @@ class PrefixCache:
         return self.tree.nbytes
 
     def extend(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> Reuse:
-        """Let a sequence go on with what is held of its prompt, behind what it has of it itself.
+        """Extend a sequence by the cached rows of its prompt, after those it has itself.
 
-        At least the prompt's last token is left to read. With `drafting` nothing is taken that the
-        drafter has not read. What lies on disk is read now, unless `put` has been given it.
+        At least the prompt's last token stays uncomputed. If `drafting`, only rows are taken that
+        the drafter has too. Records on disk are read now, unless `put` got them before.
         """
         if not self.limit or not sequence.shares:
             return Reuse()
@@ -143,9 +128,9 @@ class PrefixCache:
         tokens = np.array(prompt, np.int32)
         path, end = self._find(sequence, tokens, start, drafting)
         while missing := self._missing(path, start, end):
-            for entry in missing:
+            for record in missing:
                 assert self.disk is not None
-                self.put(entry, self.disk.read(entry))
+                self.put(record, self.disk.read(record))
             path, end = self._find(sequence, tokens, start, drafting)
         if end > start:
             self._take(sequence, path, start, end)
@@ -153,10 +138,12 @@ class PrefixCache:
         self.tree.evict(self.limit)
         shared = path[-1].end if path else 0
         reached = len(sequence.tokens)
-        return Reuse(reached - start, shared if shared - reached >= BRANCH else 0)
+        return Reuse(reached - start, shared if shared - reached >= MIN_BRANCH else 0)
 
-    def unread(self, sequence: Sequence, prompt: Many[int], *, drafting: bool) -> list[Entry]:
-        """What `extend` would read from disk; another thread may read it, for `put`."""
+    def records_to_read(
+        self, sequence: Sequence, prompt: Many[int], *, drafting: bool
+    ) -> list[Record]:
+        """The records that `extend` would read; another thread can read them for `put`."""
         if self.disk is None or not sequence.shares:
             return []
         tokens = np.array(prompt, np.int32)
@@ -164,26 +151,29 @@ class PrefixCache:
         path, end = self._find(sequence, tokens, start, drafting)
         return self._missing(path, start, end)
 
-    def put(self, entry: Entry, arrays: Mapping[str, Tensor] | None) -> None:
-        """Take what was read of an entry's file; None where it is not there any more."""
-        name = entry.name if entry.kind == "rows" else entry.parent
-        segment = self.tree.segments.get(name)
-        if segment is None:
+    def put(self, record: Record, content: bytes | None) -> None:
+        """Add a record by the content of its file, which is None if the file is gone."""
+        name = record.name if record.kind == "rows" else record.parent
+        node = self.tree.nodes.get(name)
+        if node is None:
+            return
+        if content is None:
+            self.tree.lose(node, record)
             return
         try:
-            if arrays is None:
-                raise ValueError
-            if entry.kind == "rows":
-                self.tree.set_rows(segment, *rows_of(entry, arrays))
+            _, arrays = parse_arrays(content)
+            mx.eval(arrays)
+            if record.kind == "rows":
+                self.tree.set_rows(node, *rows_of(record, arrays))
             else:
-                self.tree.set_states(segment, entry.start, states_of(entry, arrays))
-        except ValueError:
-            if arrays is not None and self.disk is not None:
-                self.disk.drop(entry)  # its arrays are not those of its tokens
-            self.tree.lose(segment, entry)
+                self.tree.set_states(node, record.start, snapshot_of(record, arrays))
+        except (Damaged, ValueError):
+            if self.disk is not None:
+                self.disk.drop(record)
+            self.tree.lose(node, record)
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
-        """Hold what a sequence has read; where it `ended`, the state after its last token too."""
+        """Cache the rows of a sequence; if it `ended`, also the state after its last token."""
         if not self.limit or not sequence.shares or not sequence.tokens:
             return
         cache = sequence.target_cache
@@ -192,140 +182,160 @@ class PrefixCache:
         if cache.needs_snapshots:
             if ended and length == cache.offset:
                 cache.snapshot()
-            snapshots = {n: one for n, one in cache.snapshots_held.items() if n <= length}
+            held = cache.snapshots_held
+            snapshots = {count: held[count] for count in held if count <= length}
             length = max(snapshots, default=0)
         if not length:
             return
         tokens = np.array(sequence.tokens[:length], np.int32)
         path = self.tree.walk(tokens)
-        for stretch in path:
-            self._hold(sequence, stretch, snapshots)
+        for match in path:
+            self._hold(sequence, match, snapshots)
         while (start := path[-1].end if path else 0) < length:
-            end = min(length, start + LONGEST)
-            parent = path[-1].segment if path else self.tree.root
-            segment = self.tree.add(parent, start, tokens[start:end])
-            path.append(Stretch(segment, end))
+            end = min(length, start + MAX_NODE)
+            parent = path[-1].node if path else self.tree.root
+            node = self.tree.add(parent, start, tokens[start:end])
+            path.append(Match(node, end))
             try:
                 self._hold(sequence, path[-1], snapshots)
             except BaseException:
-                self.tree.forget(segment)  # it has no rows
+                self.tree.forget(node)  # it has no rows
                 raise
-            self._save([segment])
+            self._save([node])
             self.tree.evict(self.limit)
-            if segment.name not in self.tree.segments:  # there is no room for more of this text
+            if (
+                node.name not in self.tree.nodes
+            ):  # evicted at once: the text is larger than the cache
                 return
-        self._save([stretch.segment for stretch in path])
+        self._save([match.node for match in path])
         self._touch(path, length)
         self.tree.evict(self.limit)
 
-    def _hold(
-        self, sequence: Sequence, stretch: Stretch, snapshots: Mapping[int, Snapshot]
-    ) -> None:
-        """Have in a segment all that a sequence with tokens of it can give."""
-        segment = stretch.segment
-        cache = sequence.draft_cache
-        between = segment.start, segment.end
-        drafts = cache is not None and cache.offset >= segment.end and not segment.drafted
-        missing = segment.target is None and not segment.saved
-        if stretch.end == segment.end and (drafts or missing):
-            target = segment.target or sequence.target_cache.copy_rows(*between)
-            draft = cache.copy_rows(*between) if drafts and cache is not None else None
+    def _hold(self, sequence: Sequence, match: Match, snapshots: Mapping[int, Snapshot]) -> None:
+        """Copy a sequence's rows and snapshots into a node that lacks them."""
+        node = match.node
+        draft_cache = sequence.draft_cache
+        adds_drafts = (
+            draft_cache is not None and draft_cache.offset >= node.end and not node.drafted
+        )
+        adds_rows = node.target is None and not node.saved
+        if match.end == node.end and (adds_drafts or adds_rows):
+            target = node.target or sequence.target_cache.copy_rows(node.start, node.end)
+            draft = None
+            if adds_drafts and draft_cache is not None:
+                draft = draft_cache.copy_rows(node.start, node.end)
             mx.eval(target, draft)
-            self.tree.set_rows(segment, target, draft)
+            self.tree.set_rows(node, target, draft)
         for length, snapshot in snapshots.items():
-            if segment.start < length <= stretch.end:
-                self.tree.set_states(segment, length, snapshot)
+            if node.start < length <= match.end:
+                self.tree.set_states(node, length, snapshot)
 
     def _find(
         self, sequence: Sequence, prompt: np.ndarray, start: int, drafting: bool
-    ) -> tuple[list[Stretch], int]:
-        """The path of a prompt, and how many of its tokens a sequence may go on from.
+    ) -> tuple[list[Match], int]:
+        """The nodes that a prompt starts with, and how many of its tokens can be reused.
 
-        The sequence has `start` of them; what has no room in memory is left out.
+        The sequence has `start` tokens itself. Rows that do not fit into memory are left out.
         """
         if self.disk is not None:
-            entries = self.disk.new_entries()
-            for entry in sorted(entries, key=lambda one: (one.kind, one.start)):
-                self.tree.insert(entry)
+            records = self.disk.new_records()
+            for record in sorted(records, key=lambda record: (record.kind, record.start)):
+                self.tree.insert(record)
         path = self.tree.walk(prompt)
         size = 0
-        most = 0
-        for stretch in path:
-            segment = stretch.segment
-            size += segment.size if stretch.end > start else 0
-            if size > self.limit or (drafting and sequence.drafter and not segment.drafted):
+        usable = 0
+        for match in path:
+            node = match.node
+            size += node.size if match.end > start else 0
+            if size > self.limit or (drafting and sequence.drafter and not node.drafted):
                 break
-            most = stretch.end
-        end = sequence.align(min(most, len(prompt) - 1))
+            usable = match.end
+        end = sequence.align(min(usable, len(prompt) - 1))
         if sequence.target_cache.needs_snapshots:
-            each = [(n, s.end) for s in path for n in s.segment.states]
-            end = max((n for n, last in each if n <= min(last, end)), default=0)
+            lengths = [
+                length
+                for match in path
+                for length in match.node.states
+                if length <= min(match.end, end)
+            ]
+            end = max(lengths, default=0)
         return path, end
 
-    def _missing(self, path: list[Stretch], start: int, end: int) -> list[Entry]:
-        """What of the prompt's tokens from `start` to before `end` is on disk only."""
-        found: list[Entry] = []
+    def _missing(self, path: list[Match], start: int, end: int) -> list[Record]:
+        """The records of the prompt's tokens [start, end) that are on disk only."""
+        records: list[Record] = []
         if end <= start:
-            return found
-        for segment in (s.segment for s in path if s.segment.start < end and s.end > start):
-            if segment.target is None:
-                found.append(segment.entry())
-            states = segment.states.get(end)
+            return records
+        for match in matches_between(path, start, end):
+            node = match.node
+            if node.target is None:
+                records.append(node.record())
+            states = node.states.get(end)
             if states is not None and states.snapshot is None:
-                found.append(segment.states_entry(end))
-        return found
+                records.append(node.states_record(end))
+        return records
 
-    def _take(self, sequence: Sequence, path: list[Stretch], start: int, end: int) -> None:
-        """Give a sequence that has read `start` tokens those from there to before `end`."""
-        used = [s for s in path if s.segment.start < end and s.end > start]
+    def _take(self, sequence: Sequence, path: list[Match], start: int, end: int) -> None:
+        """Extend a sequence of `start` tokens by the rows of the tokens [start, end)."""
+        matches = matches_between(path, start, end)
         target = list[Layers]()
         draft = list[Layers]()
         tokens = list[int]()
-        for segment, last in ((one.segment, one.end) for one in used):
-            between = max(start, segment.start), min(end, last)
-            assert segment.target is not None
-            target.append(segment.cut(segment.target, *between))
-            if segment.draft is not None:
-                draft.append(segment.cut(segment.draft, *between))
-            first, last = (place - segment.start for place in between)
-            tokens += segment.tokens[first:last].tolist()
+        for match in matches:
+            node = match.node
+            first = max(start, node.start)
+            last = min(end, match.end)
+            assert node.target is not None
+            target.append(node.cut(node.target, first, last))
+            if node.draft is not None:
+                draft.append(node.cut(node.draft, first, last))
+            tokens += node.tokens[first - node.start : last - node.start].tolist()
         snapshot = None
         if sequence.target_cache.needs_snapshots:
-            states = used[-1].segment.states[end]
-            states.used, snapshot = used[-1].segment.used, states.snapshot
-        sequence.extend(tokens, target, draft if len(draft) == len(used) else None, snapshot)
+            node = matches[-1].node
+            states = node.states[end]
+            states.used = node.used
+            snapshot = states.snapshot
+        sequence.extend(tokens, target, draft if len(draft) == len(matches) else None, snapshot)
 
-    def _save(self, segments: Many[Segment]) -> None:
-        """Have what is not on disk written, the beginning first."""
+    def _save(self, nodes: Many[Node]) -> None:
+        """Write nodes to disk, each after its parent, as far as they are not there yet."""
         if self.disk is None:
             return
-        room = self.limit // 2  # what waits is held by the writer, in memory or not
-        for segment in segments:
-            assert segment.parent is not None
-            if not (segment.parent.saved or segment.parent is self.tree.root):
+        room = self.limit // 2  # the writer holds pending arrays beside those of the cache
+        for node in nodes:
+            assert node.parent is not None
+            if not (node.parent.saved or node.parent is self.tree.root):
                 return
-            whole = segment.saved and (segment.saved_draft or segment.draft is None)
-            if segment.target is not None and not whole:
-                tensors = rows_tensors(segment)
-                if not self.disk.save(segment.entry(), tensors, most_waiting=room):
+            saved = node.saved and (node.saved_draft or node.draft is None)
+            if node.target is not None and not saved:
+                arrays = rows_arrays(node)
+                if not self.disk.save(node.record(), arrays, max_pending_bytes=room):
                     return
-                segment.saved, segment.saved_draft = True, segment.draft is not None
-            for length, states in segment.states.items():
+                node.saved = True
+                node.saved_draft = node.draft is not None
+            for length, states in node.states.items():
                 if states.snapshot is not None and not states.saved:
-                    tensors = states_tensors(states.snapshot)
-                    entry = segment.states_entry(length)
-                    states.saved = self.disk.save(entry, tensors, most_waiting=room)
+                    arrays = states_arrays(states.snapshot)
+                    record = node.states_record(length)
+                    states.saved = self.disk.save(record, arrays, max_pending_bytes=room)
 
-    def _touch(self, path: list[Stretch], end: int) -> None:
-        """A path is used, on disk too; its beginning last, so that it is removed last."""
+    def _touch(self, path: list[Match], end: int) -> None:
+        """Mark the files of a path as used, its beginning last: that is evicted last."""
         if self.disk is None:
             return
         names = []
-        for segment in (s.segment for s in reversed(path) if s.segment.start < end):
-            if end in segment.states:
-                names.append(segment.states_entry(end).file_name)
-            names.append(segment.entry().file_name)
+        for match in reversed(matches_between(path, 0, end)):
+            node = match.node
+            if end in node.states:
+                names.append(node.states_record(end).file_name)
+            names.append(node.record().file_name)
         self.disk.touch(names)
+
+
+def matches_between(path: list[Match], start: int, end: int) -> list[Match]:
+    """The matches with tokens of the prompt in [start, end)."""
+    return [match for match in path if match.node.start < end and match.end > start]
 
 
 def read_ahead(
@@ -336,20 +346,18 @@ def read_ahead(
     *,
     drafting: bool,
 ) -> None:
-    """Read in this thread what `extend` would read from disk in the one that `call` runs in.
+    """Read the records that `extend` needs in this thread, while others' answers continue.
 
-    So others' answers go on meanwhile.
+    `call` runs a function in the thread that owns MLX.
     """
     if prefixes.disk is not None:
-        for entry in call(prefixes.unread, sequence, prompt, drafting=drafting):
-            call(prefixes.put, entry, prefixes.disk.read(entry))
+        for record in call(prefixes.records_to_read, sequence, prompt, drafting=drafting):
+            call(prefixes.put, record, prefixes.disk.read(record))
 
 
-# How much memory a prefix cache may take where nobody says.
-
-SHARE = 1 / 4  # of what the models leave; the rest is for conversations that run, and for passes
+SHARE = 1 / 4  # of the memory beside the models; the rest is for running answers
 
 
 def default_limit() -> int:
-    """Bytes: a quarter of what is left of the working set once the models are loaded."""
+    """Bytes of a prefix cache by default: a quarter of the working set that the models leave."""
     return max(0, int(SHARE * (working_set() - mx.get_active_memory())))

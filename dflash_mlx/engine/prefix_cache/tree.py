@@ -1,11 +1,11 @@
-"""The tree of all segments that are held, in memory or on disk, and what is dropped of it.
+"""The radix tree of all cached tokens, in memory or on disk, and its eviction.
 
-What was not used for the longest time leaves memory first: where a file has it, it stays known;
-else it is gone.
+The least recently used nodes leave memory first. A node that is on disk stays known.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -15,19 +15,17 @@ from mlx.utils import tree_flatten, tree_map
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 
-from .disk import ROOT, Entry, name_of
+from .disk import ROOT, Record, record_name
 
-# Tokens that were read in a row, and what both models' caches had of them.
-
-Layers = tuple[Rows, ...]
+Layers = tuple[Rows, ...]  # rows of each layer of a model
 NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass(slots=True, eq=False)
-class States:
-    """What layers without rows need to go on after `length` tokens; None where it is on disk only.
+class RecurrentState:
+    """The recurrent states after `length` tokens. `snapshot` is None if they are on disk only.
 
-    `used` is the time of the last use, `saved` whether a file has it.
+    size: bytes. used: time of the last use. saved: whether they are on disk.
     """
 
     length: int
@@ -38,57 +36,57 @@ class States:
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
-    """The tokens [n], int32, from the text's token `start` on; `name` is that of its entry.
+class Node:
+    """A node of the tree: consecutive tokens, and their rows in the caches of both models.
 
-    `target` are the rows of the target's layers that keep all, None where they are on disk only;
-    `draft` those of the drafter's layers, None too where it has not read these tokens. `saved`,
-    `saved_draft`: whether a file has the one and the other. `children` go on from here, by where
-    they start and their first token.
+    start: the place in the text of the first of `tokens` [n], int32. name: of its record.
+    size: bytes of the rows. target, draft: the rows of the layers with KV caches; None if they are
+    on disk only, or if the drafter has not processed the tokens. saved, saved_draft: whether they
+    are on disk. children: by their start and first token. used: time of the last use.
     """
 
     start: int
     tokens: np.ndarray
-    parent: "Segment | None" = None
+    parent: "Node | None" = None
     name: str = ROOT
     size: int = 0
     target: Layers | None = None
     draft: Layers | None = None
     saved: bool = False
     saved_draft: bool = False
-    states: dict[int, States] = field(default_factory=dict)
-    children: dict[tuple[int, int], "Segment"] = field(default_factory=dict)
+    states: dict[int, RecurrentState] = field(default_factory=dict)
+    children: dict[tuple[int, int], "Node"] = field(default_factory=dict)
     used: int = 0
 
     @property
     def end(self) -> int:
-        """The length of a text that ends with it."""
+        """The length of a text that ends with this node."""
         return self.start + len(self.tokens)
 
     @property
     def drafted(self) -> bool:
-        """Whether the drafter's rows are held."""
+        """Whether the drafter's rows are in memory or on disk."""
         return self.draft is not None or (self.target is None and self.saved_draft)
 
     @property
     def key(self) -> tuple[int, int]:
-        """Its place among its parent's children."""
+        """The key in its parent's `children`."""
         return self.start, int(self.tokens[0])
 
-    def entry(self) -> Entry:
-        """What its file is of."""
+    def record(self) -> Record:
+        """The record of its file."""
         assert self.parent is not None
-        return Entry(
+        return Record(
             self.name, "rows", self.parent.name, self.start, self.tokens, self.drafted, self.size
         )
 
-    def states_entry(self, length: int) -> Entry:
-        """What the file of its states after `length` tokens is of."""
-        name = name_of(self.name, length, NO_TOKENS)
-        return Entry(name, "states", self.name, length, NO_TOKENS, drafted=False)
+    def states_record(self, length: int) -> Record:
+        """The record of the states after `length` tokens."""
+        name = record_name(self.name, length, NO_TOKENS)
+        return Record(name, "states", self.name, length, NO_TOKENS, drafted=False)
 
     def cut(self, layers: Layers, start: int, end: int) -> Layers:
-        """Of rows of this segment those of the text's tokens from `start` to before `end`."""
+        """The part of this node's rows that belongs to the text's tokens [start, end)."""
         if (start, end) == (self.start, self.end):
             return layers
         first = start - self.start
@@ -97,168 +95,172 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The tokens of a segment that a prompt begins with: those before the prompt's token `end`."""
+class Match:
+    """A node that a prompt has in common with the cache, up to the prompt's token `end`."""
 
-    segment: Segment
+    node: Node
     end: int
 
 
-def walk(root: Segment, prompt: np.ndarray) -> list[Stretch]:
-    """The segments that a prompt [n] begins with, one after another."""
-    path: list[Stretch] = []
+def walk(root: Node, prompt: np.ndarray) -> list[Match]:
+    """The longest path of nodes that a prompt [n] starts with."""
+    path: list[Match] = []
     position = 0
-    segment = root
+    node = root
     while position < len(prompt):
-        child = segment.children.get((position, int(prompt[position])))
+        child = node.children.get((position, int(prompt[position])))
         if child is None:
             break
         position = child.start + count_common(child.tokens, prompt[child.start :])
-        path.append(Stretch(child, position))
-        segment = child
+        path.append(Match(child, position))
+        node = child
     return path
 
 
 def count_common(a: np.ndarray, b: np.ndarray) -> int:
-    """How many tokens two texts begin with that are the same."""
+    """The length of the common prefix of two texts."""
     length = min(len(a), len(b))
-    other = np.flatnonzero(a[:length] != b[:length])
-    return int(other[0]) if other.size else length
+    differences = np.flatnonzero(a[:length] != b[:length])
+    return int(differences[0]) if differences.size else length
 
 
 def count_bytes(arrays: Any) -> int:
-    """Bytes of all arrays of a tree of tuples and lists."""
-    return sum(a.nbytes for _, a in tree_flatten(arrays) if isinstance(a, mx.array))
+    """Bytes of all arrays in nested tuples and lists."""
+    leaves = [leaf for _, leaf in tree_flatten(arrays)]
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, mx.array))
 
 
 class RadixTree:
-    """Segments by name; `nbytes` are those in memory."""
+    """nodes: by name. nbytes: of all rows and states in memory."""
 
     def __init__(self) -> None:
-        self.root = Segment(0, NO_TOKENS)
-        self.segments: dict[str, Segment] = {ROOT: self.root}
+        self.root = Node(0, NO_TOKENS)
+        self.nodes: dict[str, Node] = {ROOT: self.root}
         self.nbytes = 0
         self._time = 0
 
-    def walk(self, tokens: np.ndarray) -> list[Stretch]:
-        """The segments that a text begins with; they are used now."""
+    def walk(self, tokens: np.ndarray) -> list[Match]:
+        """The longest path of nodes that a text starts with; marks them as used."""
         path = walk(self.root, tokens)
         self._time += 1
-        for stretch in path:
-            stretch.segment.used = self._time
+        for match in path:
+            match.node.used = self._time
         return path
 
-    def add(self, parent: Segment, start: int, tokens: np.ndarray) -> Segment:
-        """A new segment that goes on from a token of another; it has nothing yet."""
-        found = Segment(start, tokens, parent, name_of(parent.name, start, tokens))
-        self._put(found)
-        return found
+    def add(self, parent: Node, start: int, tokens: np.ndarray) -> Node:
+        """Add a node without rows."""
+        node = Node(start, tokens, parent, record_name(parent.name, start, tokens))
+        self._put(node)
+        return node
 
-    def set_rows(self, segment: Segment, target: Layers, draft: Layers | None) -> None:
-        """Hold a segment's rows in memory."""
-        self.nbytes -= count_bytes((segment.target, segment.draft))
-        segment.target = target
-        segment.draft = draft
-        segment.size = count_bytes((target, draft))
-        self.nbytes += segment.size
+    def set_rows(self, node: Node, target: Layers, draft: Layers | None) -> None:
+        self.nbytes -= count_bytes((node.target, node.draft))
+        node.target = target
+        node.draft = draft
+        node.size = count_bytes((target, draft))
+        self.nbytes += node.size
 
-    def set_states(self, segment: Segment, length: int, snapshot: Snapshot) -> None:
-        """Hold the states after `length` tokens, which end in a segment, in memory."""
-        found = segment.states.setdefault(length, States(length, snapshot.nbytes, self._time))
-        if found.snapshot is None:
-            found.snapshot = snapshot
-            found.size = snapshot.nbytes
+    def set_states(self, node: Node, length: int, snapshot: Snapshot) -> None:
+        """Keep the states after `length` tokens, which end in the node."""
+        new = RecurrentState(length, snapshot.nbytes, self._time)
+        states = node.states.setdefault(length, new)
+        if states.snapshot is None:
+            states.snapshot = snapshot
+            states.size = snapshot.nbytes
             self.nbytes += snapshot.nbytes
 
-    def insert(self, entry: Entry) -> None:
-        """Know of a file. Nothing happens where its parent is not known, or its place is taken."""
-        known = self.segments.get(entry.name)
-        parent = self.segments.get(entry.parent)
+    def insert(self, record: Record) -> None:
+        """Add a record on disk, unless its parent is unknown or its place is taken."""
+        parent = self.nodes.get(record.parent)
         if parent is None:
             return
-        if entry.kind == "states":
-            if parent.start < entry.start <= parent.end:
-                found = States(entry.start, entry.nbytes, 0)
-                parent.states.setdefault(entry.start, found).saved = True
+        if record.kind == "states":
+            if parent.start < record.start <= parent.end:
+                new = RecurrentState(record.start, record.nbytes, 0)
+                parent.states.setdefault(record.start, new).saved = True
             return
-        if known is None:
-            inside = parent.start < entry.start <= parent.end or parent.end == entry.start
-            if not inside or not len(entry.tokens):
+        node = self.nodes.get(record.name)
+        if node is None:
+            inside = parent.start < record.start <= parent.end or parent.end == record.start
+            if not inside or not len(record.tokens):
                 return
-            known = Segment(entry.start, entry.tokens, parent, entry.name, entry.nbytes)
-            if known.key in parent.children:
+            node = Node(record.start, record.tokens, parent, record.name, record.nbytes)
+            if node.key in parent.children:
                 return
-            self._put(known)
-        known.saved = True
-        known.saved_draft = entry.drafted
+            self._put(node)
+        node.saved = True
+        node.saved_draft = record.drafted
 
-    def forget(self, segment: Segment) -> None:
-        """Drop a segment and all that go on from it."""
-        assert segment.parent is not None
-        del segment.parent.children[segment.key]
-        left = [segment]
-        while left:
-            one = left.pop()
-            left += one.children.values()
-            del self.segments[one.name]
-            self._unload(one)
-            for length in list(one.states):
-                self.forget_states(one, length)
+    def forget(self, node: Node) -> None:
+        """Remove a node and all nodes below it."""
+        assert node.parent is not None
+        del node.parent.children[node.key]
+        remaining = [node]
+        while remaining:
+            node = remaining.pop()
+            remaining += node.children.values()
+            del self.nodes[node.name]
+            self._unload(node)
+            for length in list(node.states):
+                self.forget_states(node, length)
 
-    def lose(self, segment: Segment, entry: Entry) -> None:
-        """The file of an entry is not there any more: what was only there is dropped."""
-        states = segment.states.get(entry.start)
-        if entry.kind == "rows":
-            segment.saved = segment.saved_draft = False
-            if segment.target is None:
-                self.forget(segment)
+    def lose(self, node: Node, record: Record) -> None:
+        """The file of a record is gone: remove what was only there."""
+        states = node.states.get(record.start)
+        if record.kind == "rows":
+            node.saved = False
+            node.saved_draft = False
+            if node.target is None:
+                self.forget(node)
         elif states is not None:
             states.saved = False
             if states.snapshot is None:
-                self.forget_states(segment, entry.start)
+                self.forget_states(node, record.start)
 
-    def forget_states(self, segment: Segment, length: int) -> None:
-        """Drop states."""
-        found = segment.states.pop(length)
-        self.nbytes -= found.size if found.snapshot else 0
+    def forget_states(self, node: Node, length: int) -> None:
+        states = node.states.pop(length)
+        self.nbytes -= states.size if states.snapshot else 0
 
     def evict(self, limit: int) -> None:
-        """Let what was not used for the longest time leave memory, until the rest fits."""
+        """Remove the least recently used rows and states from memory until the rest fits."""
         while self.nbytes > limit:
-            leaves: list[tuple[tuple[int, int, int], Callable[[], None]]] = []
-            for one in self.segments.values():
-                if one.target is not None and (one.saved or not one.children):
-                    leaves.append(((one.used, 1, -one.start), lambda s=one: self._drop(s)))
-                for n, states in one.states.items():
+            candidates: list[tuple[tuple[int, int, int], Callable[[], None]]] = []
+            for node in self.nodes.values():
+                if node.target is not None and (node.saved or not node.children):
+                    order = (node.used, 1, -node.start)
+                    candidates.append((order, partial(self._drop, node)))
+                for length, states in node.states.items():
                     if states.snapshot is not None:
-                        leave = (states.used, 0, n)
-                        leaves.append((leave, lambda s=one, n=n: self._drop_states(s, n)))
-            if not leaves:
+                        order = (states.used, 0, length)
+                        candidates.append((order, partial(self._drop_states, node, length)))
+            if not candidates:
                 return
-            min(leaves, key=lambda leaf: leaf[0])[1]()
+            _, drop = min(candidates, key=lambda candidate: candidate[0])
+            drop()
 
-    def _put(self, segment: Segment) -> None:
-        assert segment.parent is not None
-        segment.parent.children[segment.key] = segment
-        self.segments[segment.name] = segment
-        segment.used = self._time
+    def _put(self, node: Node) -> None:
+        assert node.parent is not None
+        node.parent.children[node.key] = node
+        self.nodes[node.name] = node
+        node.used = self._time
 
-    def _unload(self, segment: Segment) -> None:
-        self.nbytes -= count_bytes((segment.target, segment.draft))
-        segment.target = segment.draft = None
+    def _unload(self, node: Node) -> None:
+        self.nbytes -= count_bytes((node.target, node.draft))
+        node.target = None
+        node.draft = None
 
-    def _drop(self, segment: Segment) -> None:
-        if segment.saved:
-            self._unload(segment)
+    def _drop(self, node: Node) -> None:
+        if node.saved:
+            self._unload(node)
         else:
-            self.forget(segment)
+            self.forget(node)
 
-    def _drop_states(self, segment: Segment, length: int) -> None:
-        states = segment.states[length]
+    def _drop_states(self, node: Node, length: int) -> None:
+        states = node.states[length]
         if states.saved:
             self.nbytes -= states.size
             states.snapshot = None
             return
-        self.forget_states(segment, length)
-        if not segment.states and not segment.children:  # nothing can go on from it
-            self._drop(segment)
+        self.forget_states(node, length)
+        if not node.states and not node.children:  # no prompt can use its rows alone
+            self._drop(node)
