@@ -24,20 +24,21 @@ from .chat.messages import ChatFile, chat_messages, keep_turn, load_latest, with
 from .chat.start import with_saved_pair
 from .loading import bundled_note
 from .open import open_backend
-from .option_tables import PresetName
-from .option_values import OptionValues, Origin
 from .options import (
     NO_CACHE,
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
+    OptionValues,
+    Origin,
     PromptOptions,
     RemoteOptions,
     option,
     option_groups,
 )
-from .prompt import prompt_messages, read_prompt
+from .presets import PresetName
+from .prompt import prompt_messages, read_grammar, read_prompt
 from .report import (
     Comparison,
     LogOptions,
@@ -49,7 +50,6 @@ from .report import (
     warm_up,
 )
 from .resolve import Resolved, resolve, with_preset
-from .structure import read_grammar
 from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
 

@@ -10,8 +10,7 @@ from dflash_mlx.remote.client import parse_address
 from .backend import Backend, LocalBackend, RemoteBackend
 from .config_file import file_error_reason
 from .loading import load_pair
-from .option_values import OptionValues, Origin
-from .options import KEY_VARIABLE, CacheOptions, RemoteOptions
+from .options import KEY_VARIABLE, CacheOptions, OptionValues, Origin, RemoteOptions
 from .pair_notes import check_block
 from .resolve import Resolved
 from .terminal.output import Output

@@ -28,7 +28,7 @@ from dflash_mlx.tools import Call, ServerConfig, Step
 backends = import_module("dflash_mlx.cli.backend")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
-mcp_servers = import_module("dflash_mlx.cli.mcp_servers")
+mcp_servers = import_module("dflash_mlx.cli.config_file")
 messages = import_module("dflash_mlx.cli.chat.messages")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")

@@ -20,14 +20,19 @@ from dflash_mlx.remote.client import is_address
 from ..answer import JsonView, answer_prompt
 from ..backend import RemoteBackend, describe_server
 from ..config_file import config_path
-from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloaded
-from ..model_names import known_target, with_known_target
-from ..option_tables import KEYS
+from ..loading import (
+    add_drafter,
+    fetch_pair,
+    has_another_drafter,
+    known_target,
+    load_downloaded,
+    with_known_target,
+)
 from ..pair_notes import check_block, in_bits
+from ..presets import KEYS
 from ..prompt import Attachments, read_attachments
-from ..recommended import RECOMMENDED, no_recommendation
 from ..report import Comparison, baseline_answer, show_comparison, warm_up
-from ..resolve import drop_unknown_thinking
+from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..settings import (
     SETTINGS,
     describe_thinking,

@@ -14,20 +14,21 @@ import typer
 from dflash_mlx.options import GenerationOptions
 
 from ..backend import Backend, LocalBackend
-from ..mcp_servers import configured_servers
+from ..config_file import configured_servers
 from ..open import open_backend
-from ..option_tables import OptionTables, PresetName
-from ..option_values import OptionValues, Origin
 from ..options import (
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
+    OptionValues,
+    Origin,
     PromptOptions,
     RemoteOptions,
     option,
     option_groups,
 )
+from ..presets import OptionTables, PresetName
 from ..report import LogOptions
 from ..resolve import Resolved, resolve, with_preset
 from ..terminal.keys import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
-from ..recommended import RECOMMENDED
+from ..resolve import RECOMMENDED
 from ..settings import SETTINGS, find_setting, setting_help
 from . import actions, mcp_page
 from .state import ChatState

@@ -11,7 +11,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 
-from ..option_values import Origin, origin_of
+from ..options import Origin, origin_of
 from ..terminal.keys import Interrupt
 from ..terminal.output import Output
 
