@@ -13,7 +13,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from dflash_mlx.remote.client import is_address
 
-from .backend import Backend, Switches
+from .backend.base import Backend, ThinkingSwitches
 from .config_file import flag_key
 from .loading import with_known_target
 from .options import BUNDLED, CacheOptions, ModelOptions, OptionValues, Origin, PromptOptions
@@ -269,7 +269,7 @@ def only_recommended(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def with_known_thinking(
-    values: OptionValues, template: Switches, out: Output, *, raw: bool
+    values: OptionValues, template: ThinkingSwitches, out: Output, *, raw: bool
 ) -> OptionValues:
     """The values without switches of thinking that the template does not know.
 
@@ -286,7 +286,7 @@ def with_known_thinking(
     return values.changed(**dict.fromkeys(unknown)) if unknown else values
 
 
-def unknown_thinking(values: dict[str, Any], template: Switches) -> list[str]:
+def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:
     """Which of the switches of thinking are set, and the template does not know them."""
     known = {
         "think": template.think_switch is not None,
@@ -302,7 +302,10 @@ def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
 
 
 def drop_unknown_thinking(
-    options: GenerationOptions, template: Switches, out: Output, names: Iterable[str] = THINKING
+    options: GenerationOptions,
+    template: ThinkingSwitches,
+    out: Output,
+    names: Iterable[str] = THINKING,
 ) -> GenerationOptions:
     """The options without those of `names` that the template does not know; a note for each."""
     unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
@@ -310,6 +313,6 @@ def drop_unknown_thinking(
     return replace(options, **dict.fromkeys(unknown))
 
 
-def check_thinking(template: Switches, options: GenerationOptions) -> None:
+def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
     """UsageError for switches of thinking that the template does not know."""
     template.check(options.think, options.reasoning_effort)

@@ -15,7 +15,7 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
-from ..backend import LocalBackend
+from ..backend.local import LocalBackend
 from ..loading import bundled_note, load_pair, prepare_libraries
 from ..options import (
     DisplayOptions,

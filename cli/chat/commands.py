@@ -234,7 +234,7 @@ def dispatch(state: ChatState, text: str) -> None:
     if not argument and command.needs_argument:
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
     if command.local:
-        state.dialogue.check_local(f"/{command.name}")
+        state.dialogue.backend.check_local(f"/{command.name}")
     command.run(state, argument)
 
 

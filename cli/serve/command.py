@@ -12,7 +12,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 
-from ..backend import LocalBackend
+from ..backend.local import LocalBackend
 from ..loading import bundled_note, choose_pair, load_pair
 from ..options import (
     SAMPLING_BY,
