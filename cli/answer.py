@@ -2,16 +2,15 @@
 
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import RankLost, ServerLost
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.remote.session import RemoteStats
-from dflash_mlx.types import Progress
 
+from .backend.base import Answering, Backend
 from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
 from .terminal.spinner import Spinner
@@ -23,10 +22,12 @@ if TYPE_CHECKING:
     from dflash_mlx.tools.loop import CallSplitter
 
 
+INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
+
+
 # Views of an answer while it streams
 
 PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
-NO_LIMIT = 1 << 62  # tokens
 STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -227,22 +228,28 @@ def progress_line(stats: "Stats") -> str:
     )
 
 
-def stats_line(stats: "Stats", finish_reason: str, max_tokens: int) -> str:
+def stats_line(answer: "Answer", backend: Backend, max_tokens: int) -> str:
     """The numbers of a finished answer."""
-    line = common_stats(stats, finish_reason)
+    stats = answer.stats
+    line = common_stats(stats, answer.finish_reason)
     if stats.generated and stats.prefill_seconds >= 1:
         line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
-    return line + truncation_note(stats, finish_reason, max_tokens, "--max-tokens")
+    if answer.finish_reason == "length":
+        line += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
+    return line
 
 
-def chat_stats_line(stats: "Stats", finish_reason: str, max_tokens: int | None) -> str:
+def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     """The numbers of a finished answer in a chat, with the cached part of the prompt."""
-    line = common_stats(stats, finish_reason)
+    stats = answer.stats
+    line = common_stats(stats, answer.finish_reason)
     if stats.generated or "generated" in stats.unknown:
         line += f" · prompt {prompt_words(stats)} in {stats.prefill_seconds:.1f} s"
-    if finish_reason == "interrupted":
+    if answer.finish_reason == INTERRUPTED:
         line += " (Ctrl-C again to leave)"
-    return line + truncation_note(stats, finish_reason, max_tokens or NO_LIMIT, "max-tokens")
+    if answer.finish_reason == "length":
+        line += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
+    return line
 
 
 def common_stats(stats: "Stats", finish_reason: str) -> str:
@@ -250,26 +257,12 @@ def common_stats(stats: "Stats", finish_reason: str) -> str:
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
     line = "  " + counted(stats, "generated")
-    if finish_reason == "interrupted":
+    if finish_reason == INTERRUPTED:
         known = "generated" not in stats.unknown
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
     return f"{line}{acceptance_summary(stats)} · {stats.decode_seconds:.1f} s"
-
-
-def truncation_note(stats: "Stats", finish_reason: str, max_tokens: int, name: str) -> str:
-    """Which limit cut the answer; empty when none did."""
-    if finish_reason != "length":
-        return ""
-    if isinstance(stats, RemoteStats) and max_tokens == NO_LIMIT:
-        return " · cut by the server's limit"
-    if isinstance(stats, RemoteStats):
-        return f" · cut by {name}"
-    return " · cut: the context is full" if stats.generated < max_tokens else f" · cut by {name}"
-
-
-INTERRUPTED = "interrupted"
 
 
 @dataclass(slots=True)
@@ -302,19 +295,6 @@ class Answer:
         self.text += text
         self.thinking += thinking
         return replace(block, text=text, thinking=thinking)
-
-
-class Answering(Protocol):
-    """What answers a prompt: a backend or a session. stats: the numbers of the last answer."""
-
-    @property
-    def stats(self) -> "Stats": ...
-
-    def stream(
-        self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress
-    ) -> Generator["Block"]:
-        """The blocks of an answer, as `Session.stream`."""
-        ...
 
 
 def answer_prompt(

@@ -30,7 +30,7 @@ from .generate import generate
 from .launch.command import launch
 from .loading import prepare_libraries
 from .models.command import models
-from .option_values import Origin, origin_of
+from .options import Origin, origin_of
 from .serve.command import serve
 from .terminal.output import Output
 from .terminal.streams import open_closed_streams

@@ -10,13 +10,17 @@ its tables.
 import difflib
 import os
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, UsageError
+
+if TYPE_CHECKING:
+    from dflash_mlx.tools.mcp import ServerConfig
 
 TABLES = ("preset", "models", "mcp")
 
@@ -149,3 +153,23 @@ def settings_text(value: Any) -> str:
 def file_error_reason(error: Exception) -> str:
     """Why a file could not be read, in a few words."""
     return (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"
+
+
+# MCP servers
+
+
+def configured_servers(files: Sequence[Path] = ()) -> list["ServerConfig"]:
+    """The servers of [mcp.NAME] and of the files; DFlashError for a wrong one or a name twice."""
+    from dflash_mlx.tools.mcp import read_server_file, read_servers
+
+    path = config_path()
+    found = read_servers(tables_of(read_config(path), "mcp", path), f"in '{path}'")
+    for file in files:
+        for server in read_server_file(file):
+            if server.name in [one.name for one in found]:
+                raise UsageError(
+                    f"the MCP server '{server.name}' of '{file}' is there already.",
+                    hint="rename one of the two",
+                )
+            found.append(server)
+    return found

@@ -19,25 +19,26 @@ from .answer import (
     answer_prompt,
     stats_line,
 )
-from .backend import Backend, LocalBackend
+from .backend.base import Backend
+from .backend.open import open_backend
 from .chat.messages import ChatFile, chat_messages, keep_turn, load_latest, with_turn
 from .chat.start import with_saved_pair
 from .loading import bundled_note
-from .open import open_backend
-from .option_tables import PresetName
-from .option_values import OptionValues, Origin
 from .options import (
     NO_CACHE,
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
+    OptionValues,
+    Origin,
     PromptOptions,
     RemoteOptions,
     option,
     option_groups,
 )
-from .prompt import prompt_messages, read_prompt
+from .presets import PresetName
+from .prompt import prompt_messages, read_grammar, read_prompt
 from .report import (
     Comparison,
     LogOptions,
@@ -49,7 +50,6 @@ from .report import (
     warm_up,
 )
 from .resolve import Resolved, resolve, with_preset
-from .structure import read_grammar
 from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
 
@@ -144,11 +144,11 @@ def generate(
     show_bundled_note(own, resolved, out)
     # One answer goes on from nothing that is in memory.
     cache = resolved.cache if resolved.cache.cache_disk else NO_CACHE
-    backend, load_seconds = open_backend(resolved, cache, remote, out)
+    backend, load_seconds = open_backend(resolved.values, cache, remote, out)
     out.warn(*backend.warnings())
     if chat is not None:
         chat = replace(chat, system=system or chat.system)
-        messages = chat_messages(chat, text, calls=not backend.without_tools())
+        messages = chat_messages(chat, text, calls=not backend.no_tools_reason())
     options = resolved.fitted(backend, out, raw=own.raw).generation
     limit = options.token_limit
     options = replace(options, max_tokens=limit, grammar=grammar, raw=own.raw)
@@ -219,7 +219,7 @@ def ask(
     """
     view = make_view(out, own, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
-        if own.compare and isinstance(backend, LocalBackend):
+        if own.compare:
             warm_up(backend, prompt, options, out, interrupt)
         if own.file and (count := backend.count_tokens(prompt, options)) is not None:
             out.note(f"  the prompt has {format_count(count, 'token', 'tokens')}")
@@ -235,7 +235,7 @@ def ask(
             raise KeyboardInterrupt
         baseline = None
         whole = answer.finish_reason != INTERRUPTED
-        if own.compare and whole and isinstance(backend, LocalBackend):
+        if own.compare and whole:
             baseline = baseline_answer(backend, prompt, options, out, interrupt)
     return Run(answer, baseline)
 
@@ -255,13 +255,13 @@ def report(
         document |= answer_report(run.answer, backend, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
         out.write(json.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
-    elif comparison and isinstance(backend, LocalBackend):
+    elif comparison:
         show_comparison(comparison, backend, options, out)
     shown = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
         shown = own.stats
     if shown:
-        line = stats_line(run.answer.stats, run.answer.finish_reason, options.token_limit)
+        line = stats_line(run.answer, backend, options.token_limit)
         out.info(line, "dim")
     if not own.as_data and options.mode != "auto":  # auto drafts less by itself
         warn_low_acceptance(run.answer, out)

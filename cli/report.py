@@ -20,7 +20,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 
 from .answer import Answer, JsonView, answer_prompt
-from .backend import Backend, LocalBackend
+from .backend.base import Backend
 from .options import option
 from .terminal.keys import Interrupt, LeaveChat
 from .terminal.output import Output
@@ -117,25 +117,21 @@ class Comparison:
 
 
 def warm_up(
-    backend: LocalBackend,
+    backend: Backend,
     prompt: Any,
     options: GenerationOptions,
     out: Output,
     interrupt: Interrupt,
 ) -> None:
     """Answer a few tokens in both modes, so that one-time startup costs are not measured."""
-    from dflash_mlx import Session
-
-    session = Session(backend.pair, mode="baseline", shares=False)
-    tokens = session.tokens(
+    tokens = backend.fresh_session().tokens(
         prompt, think=options.think, reasoning_effort=options.reasoning_effort, raw=options.raw
     )[-WARM_UP_PROMPT_TOKENS:]
     limit = min(WARM_UP_TOKENS, options.token_limit)
     short = replace(options, max_tokens=limit, stop=(), think=None, reasoning_effort=None)
     out.status("warming up")
     for asked in (short, plain_options(short)):
-        session = Session(backend.pair, mode="baseline", shares=False)
-        for _ in session.stream(tokens, asked):
+        for _ in backend.fresh_session().stream(tokens, asked):
             interrupt.check()
     out.clear_status()
 
@@ -146,22 +142,20 @@ def plain_options(options: GenerationOptions) -> GenerationOptions:
 
 
 def baseline_answer(
-    backend: LocalBackend,
+    backend: Backend,
     prompt: Any,
     options: GenerationOptions,
     out: Output,
     interrupt: Interrupt,
 ) -> Answer:
     """Answer by plain decoding; shows only progress."""
-    from dflash_mlx import Session
-
-    session = Session(backend.pair, mode="baseline", shares=False)
     view = JsonView(out, label="plain decoding · ")
+    session = backend.fresh_session()
     return answer_prompt(session, prompt, plain_options(options), view, interrupt)
 
 
 def show_comparison(
-    comparison: Comparison, backend: LocalBackend, options: GenerationOptions, out: Output
+    comparison: Comparison, backend: Backend, options: GenerationOptions, out: Output
 ) -> None:
     """Print both answers' numbers side by side on stderr."""
     sampling = options.sampling

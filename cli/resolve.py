@@ -5,21 +5,19 @@
 What a loaded model recommends or cannot have comes last: `Resolved.fitted`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dflash_mlx.errors import UsageError
-from dflash_mlx.options import GenerationOptions, declared
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.options import GenerationOptions, SamplingParams, declared
 from dflash_mlx.remote.client import is_address
 
-from .backend import Backend, Switches
+from .backend.base import Backend, ThinkingSwitches
 from .config_file import flag_key
-from .model_names import with_known_target
-from .option_tables import BUNDLED, OptionTables
-from .option_values import OptionValues, Origin
-from .options import CacheOptions, ModelOptions, PromptOptions
-from .recommended import RECOMMENDED, described, no_recommendation
+from .loading import with_known_target
+from .options import BUNDLED, CacheOptions, ModelOptions, OptionValues, Origin, PromptOptions
+from .presets import OptionTables
 from .terminal.output import Output
 
 # What needs a model on this machine, besides the options of an answer that are declared so.
@@ -42,6 +40,7 @@ LOCAL_NAMES = {
 }
 LOCAL_NAMES |= {one.name for one in declared(GenerationOptions) if one.option.scope == "local"}
 THINKING = {"think": "switch for thinking", "reasoning_effort": "reasoning effort"}
+RECOMMENDED = "recommended"  # a value of --sampling
 TargetChoice = Callable[[OptionValues], OptionValues]
 
 
@@ -247,8 +246,30 @@ def with_recommended(values: OptionValues, backend: Backend, out: Output) -> Opt
     return values
 
 
+def described(values: Mapping[str, float]) -> str:
+    """The values as `/set` names them, and where they are from."""
+    named = [one for one in declared(SamplingParams) if one.name in values]
+    texts = [f"{one.option.setting} {values[one.name]:g}" for one in named]
+    return f"{', '.join(texts)} (generation_config.json)"
+
+
+def no_recommendation(backend: Backend) -> DFlashError:
+    """The error for a model that recommends nothing."""
+    return DFlashError(
+        f"'{backend.target_name}' recommends no sampling: no generation_config.json of it says "
+        "how.",
+        hint="give --temp and --top-p, in a chat /temp and /top-p",
+    )
+
+
+def only_recommended(values: Mapping[str, float]) -> dict[str, Any]:
+    """The fields of `SamplingParams` that make sampling just that; the seed is not among them."""
+    names = [one for one in declared(SamplingParams) if one.name != "seed"]
+    return {one.name: values.get(one.name, one.default) for one in names}
+
+
 def with_known_thinking(
-    values: OptionValues, template: Switches, out: Output, *, raw: bool
+    values: OptionValues, template: ThinkingSwitches, out: Output, *, raw: bool
 ) -> OptionValues:
     """The values without switches of thinking that the template does not know.
 
@@ -265,7 +286,7 @@ def with_known_thinking(
     return values.changed(**dict.fromkeys(unknown)) if unknown else values
 
 
-def unknown_thinking(values: dict[str, Any], template: Switches) -> list[str]:
+def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:
     """Which of the switches of thinking are set, and the template does not know them."""
     known = {
         "think": template.think_switch is not None,
@@ -281,7 +302,10 @@ def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
 
 
 def drop_unknown_thinking(
-    options: GenerationOptions, template: Switches, out: Output, names: Iterable[str] = THINKING
+    options: GenerationOptions,
+    template: ThinkingSwitches,
+    out: Output,
+    names: Iterable[str] = THINKING,
 ) -> GenerationOptions:
     """The options without those of `names` that the template does not know; a note for each."""
     unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
@@ -289,6 +313,6 @@ def drop_unknown_thinking(
     return replace(options, **dict.fromkeys(unknown))
 
 
-def check_thinking(template: Switches, options: GenerationOptions) -> None:
+def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
     """UsageError for switches of thinking that the template does not know."""
     template.check(options.think, options.reasoning_effort)

@@ -7,7 +7,7 @@ from typing import Any
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import Declared, GenerationOptions, declared
 
-from .backend import Switches
+from .backend.base import ThinkingSwitches
 from .resolve import check_thinking
 
 SETTINGS = tuple(one for one in declared(GenerationOptions) if one.option.setting)
@@ -102,7 +102,7 @@ def format_value(options: GenerationOptions, one: Declared) -> str:
 
 
 def with_thinking(
-    template: Switches, options: GenerationOptions, argument: str
+    template: ThinkingSwitches, options: GenerationOptions, argument: str
 ) -> GenerationOptions:
     """The options with thinking on or off, or with an effort; UsageError if unsupported."""
     if argument in ("on", "off"):

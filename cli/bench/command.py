@@ -15,10 +15,17 @@ import typer
 from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
-from ..backend import LocalBackend
+from ..backend.local import LocalBackend
 from ..loading import bundled_note, load_pair, prepare_libraries
-from ..option_values import OptionValues, Origin
-from ..options import DisplayOptions, Flags, ModelOptions, option, option_groups
+from ..options import (
+    DisplayOptions,
+    Flags,
+    ModelOptions,
+    OptionValues,
+    Origin,
+    option,
+    option_groups,
+)
 from ..resolve import with_known_thinking, with_target_id, without_overridden_draft
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner

@@ -18,16 +18,20 @@ from dflash_mlx.options import EFFORTS, GenerationOptions
 from dflash_mlx.remote.client import is_address
 
 from ..answer import JsonView, answer_prompt
-from ..backend import RemoteBackend, describe_server
+from ..backend.local import check_block
 from ..config_file import config_path
-from ..loading import add_drafter, fetch_pair, has_another_drafter, load_downloaded
-from ..model_names import known_target, with_known_target
-from ..option_tables import KEYS
-from ..pair_notes import check_block, in_bits
+from ..loading import (
+    add_drafter,
+    fetch_pair,
+    has_another_drafter,
+    known_target,
+    load_downloaded,
+    with_known_target,
+)
+from ..presets import KEYS
 from ..prompt import Attachments, read_attachments
-from ..recommended import RECOMMENDED, no_recommendation
 from ..report import Comparison, baseline_answer, show_comparison, warm_up
-from ..resolve import drop_unknown_thinking
+from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..settings import (
     SETTINGS,
     describe_thinking,
@@ -73,13 +77,7 @@ def drafter_arguments(state: ChatState) -> list[str]:
 
 def describe_pair(state: ChatState) -> str:
     """Target, drafter and mode on one line."""
-    backend = state.dialogue.backend
-    if isinstance(backend, RemoteBackend):
-        return describe_server(backend.server)
-    pair = state.dialogue.pair
-    drafting = state.dialogue.local.drafting_summary(state.dialogue.settings)
-    drafter = f"drafter {pair.draft_label}{in_bits(pair)} · {drafting}" if drafting else "draft off"
-    return f"{pair.target_name} · {drafter}"
+    return state.dialogue.backend.describe(state.dialogue.settings)
 
 
 def change_model(state: ChatState, model_id: str) -> None:
@@ -87,18 +85,13 @@ def change_model(state: ChatState, model_id: str) -> None:
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
-    backend = state.dialogue.backend
-    if isinstance(backend, RemoteBackend):
-        raise UsageError(
-            f"this chat stays with {backend.server.model}, which a server runs.",
-            hint=f"leave, and go on with another: dflash chat -c -m {model_id}",
-        )
+    state.dialogue.backend.check_can_switch(model_id)
     model_options = replace(state.model_options, model=model_id, draft=None, no_draft=False)
     model_options = with_known_target(model_options, state.out)
     defaults = defaults_of(state, model_options.model)
     fetch_pair(model_options, state.out)
     started_at = time.perf_counter()
-    state.dialogue.release_pair()
+    state.dialogue.backend.release()
     try:
         pair = load_downloaded(model_options, state.out, state.cache_options)
     except BaseException:
@@ -249,14 +242,14 @@ def compare(state: ChatState, _: str) -> None:
     prompt = dialogue.messages(earlier, turn.prompt)
     options = dialogue.options()
     with Interrupt(LEAVE_WINDOW) as interrupt, suppress(KeyboardInterrupt):
-        warm_up(dialogue.local, prompt, options, state.out, interrupt)
+        warm_up(dialogue.backend, prompt, options, state.out, interrupt)
         view = JsonView(state.out, label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
-        baseline = baseline_answer(dialogue.local, prompt, options, state.out, interrupt)
+        baseline = baseline_answer(dialogue.backend, prompt, options, state.out, interrupt)
         interrupt.check()
         comparison = Comparison(dflash, baseline, sampled=not options.sampling.greedy)
-        show_comparison(comparison, dialogue.local, options, state.out)
+        show_comparison(comparison, dialogue.backend, options, state.out)
     dialogue.interrupted_at = interrupt.last_at
     if interrupt.requested_twice:
         raise LeaveChat(130)

@@ -13,21 +13,22 @@ import typer
 
 from dflash_mlx.options import GenerationOptions
 
-from ..backend import Backend, LocalBackend
-from ..mcp_servers import configured_servers
-from ..open import open_backend
-from ..option_tables import OptionTables, PresetName
-from ..option_values import OptionValues, Origin
+from ..backend.base import Backend
+from ..backend.open import open_backend
+from ..config_file import configured_servers
 from ..options import (
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
+    OptionValues,
+    Origin,
     PromptOptions,
     RemoteOptions,
     option,
     option_groups,
 )
+from ..presets import OptionTables, PresetName
 from ..report import LogOptions
 from ..resolve import Resolved, resolve, with_preset
 from ..terminal.keys import (
@@ -128,7 +129,7 @@ def chat(
         tools = ToolBox(out, servers)
         context.callback(tools.close)
         with keys.reading() if start.interactive else nullcontext():
-            backend, load_seconds = open_backend(resolved, resolved.cache, remote, out)
+            backend, load_seconds = open_backend(resolved.values, resolved.cache, remote, out)
             tools.wait()
         resolved = resolved.fitted(backend, out)
         state = open_chat(resolved, start, backend, tools, keys, display, out)
@@ -142,8 +143,7 @@ def chat(
             else:
                 answer_piped_prompt(state, start.beginning.prompt)
         finally:
-            if hasattr(dialogue, "backend"):  # a pair may be freed, and no other loaded
-                dialogue.backend.finish(out)
+            dialogue.backend.finish(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,6 @@ def open_chat(
 ) -> ChatState:
     """The conversation with a loaded model; UsageError for options that it cannot have."""
     settings = chat_settings(resolved.generation)
-    if resolved.generation.mode == "baseline" and isinstance(backend, LocalBackend):
-        backend.drafting = False
     backend.check(settings)
     prompt = resolved.prompt
     dialogue = Dialogue(
@@ -251,7 +249,7 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     else:
         out.warn(*dialogue.backend.warnings())
         out.warn(*tools.faults())
-        if tools.servers and (why := dialogue.backend.without_tools()):
+        if tools.servers and (why := dialogue.backend.no_tools_reason()):
             out.warn(f"this model {why}: it is told of none")
     name = start.beginning.name
     if start.saved is None or name is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
-from ..recommended import RECOMMENDED
+from ..resolve import RECOMMENDED
 from ..settings import SETTINGS, find_setting, setting_help
 from . import actions, mcp_page
 from .state import ChatState
@@ -234,7 +234,7 @@ def dispatch(state: ChatState, text: str) -> None:
     if not argument and command.needs_argument:
         raise UsageError(f"/{command.name} needs {command.usage}.", hint=NOTHING_SENT_HINT)
     if command.local:
-        state.dialogue.check_local(f"/{command.name}")
+        state.dialogue.backend.check_local(f"/{command.name}")
     command.run(state, argument)
 
 

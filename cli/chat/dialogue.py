@@ -7,7 +7,7 @@ its caches do not hold.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
 from dflash_mlx.errors import DFlashError, UsageError
@@ -15,7 +15,7 @@ from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
 from ..answer import Answer, answer_prompt, chat_stats_line
-from ..backend import Backend, LocalBackend, RemoteBackend
+from ..backend.base import Backend
 from ..report import RunLog
 from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
@@ -147,37 +147,15 @@ class Dialogue:
     # What answers ---------------------------------------------------------------------------------
 
     @property
-    def local(self) -> LocalBackend:
-        """The model on this machine that answers; UsageError where a server answers."""
-        self.check_local("this")
-        return cast(LocalBackend, self.backend)
-
-    def check_local(self, what: str) -> None:
-        """UsageError for what cannot be done where a server answers."""
-        if isinstance(self.backend, RemoteBackend):
-            raise self.backend.server.not_here(what)
-
-    @property
     def pair(self) -> "Pair":
         """The pair; UsageError where a server answers."""
-        return self.local.pair
+        return self.backend.pair
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
         """Answer with this pair from now on; without `drafting`, by plain decoding."""
-        backend = getattr(self, "backend", None)
-        if isinstance(backend, LocalBackend) and backend.pair is pair:
-            backend.drafting = drafting and pair.drafts  # its session goes on
-        else:
-            self.backend = LocalBackend(pair, drafting=drafting)
+        self.backend.use(pair, drafting=drafting)
         self.totals = Totals()
         self.hints = Hints()
-
-    def release_pair(self) -> None:
-        """Free the pair and its caches; `set_pair` must follow."""
-        import mlx.core as mx
-
-        del self.backend
-        mx.clear_cache()
 
     @property
     def context_length(self) -> int:
@@ -208,7 +186,7 @@ class Dialogue:
 
     def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
         """The messages of a chat and a prompt, in the form that the pair's model reads."""
-        plain = any(turn.steps for turn in chat.turns) and self.backend.without_tools()
+        plain = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
         return chat_messages(chat, prompt, steps, calls=not plain)
 
     def ask(self, prompt: str) -> Answer:
@@ -255,7 +233,7 @@ class Dialogue:
         schemas = self.tools.schemas
         splitter = None
         if schemas:
-            splitter, messages = self.backend.with_calls(messages, schemas)
+            splitter, messages = self.backend.tool_parser(messages, schemas)
         options = replace(self.options(), tools=schemas)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
@@ -278,7 +256,7 @@ class Dialogue:
 
     def _show_numbers(self, answer: Answer, calls: int) -> None:
         """The line below an answer, and hints."""
-        line = chat_stats_line(answer.stats, answer.finish_reason, self.settings.max_tokens)
+        line = chat_stats_line(answer, self.backend, self.settings.max_tokens)
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))

@@ -59,7 +59,7 @@ def show_servers(state: ChatState) -> None:
             )
             name = named[tool.server, tool.key].name
             state.print_line(f"    {name}  {shorten(tool.description, 60)}{allowed}", "dim")
-    if why := dialogue.backend.without_tools():
+    if why := dialogue.backend.no_tools_reason():
         state.print_line(f"  this model {why}: it is told of none of these", "warning")
     elif not box.on:
         state.print_line("  the model is told of none of these; /mcp on changes that", "warning")

@@ -11,7 +11,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.tools.call import Step, step_messages
 
 from ..answer import Answer
-from ..backend import Backend
+from ..backend.base import Backend
 from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..first_run import choose_pair
-from ..option_tables import BUNDLED
-from ..option_values import OptionValues, Origin
-from ..options import ModelOptions
+from ..loading import choose_pair
+from ..options import ModelOptions, OptionValues, Origin
+from ..presets import BUNDLED
 from ..prompt import read_prompt
 from ..terminal.output import Output
 from . import transcript

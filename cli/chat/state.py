@@ -9,11 +9,19 @@ from typing import Any
 
 from dflash_mlx.options import GenerationOptions, SamplingParams
 
-from ..option_tables import DECLARED, KEYS, OptionTables
 from ..options import NO_CACHE, CacheOptions, ModelOptions
+from ..presets import DECLARED, KEYS, OptionTables
 from ..prompt import Attachment
-from ..recommended import RECOMMENDED, described, no_recommendation, only_recommended
-from ..resolve import THINKING, Resolved, check_thinking, drop_unknown_thinking
+from ..resolve import (
+    RECOMMENDED,
+    THINKING,
+    Resolved,
+    check_thinking,
+    described,
+    drop_unknown_thinking,
+    no_recommendation,
+    only_recommended,
+)
 from ..settings import value_of, with_values
 from ..terminal import line_editor
 from ..terminal.keys import KeyReader, seen_lines

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.tools.call import Call
 
-from ..backend import Backend
+from ..backend.base import Backend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
@@ -147,7 +147,7 @@ class ToolBox:
         """Take the tools that a model is told of from now on; none where it calls none."""
         self._told = {}
         self._backend = backend
-        if self.servers is not None and self.on and not backend.without_tools():
+        if self.servers is not None and self.on and not backend.no_tools_reason():
             self._told = {tool.name: tool for tool in self.servers.tools}
 
     def summary(self, backend: Backend) -> str:
@@ -157,7 +157,7 @@ class ToolBox:
         running = [server for server in self.servers.all if server.state == "running"]
         tools = format_count(sum(len(server.tools) for server in running), "tool", "tools")
         line = f"{tools} of {', '.join(server.config.name for server in running) or 'no server'}"
-        why = backend.without_tools()
+        why = backend.no_tools_reason()
         return f"{line}, but this model {why}" if why else f"{line} · /mcp lists them"
 
     def faults(self) -> list[str]:
@@ -231,7 +231,7 @@ class ToolBox:
 
     def _fitted(self, call: Call) -> Call:
         """The call with at most a quarter of the context as its result; the model is told."""
-        kept = call.result if self._backend is None else self._backend.fitted(call.result)
+        kept = call.result if self._backend is None else self._backend.truncate_result(call.result)
         if kept == call.result:
             return call
         size = len(call.result)

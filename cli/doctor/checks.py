@@ -30,10 +30,15 @@ import typer
 import dflash_mlx
 
 from ..chat.transcript import data_path
-from ..config_file import apply_config, config_path, file_error_reason, read_config
-from ..mcp_servers import configured_servers
-from ..option_tables import OptionTables
+from ..config_file import (
+    apply_config,
+    config_path,
+    configured_servers,
+    file_error_reason,
+    read_config,
+)
 from ..options import KEY_VARIABLE
+from ..presets import OptionTables
 from ..terminal.output import is_utf8
 from .report import CheckResult, combine, fail, ok, short_path, warn
 

@@ -17,8 +17,7 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..launch.command import local_hosts, read_hosts
-from ..loading import prepare_libraries
-from ..model_names import known_target
+from ..loading import known_target, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner

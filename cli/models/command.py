@@ -13,7 +13,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..model_names import known_target
+from ..loading import known_target
 from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes
 

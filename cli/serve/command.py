@@ -12,16 +12,15 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 
-from ..backend import LocalBackend
-from ..first_run import choose_pair
-from ..loading import bundled_note, load_pair
-from ..option_values import OptionValues
+from ..backend.local import LocalBackend
+from ..loading import bundled_note, choose_pair, load_pair
 from ..options import (
     SAMPLING_BY,
     CacheOptions,
     DisplayOptions,
     Flags,
     ModelOptions,
+    OptionValues,
     option,
     option_groups,
 )

@@ -14,8 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
-from ..option_values import OptionValues, Origin, origin_of
-from ..options import Flags, option_groups
+from ..options import Flags, OptionValues, Origin, option_groups, origin_of
 from ..terminal.keys import Interrupt
 from ..terminal.output import Output
 

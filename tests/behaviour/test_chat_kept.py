@@ -14,7 +14,7 @@ from terminal import SLOWED, ChatTerminal, Terminal, environment
 
 from dflash_mlx.options import GenerationOptions
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 loop = import_module("dflash_mlx.cli.chat.loop")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")

@@ -26,10 +26,10 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools import Call, ServerConfig, Step
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
-mcp_servers = import_module("dflash_mlx.cli.mcp_servers")
+mcp_servers = import_module("dflash_mlx.cli.config_file")
 messages = import_module("dflash_mlx.cli.chat.messages")
 options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")
@@ -447,7 +447,7 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
         "the MCP server 'gone' does not run: there is no 'no-such'.\n"
         "this model does not call tools: it is told of none\n",
     )
-    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", lambda *args: 1 / 0)
+    monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)
     with monkeypatch.context() as patch:
         patch.setattr("dflash_mlx.tools.mcp.find_spec", lambda name: None)
         code, told = run()

@@ -12,7 +12,7 @@ import dflash_mlx
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 cache_options = import_module("dflash_mlx.cli.options")
 output = import_module("dflash_mlx.cli.terminal.output")

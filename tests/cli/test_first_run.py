@@ -16,9 +16,9 @@ from dflash_mlx.models import memory
 from dflash_mlx.options import GenerationOptions, declared
 
 chat = import_module("dflash_mlx.cli.chat.start")
-first_run = import_module("dflash_mlx.cli.first_run")
+first_run = import_module("dflash_mlx.cli.loading")
 loading = import_module("dflash_mlx.cli.loading")
-option_values = import_module("dflash_mlx.cli.option_values")
+option_values = import_module("dflash_mlx.cli.options")
 options = import_module("dflash_mlx.cli.options")
 resolve = import_module("dflash_mlx.cli.resolve")
 output = import_module("dflash_mlx.cli.terminal.output")

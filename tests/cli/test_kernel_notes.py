@@ -32,7 +32,7 @@ def part(name: str) -> Any:
 
 def test_what_is_said() -> None:
     """Wrong results are a warning, a loss of speed is a number; without kernels nothing is said."""
-    notes = part("pair_notes")
+    notes = part("backend.local")
     assert notes.kernel_warnings(KERNELS) == [LINE]
     assert notes.kernels_json(KERNELS) == {"on": ["selector_walk"], "off": OFF}
     assert notes.kernels_line(KERNELS) == (
@@ -56,7 +56,11 @@ def dialogue(monkeypatch: pytest.MonkeyPatch) -> Any:
     settings = GenerationOptions(mode="auto")
     display = part("chat.dialogue").DisplaySettings()
     return part("chat.dialogue").Dialogue(
-        part("backend").LocalBackend(pair), out, settings=settings, display=display, autosaves=False
+        part("backend.local").LocalBackend(pair),
+        out,
+        settings=settings,
+        display=display,
+        autosaves=False,
     )
 
 
@@ -90,7 +94,7 @@ def test_scripts_are_told_too(cli_app: Any, monkeypatch: pytest.MonkeyPatch) -> 
     """On stderr, whoever reads it; not with --quiet."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "kernels", KERNELS)
-    monkeypatch.setattr(part("open"), "load_pair", lambda *_: (pair, 0.1))
+    monkeypatch.setattr(part("backend.open"), "load_pair", lambda *_: (pair, 0.1))
     for command in ("generate", "chat"):
         line = [command, *PAIR, "--max-tokens", "2"]
         loud, quiet = (

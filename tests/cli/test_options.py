@@ -14,7 +14,7 @@ from dflash_mlx.serve.protocol import SamplingFields
 from dflash_mlx.speculation.acceptance import RULES
 
 settings = import_module("dflash_mlx.cli.settings")
-tables = import_module("dflash_mlx.cli.option_tables")
+tables = import_module("dflash_mlx.cli.presets")
 WITH_FLAG = [one for one in declared(GenerationOptions) if one.option.flag]
 NUMBERS = [one for one in declared(GenerationOptions) if one.type in (int, float)]
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from dflash_mlx.hub import registry
 from dflash_mlx.options import GenerationOptions
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
-option_tables = import_module("dflash_mlx.cli.option_tables")
+option_tables = import_module("dflash_mlx.cli.presets")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -117,7 +117,7 @@ def test_a_wrong_table(run, config, monkeypatch, command, text, message, hint):
     config(text)
     for name in ("load_pair", "fetch_pair", "load_downloaded"):
         monkeypatch.setattr(f"dflash_mlx.cli.loading.{name}", lambda *args: 1 / 0)
-    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", lambda *args: 1 / 0)
+    monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)
     result = run(command, "-p", "review", "hello")
     assert (result.exit_code, result.stdout) == (1, "")
     error, advice = result.stderr.splitlines()

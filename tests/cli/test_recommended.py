@@ -18,11 +18,11 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.target import recommended_sampling
 from dflash_mlx.options import GenerationOptions, SamplingParams
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
-option_tables = import_module("dflash_mlx.cli.option_tables")
+option_tables = import_module("dflash_mlx.cli.presets")
 output = import_module("dflash_mlx.cli.terminal.output")
 recommendation = import_module("dflash_mlx.cli.chat.state")
 states = import_module("dflash_mlx.cli.chat.state")

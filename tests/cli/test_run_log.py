@@ -73,7 +73,7 @@ def test_errors_and_exits(
     def fault(*args: Any) -> None:
         raise RuntimeError(f"it is {SECRET}")
 
-    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", fault)
+    monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", fault)
     assert run("generate", SECRET, *PAIR, "--log", str(path)).exit_code == 1
     error, end = read(path)[-2:]
     assert error["message"] == "RuntimeError: it is … … …"
@@ -89,7 +89,7 @@ def test_a_log_that_cannot_be(
     done = run(command, "hi", *PAIR, "--max-tokens", "2", "--log", "/dev/full")
     assert done.exit_code == 0, done.output
     assert done.stderr.count("the log ends here: it cannot be written") == 1
-    monkeypatch.setattr("dflash_mlx.cli.open.load_pair", lambda *args: 1 / 0)
+    monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)
     done = run(command, "hi", *PAIR, "--log", str(tmp_path / "none" / "log"))
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"the log '{tmp_path}/none/log' cannot be written (No such file" in done.stderr

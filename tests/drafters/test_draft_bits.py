@@ -117,9 +117,7 @@ def test_the_header_says_the_bits(quantised: Path, asked: int | None, words: str
     """A chat's header names them after the drafter, and nothing where it is as published."""
     header: Callable[..., list[str]] = import_module("dflash_mlx.cli.chat.pages").header_lines
     pair = load(quantised, DRAFT, draft_bits=asked)
-    backend = import_module("dflash_mlx.cli.backend").LocalBackend(pair)
+    backend = import_module("dflash_mlx.cli.backend.local").LocalBackend(pair)
     settings = GenerationOptions(mode="auto")
-    dialogue = SimpleNamespace(
-        pair=pair, backend=backend, local=backend, settings=settings, context_length=512
-    )
+    dialogue = SimpleNamespace(backend=backend, settings=settings)
     assert words in header(dialogue, 1.0)[0]

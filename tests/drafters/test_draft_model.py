@@ -190,7 +190,7 @@ def test_a_model_that_is_always_right(doubled: Pair) -> None:
 
 def test_it_is_looked_at_like_a_drafter(doubled: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its config is no drafter's: any block size suits it, and `dflash bench` times its drafts."""
-    import_module("dflash_mlx.cli.pair_notes").check_block(doubled, 64)
+    import_module("dflash_mlx.cli.backend.local").check_block(doubled, 64)
     monkeypatch.setattr("dflash_mlx.bench.runner.PASSES", 1)
     found = measure(doubled, 20).draft
     assert found is not None

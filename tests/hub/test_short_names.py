@@ -108,7 +108,7 @@ def test_the_taken_id_is_told_once(run, monkeypatch):
     assert result.stderr.count(f"'qwen3:4b' is {FOUR}") == 1
     monkeypatch.setattr("dflash_mlx.models.memory.working_set", lambda: 1 << 50)
     options = import_module("dflash_mlx.cli.options").ModelOptions(model="qwen3:4b")
-    names = import_module("dflash_mlx.cli.model_names")
+    names = import_module("dflash_mlx.cli.loading")
     output = import_module("dflash_mlx.cli.terminal.output")
     assert names.with_known_target(options, output.Output(quiet=True)).model == FOUR
     result = run("generate", "-m", "mlx-community/Qwen3-4B", "hi")

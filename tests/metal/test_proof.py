@@ -176,7 +176,7 @@ def test_doctor_and_answers_with_a_broken_kernel(
     assert not any("argmax" in record.launch.name for record in emulated_mac.records)
 
     pair = dflash_mlx.load()
-    notes = import_module("dflash_mlx.cli.pair_notes")
+    notes = import_module("dflash_mlx.cli.backend.local")
     assert notes.kernel_warnings(pair.target.kernels) == [
         "kernel verify_accept off: decides otherwise than its reference (dflash doctor --kernels)"
     ]

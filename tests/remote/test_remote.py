@@ -241,7 +241,7 @@ def test_a_stream_that_breaks(fake: Behaviour, run: Run, fault: str, why: str) -
 def dialogue_with(fake: Behaviour) -> Any:
     """A chat with a server that nobody sees."""
     chat = import_module("dflash_mlx.cli.chat.dialogue")
-    model = import_module("dflash_mlx.cli.backend").RemoteBackend
+    model = import_module("dflash_mlx.cli.backend.remote").RemoteBackend
     return chat.Dialogue(
         model(connect(parse_address(fake.url))),
         import_module("dflash_mlx.cli.terminal.output").Output(quiet=True),

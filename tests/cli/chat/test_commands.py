@@ -18,7 +18,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")

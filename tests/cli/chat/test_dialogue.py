@@ -20,7 +20,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.pair import Pair
 
-backends = import_module("dflash_mlx.cli.backend")
+backends = import_module("dflash_mlx.cli.backend.local")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
 transcript = import_module("dflash_mlx.cli.chat.transcript")

@@ -21,9 +21,8 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, declared
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
-from .options import PromptOptions, option
+from .options import BUNDLED, PromptOptions, option
 
-BUNDLED = "bundled"  # the name of the pair that needs none
 DECLARED = {one.name: one for one in declared(GenerationOptions) if one.option.flag}
 # The keys of a table by the names of the options; a command may have only some of them.
 KEYS = {

@@ -1,0 +1,1 @@
+"""What answers: a pair on this machine or a server elsewhere, behind one interface."""

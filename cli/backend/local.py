@@ -1,0 +1,385 @@
+"""A pair on this machine."""
+
+import os
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dflash_mlx import __version__
+from dflash_mlx.chat.messages import Messages
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.errors import UsageError
+from dflash_mlx.options import TREE_BUDGET, GenerationOptions
+from dflash_mlx.types import Block, Progress, silent
+
+from ..options import BUNDLED
+from ..terminal.output import Output, format_bytes, format_count
+from ..terminal.spinner import Spinner
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair, Session
+    from dflash_mlx.chat.template import Template
+    from dflash_mlx.kernels.dispatch import Kernels
+    from dflash_mlx.tools.loop import CallSplitter
+
+MAX_TOKEN_LENGTH = 32  # characters; used to cut a result before it is encoded
+
+
+class LocalBackend:
+    """A pair and its session."""
+
+    local = True
+
+    def __init__(self, pair: "Pair", *, drafting: bool = True):
+        """`drafting` False: decode plainly, whatever the options say."""
+        self._pair: Pair | None = None
+        self.use(pair, drafting=drafting)
+
+    def use(self, pair: "Pair", *, drafting: bool = True) -> None:
+        """Answer with this pair from now on; the session of the same pair is kept."""
+        from dflash_mlx import Session
+
+        if pair is not self._pair:
+            self.session = Session(pair, mode="baseline")  # each answer's options have its mode
+        self._pair = pair
+        self.drafting = drafting and pair.drafts
+
+    def release(self) -> None:
+        """Free the pair and its caches; `use` must follow before the next answer."""
+        import mlx.core as mx
+
+        self._pair = None
+        del self.session
+        mx.clear_cache()
+
+    @property
+    def pair(self) -> "Pair":
+        """The loaded pair."""
+        assert self._pair is not None, "the pair was released"
+        return self._pair
+
+    def check_local(self, feature: str) -> None:
+        """Nothing to refuse."""
+
+    def check_can_switch(self, model: str) -> None:
+        """Nothing to refuse."""
+
+    @property
+    def target_name(self) -> str:
+        """Hub id or folder of the target."""
+        return self.pair.target_name
+
+    @property
+    def draft_name(self) -> str | None:
+        """Hub id or folder of the drafter, even while it is switched off."""
+        return self.pair.draft_name
+
+    @property
+    def context_length(self) -> int:
+        """Limit of prompt and answer together, in tokens."""
+        return self.pair.target.context_length
+
+    @property
+    def template(self) -> "Template":
+        """The target's chat template."""
+        return self.pair.target.template
+
+    @property
+    def stats(self) -> Stats:
+        """Numbers of the last answer."""
+        return self.session.stats
+
+    # Before an answer
+
+    def options(self, options: GenerationOptions) -> GenerationOptions:
+        """The options without those that this mode ignores."""
+        if not self.drafting or options.mode == "baseline":
+            return replace(options, mode="baseline", block_size=None, tree_budget=None)
+        if options.mode != "ddtree":
+            return replace(options, tree_budget=None)
+        return options
+
+    def check(self, options: GenerationOptions) -> None:
+        """Refuse a block that is too long for the drafter."""
+        check_block(self.pair, options.block_size)
+
+    def prepare(self, options: GenerationOptions, out: Output) -> None:
+        """Compile the grammar; raises what is wrong with it."""
+        grammar = options.structure
+        if grammar is not None:
+            with Spinner(out, "preparing the grammar"):
+                self.pair.target.compiler.compile(grammar)
+
+    def stream(
+        self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
+    ) -> Generator[Block]:
+        """Answer a prompt block by block, as `Session.stream`."""
+        return self.session.stream(prompt, self.options(options), on_prefill=on_prefill)
+
+    def count_tokens(self, prompt: Any, options: GenerationOptions) -> int:
+        """Number of tokens of a prompt, with those of the chat template."""
+        return len(
+            self.session.tokens(
+                prompt,
+                think=options.think,
+                reasoning_effort=options.reasoning_effort,
+                tools=options.tools,
+                raw=options.raw,
+            )
+        )
+
+    def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
+        """The exact number."""
+        return self.count_tokens(messages, options)
+
+    def recommended_sampling(self) -> dict[str, float]:
+        """Sampling options of the target's generation_config.json, by name."""
+        from dflash_mlx.models.target import recommended_sampling
+
+        return recommended_sampling(self.pair.target.path)
+
+    def fresh_session(self) -> "Session":
+        """A session of the same pair that shares no cache."""
+        from dflash_mlx import Session
+
+        return Session(self.pair, mode="baseline", shares=False)
+
+    # Tools
+
+    def no_tools_reason(self) -> str | None:
+        """What the chat template or the tokenizer lacks; None if the model can call tools."""
+        from dflash_mlx.chat.tool_parser import without_tools
+
+        return without_tools(self.pair.target)
+
+    def tool_parser(
+        self, messages: Messages, schemas: Sequence[dict[str, Any]]
+    ) -> "tuple[CallSplitter, Messages]":
+        """A parser of tool calls, and the messages with the calls named as the model does."""
+        from dflash_mlx.chat.tool_parser import named_calls
+        from dflash_mlx.tools.loop import CallSplitter
+
+        tokenizer = self.pair.target.tokenizer
+        return CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
+
+    def truncate_result(self, result: str) -> str:
+        """The beginning of a tool's result, at most a quarter of the context."""
+        target = self.pair.target
+        limit = target.context_length // 4
+        kept = result[: MAX_TOKEN_LENGTH * limit]
+        while (tokens := len(target.encode(kept))) > limit:
+            kept = kept[: len(kept) * limit // tokens]
+        return kept
+
+    # Descriptions
+
+    def describe(self, options: GenerationOptions) -> str:
+        """Target, drafter and mode on one line."""
+        pair = self.pair
+        drafting = self.drafting_summary(options)
+        if not drafting:
+            return f"{pair.target_name} · draft off"
+        return f"{pair.target_name} · drafter {pair.draft_label}{in_bits(pair)} · {drafting}"
+
+    def headline(self, options: GenerationOptions) -> str:
+        """Target, drafter, mode, device and kernels."""
+        import mlx.core as mx
+
+        pair = self.pair
+        target = "bundled pair (tiny: sums, lists, everyday facts)"
+        if pair.target_name != BUNDLED:
+            is_folder = os.path.isdir(pair.target_name)
+            target = Path(pair.target_name).name if is_folder else pair.target_name
+        parts = [target]
+        drafting = self.drafting_summary(options)
+        if drafting:
+            name = "" if pair.draft_label == BUNDLED else f" {pair.draft_label}"
+            label = f"{name}{in_bits(pair)}"
+            parts += [f"drafter{label}"] if label else []
+            parts.append(drafting)
+        else:
+            parts.append("draft off")
+        parts.append("CPU" if mx.default_device() == mx.Device(mx.cpu) else "GPU")
+        if pair.target.kernels.on:
+            parts.append("Metal kernels on")
+        if pair.target.kernels.exact:
+            parts.append("exact")
+        return " · ".join(parts)
+
+    def start_summary(self, seconds: float) -> str:
+        """Seconds to load, memory in use, and context."""
+        import mlx.core as mx
+
+        memory = format_bytes(mx.get_active_memory())
+        return f"loaded in {seconds:.1f} s · {memory} · context {self.context_length:,}"
+
+    def drafting_summary(self, options: GenerationOptions) -> str:
+        """Block size and mode in a few words; empty without drafting."""
+        return describe_drafting(self.pair, self.options(options))
+
+    def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
+        """The full context, unless `max_tokens` was reached."""
+        if max_tokens is None or stats.generated < max_tokens:
+            return "cut: the context is full"
+        return f"cut by {name}"
+
+    def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
+        """Context and memory in use, the choices of the mode auto, kernels and snapshots."""
+        import mlx.core as mx
+
+        used = len(self.session.sequence.tokens)
+        context = f"context {used:,} / {self.context_length:,}"
+        memory = f"peak {format_bytes(mx.get_peak_memory())}"
+        rows = [("conversation", f"{conversation} · {context} · {memory}")]
+        if self.drafting and options.mode == "auto":
+            rows += self._policy_rows()
+        if line := kernels_line(self.pair.target.kernels):
+            rows.append(("kernels", line))
+        return rows + self._snapshot_rows()
+
+    def _policy_rows(self) -> list[tuple[str, str]]:
+        """The most frequent plans of the mode auto, and why it chose the last one."""
+        policy = self.session.policy
+        if policy is None:
+            return []
+        from dflash_mlx.policy.costs import words
+
+        plans = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
+        return [("chosen", plans), ("why", policy.reason)]
+
+    def _snapshot_rows(self) -> list[tuple[str, str]]:
+        """Snapshots of a recurrent model's cache, and their limits."""
+        from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
+
+        cache = self.session.sequence.target_cache
+        if not cache.needs_snapshots:
+            return []
+        places = format_count(cache.snapshots, "place", "places") + " to go back to"
+        limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
+        return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
+
+    def warnings(self) -> list[str]:
+        """Kernels that gave wrong results."""
+        return kernel_warnings(self.pair.target.kernels)
+
+    def model_json(self) -> dict[str, Any]:
+        """The pair, and its kernels."""
+        from dflash_mlx.models.quantise import bits_of
+
+        pair = self.pair
+        return {
+            "model": pair.target_name,
+            "draft": pair.draft_name,
+            "lookup": pair.lookup,
+            "draft_bits": None if pair.drafter is None else bits_of(pair.drafter.model),
+            "exact": pair.target.kernels.exact,
+            "kernels": kernels_json(pair.target.kernels),
+        }
+
+    def answer_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any]:
+        """Mode, draft counts, peak memory (GB) and versions."""
+        import mlx.core as mx
+
+        return {
+            "mode": self.options(options).mode,
+            "speculation": self._speculation_json(stats, self.options(options)),
+            "peak_memory_gb": round(mx.get_peak_memory() / 1e9, 4),
+            "versions": {"dflash": __version__, "mlx": version("mlx"), "mlx_lm": version("mlx-lm")},
+        }
+
+    def _speculation_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any] | None:
+        """Draft counts and acceptance; None without drafting."""
+        if options.mode == "baseline":
+            return None
+        mode_fields: dict[str, Any] = {}
+        if options.mode == "ddtree":
+            mode_fields["tree_budget"] = options.tree_budget or TREE_BUDGET
+        elif options.mode == "auto" and (policy := self.session.policy):
+            mode_fields["chosen"] = [
+                {"rows": plan.rows, "tree": plan.tree, "rounds": count}
+                for plan, count in policy.plans
+            ]
+            mode_fields["why"] = policy.reason
+        return {
+            "block_size": options.block_size or self.pair.block_size,
+            **mode_fields,
+            "verifies": stats.verifies,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "mean_acceptance_length": round(stats.acceptance_length, 4),
+            "acceptance_rate": round(stats.acceptance_rate, 4),
+            "accepted_by_position": stats.accepted_by_position,
+        }
+
+    def finish(self, out: Output) -> None:
+        """Wait until the prefix cache is on disk; show it if that takes more than a second."""
+        if self._pair is None:
+            return
+        disk = self._pair.engine.prefixes.disk
+        if disk is not None:
+            with Spinner(out, "keeping what was read for the next time"):
+                disk.wait()
+
+
+# A pair in words
+
+
+def check_block(pair: "Pair", block_size: int | None) -> None:
+    """UsageError for a block that is longer than those a DFlash drafter was trained for."""
+    from dflash_mlx.drafters.dflash.drafter import Drafter
+
+    own = pair.drafter.block_size if isinstance(pair.drafter, Drafter) else None
+    if block_size is not None and own is not None and block_size > own:
+        raise UsageError(
+            f"a block cannot have {block_size} tokens: this drafter's have {own}.",
+            hint=f"give 2 to {own}, or none for the drafter's own",
+        )
+
+
+def describe_drafting(pair: "Pair", options: GenerationOptions) -> str:
+    """Block size and mode in a few words; empty for plain decoding."""
+    if not pair.drafts or options.mode == "baseline":
+        return ""
+    block = f"block {options.block_size or pair.block_size}"
+    if options.mode == "auto":
+        return f"{block} · auto"
+    return f"{block} · tree {options.tree_nodes}" if options.mode == "ddtree" else block
+
+
+def in_bits(pair: "Pair") -> str:
+    """The bits of a quantised drafter, to stand after its name; empty where it is as published."""
+    from dflash_mlx.models.quantise import bits_of
+
+    bits = bits_of(pair.drafter.model) if pair.drafter else 0
+    return f" in {bits} bits" if bits else ""
+
+
+def kernels_json(kernels: "Kernels") -> dict[str, Any] | None:
+    """The `--json` field: kernels in use, and why others are off; None without Metal."""
+    if kernels.launcher is None:
+        return None
+    return {"on": sorted(kernels.on or ()), "off": dict(kernels.off)}
+
+
+def kernel_warnings(kernels: "Kernels") -> list[str]:
+    """One line per kernel with wrong results, and one when exact mode runs without kernels.
+
+    A kernel that is only slow gets no warning.
+    """
+    lines = [
+        f"kernel {name} off: {kernels.off[name]} (dflash doctor --kernels)"
+        for name in sorted(kernels.wrong)
+    ]
+    if kernels.exact and (kernels.launcher is None or kernels.wrong):
+        lines.append("exact without the Metal kernels: row by row, no faster than plain decoding")
+    return lines
+
+
+def kernels_line(kernels: "Kernels") -> str:
+    """The `/stats` line; empty without Metal."""
+    if kernels.launcher is None:
+        return ""
+    on = ", ".join(sorted(kernels.on or ())) or "none"
+    return " · ".join([on, *(f"{name} off: {reason}" for name, reason in kernels.off.items())])

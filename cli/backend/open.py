@@ -1,0 +1,75 @@
+"""Opens the backend: loads a pair, or connects to a server."""
+
+import os
+import time
+
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.remote import session
+from dflash_mlx.remote.client import is_address, parse_address
+
+from ..config_file import file_error_reason
+from ..loading import load_pair
+from ..options import (
+    KEY_VARIABLE,
+    CacheOptions,
+    ModelOptions,
+    OptionValues,
+    Origin,
+    RemoteOptions,
+)
+from ..terminal.output import Output
+from ..terminal.spinner import Spinner
+from .base import Backend
+from .local import LocalBackend, check_block
+from .remote import RemoteBackend
+
+
+def open_backend(
+    values: OptionValues, cache: CacheOptions, remote: RemoteOptions, out: Output
+) -> tuple[Backend, float]:
+    """The pair of the options, or the server that --model names; and the seconds it took.
+
+    Raises as `load_pair` and `connect`, and UsageError for a block that is too long.
+    """
+    if is_address(values["model"]):
+        return connect(values, remote, out)
+    pair, seconds = load_pair(values.group(ModelOptions), out, cache)
+    check_block(pair, values["block_size"])
+    return LocalBackend(pair, drafting=values["mode"] != "baseline"), seconds
+
+
+def connect(
+    values: OptionValues, options: RemoteOptions, out: Output
+) -> tuple[RemoteBackend, float]:
+    """The server that --model names, and the seconds until it answered.
+
+    Raises as `dflash_mlx.remote.session.connect`.
+    """
+    began = time.perf_counter()
+    address = parse_address(values["model"])
+    key = read_key(values, options)
+    with Spinner(out, f"asking {address.url}"):
+        server = session.connect(address, key)
+    return RemoteBackend(server), time.perf_counter() - began
+
+
+def read_key(values: OptionValues, options: RemoteOptions) -> str | None:
+    """The server's key.
+
+    The file of the flag --remote-key-file comes first, then the variable DFLASH_REMOTE_KEY, then a
+    file that the config file or a variable names. UsageError for an empty file.
+    """
+    path = options.remote_key_file
+    key = os.environ.get(KEY_VARIABLE)
+    if path is None or (key and values.origin("remote_key_file") is not Origin.FLAG):
+        return key.strip() if key and key.strip() else None
+    try:
+        key = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DFlashError(
+            f"the key's file '{path}' cannot be read ({file_error_reason(error)}).",
+            hint="--remote-key-file takes a text file with the key and nothing else",
+        ) from None
+    if not key:
+        raise UsageError(f"the key's file '{path}' is empty.", hint="write the key into it")
+    return key

@@ -1,0 +1,240 @@
+"""One model of a server."""
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dflash_mlx import __version__
+from dflash_mlx.chat.messages import Messages
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.errors import UsageError
+from dflash_mlx.options import EFFORTS, GenerationOptions, declared
+from dflash_mlx.remote.session import (
+    KINDS,
+    RemoteSession,
+    Server,
+    api_messages,
+    prompt_length,
+    request_fields,
+    thinking_fields,
+)
+from dflash_mlx.types import Block, Progress, silent
+
+from ..terminal.output import Output
+
+if TYPE_CHECKING:
+    from dflash_mlx import Pair
+
+DEFAULT_CONTEXT = 32_768  # tokens; limits the results of tools if the context is unknown
+TOKEN_LENGTH = 4  # characters; most tokens are shorter
+LOCAL_OPTIONS = [one for one in declared(GenerationOptions) if one.option.scope == "local"]
+
+
+class RemoteSwitches:
+    """The switches of thinking that a server's API has; the model may know fewer."""
+
+    def __init__(self, kind: str):
+        self._kind = kind
+
+    @property
+    def think_switch(self) -> str | None:
+        """Name of the variable that the server passes to the chat template."""
+        return "enable_thinking" if self._kind in KINDS else None
+
+    @property
+    def efforts(self) -> tuple[str, ...]:
+        """All of them: the server refuses or ignores what its model does not know."""
+        return EFFORTS
+
+    def check(self, think: bool | None, effort: str | None) -> None:
+        """Raise UsageError for a switch without a field in the API."""
+        if think is False and effort is not None:
+            raise UsageError("no thinking has no effort.", hint="leave one of them out")
+        thinking_fields(think, effort, self._kind)
+
+
+class RemoteBackend:
+    """One model of a server. Its features beyond OpenAI's API depend on the kind of server."""
+
+    local = False
+    drafting = False
+
+    def __init__(self, server: Server):
+        self.server = server
+        self.session = RemoteSession(server)
+        self.template = RemoteSwitches(server.kind)
+
+    @property
+    def pair(self) -> NoReturn:
+        """Always raises UsageError."""
+        raise self.server.not_here("this")
+
+    def use(self, pair: "Pair", *, drafting: bool = True) -> NoReturn:
+        """Always raises UsageError."""
+        raise self.server.not_here("this")
+
+    def release(self) -> None:
+        """Nothing to free."""
+
+    def check_local(self, feature: str) -> NoReturn:
+        """Always raises UsageError."""
+        raise self.server.not_here(feature)
+
+    def check_can_switch(self, model: str) -> NoReturn:
+        """Always raises UsageError."""
+        raise UsageError(
+            f"this chat stays with {self.server.model}, which a server runs.",
+            hint=f"leave, and go on with another: dflash chat -c -m {model}",
+        )
+
+    @property
+    def target_name(self) -> str:
+        """Address and model, which a saved chat needs to find the model again."""
+        return self.server.target_name
+
+    @property
+    def draft_name(self) -> str | None:
+        """The drafter, if the server's list of models names it."""
+        return self.server.draft_name
+
+    @property
+    def context_length(self) -> int:
+        """Limit of prompt and answer in tokens; 0 if the server's list of models omits it."""
+        return self.server.context_length
+
+    @property
+    def stats(self) -> Stats:
+        """Numbers of the last answer, as far as the server reports them."""
+        return self.session.stats
+
+    # Before an answer
+
+    def options(self, options: GenerationOptions) -> GenerationOptions:
+        """The same options: `check` has refused what cannot be sent."""
+        return options
+
+    def check(self, options: GenerationOptions) -> None:
+        """Raise UsageError for options that the API has no field for."""
+        for local in LOCAL_OPTIONS:
+            if getattr(options, local.name) not in (local.default, local.command_default):
+                raise UsageError(
+                    f"{local.option.setting} is the server's affair: its API has no field for it.",
+                    hint="it is chosen where the server is started",
+                )
+        request_fields(self.server.kind, options)
+
+    def prepare(self, options: GenerationOptions, out: Output) -> None:
+        """Raise UsageError for options that cannot be sent."""
+        request_fields(self.server.kind, options)
+
+    def stream(
+        self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
+    ) -> Generator[Block]:
+        """Answer a prompt block by block, as `RemoteSession.stream`."""
+        return self.session.stream(prompt, options, on_prefill=on_prefill)
+
+    def count_tokens(self, prompt: Any, options: GenerationOptions) -> None:
+        """None: only the server has the tokenizer."""
+
+    def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
+        """An estimate from the last prompt that the server counted.
+
+        A shorter prompt has its share of those tokens; a longer one has one more token for every
+        four characters.
+        """
+        length = prompt_length(api_messages(messages), options.tools)
+        counted_tokens, counted_length = self.session.counted
+        if length < counted_length:
+            return counted_tokens * length // counted_length
+        return counted_tokens + (length - counted_length) // TOKEN_LENGTH
+
+    def recommended_sampling(self) -> dict[str, float]:
+        """Nothing: servers do not report it."""
+        return {}
+
+    def fresh_session(self) -> NoReturn:
+        """Always raises UsageError."""
+        raise self.server.not_here("this")
+
+    # Tools
+
+    def no_tools_reason(self) -> str | None:
+        """None: whether the model calls tools turns out when it is asked."""
+
+    def tool_parser(
+        self, messages: Messages, schemas: Sequence[dict[str, Any]]
+    ) -> tuple[RemoteSession, Messages]:
+        """The session: the server itself separates tool calls from the text."""
+        return self.session, messages
+
+    def truncate_result(self, result: str) -> str:
+        """The beginning of a tool's result, about a quarter of the context."""
+        limit = (self.context_length or DEFAULT_CONTEXT) // 4
+        return result[: TOKEN_LENGTH * limit]
+
+    # Descriptions
+
+    def describe(self, options: GenerationOptions) -> str:
+        """Model, server and drafter on one line."""
+        server = self.server
+        kind = KINDS.get(server.kind, "OpenAI-compatible server")
+        drafter = f" · drafter {server.draft_name}" if server.draft_name else ""
+        return f"{server.model} · {kind} at {server.address.url}{drafter}"
+
+    def headline(self, options: GenerationOptions) -> str:
+        """Model, server and drafter."""
+        return self.describe(options)
+
+    def start_summary(self, seconds: float) -> str:
+        """Seconds until the server answered, and context."""
+        length = f"{self.context_length:,}" if self.context_length else "unknown"
+        return f"asked in {seconds:.1f} s · context {length}"
+
+    def drafting_summary(self, options: GenerationOptions) -> str:
+        """Empty: the server drafts as it likes."""
+        return ""
+
+    def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:
+        """The server's own limit, unless the options had one."""
+        return "cut by the server's limit" if max_tokens is None else f"cut by {name}"
+
+    def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
+        """The conversation and the server."""
+        return [("conversation", conversation), ("server", self.describe(options))]
+
+    def warnings(self) -> list[str]:
+        """Nothing: a server shows its warnings where it was started."""
+        return []
+
+    def model_json(self) -> dict[str, Any]:
+        """The model and the kind of its server."""
+        server = self.server
+        return {
+            "model": server.target_name,
+            "draft": self.draft_name,
+            "server": server.kind or None,
+        }
+
+    def answer_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any]:
+        """Counts, mode and version; None for what the server does not report."""
+        names = ("prompt_tokens", "cached_tokens", "generated", "drafted", "accepted")
+        counts = {name: None if name in stats.unknown else getattr(stats, name) for name in names}
+        return {
+            "usage": {
+                "prompt": counts["prompt_tokens"],
+                "cached": counts["cached_tokens"],
+                "generated": counts["generated"],
+            },
+            "tokens": None,
+            "mode": self.session.mode,
+            "speculation": {
+                "verifies": stats.verifies or None,
+                "drafted": counts["drafted"],
+                "accepted": counts["accepted"],
+                "mean_acceptance_length": stats.acceptance_length if stats.verifies else None,
+                "acceptance_rate": round(stats.acceptance_rate, 4) if counts["drafted"] else None,
+            },
+            "versions": {"dflash": __version__},
+        }
+
+    def finish(self, out: Output) -> None:
+        """Nothing is written to disk."""
