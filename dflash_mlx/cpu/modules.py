@@ -213,8 +213,8 @@ class SharedRope(nn.Module):
 
     def shares(self, x: mx.array, offset: int | mx.array) -> bool:
         """Whether the table applies: one offset, or one a batch element; all of x rotated."""
-        one = isinstance(offset, int) or offset.shape == (len(x),)
-        return one and x.shape[-1] == self._original.dims
+        per_element = isinstance(offset, int) or offset.shape == (len(x),)
+        return per_element and x.shape[-1] == self._original.dims
 
     def __call__(
         self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None

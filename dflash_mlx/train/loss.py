@@ -78,8 +78,8 @@ def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
 
 def through_head(drafter: Drafter, hidden: mx.array, slopes: mx.array) -> mx.array:
     """Slopes of logits [R, V] as those of the hidden states [R, H] that they are made of."""
-    _, (found,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
-    return found
+    _, (slope,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
+    return slope
 
 
 def loss_and_candidates(
