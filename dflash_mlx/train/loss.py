@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.cpu.modules import on_cpu, softmax
+from dflash_mlx.cpu.modules import softmax
 from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.drafters.dflash.drafter import Drafter
 from dflash_mlx.drafters.dflash.model import (
@@ -20,6 +20,7 @@ from dflash_mlx.drafters.dflash.model import (
     context_mask,
     draft_ids,
 )
+from dflash_mlx.kernels.dispatch import on_cpu
 
 # The head of a drafter in training
 
