@@ -1,8 +1,6 @@
-"""`dflash bench`: compares the engine's modes on many prompts.
+"""`dflash bench`: compares the engine's modes on many prompts. `dflash_mlx.bench` measures.
 
-Knows flags, files and exit codes; `dflash_mlx.bench` measures.
-
-    3    --check found an answer that differs from plain decoding
+3    --check found an answer that differs from plain decoding
 """
 
 import json as jsonlib

@@ -136,7 +136,8 @@ class ReportPrinter:
         names = tuple(title for title, _ in columns)
         widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
         fits_width = sum(widths) + COLUMN_GAP * (len(widths) - 1) <= self._console.width
-        cells, previous = [], ""
+        cells = []
+        previous = ""
         for row in (names, *rows):
             visible = ("", *row[1:]) if fits_width and row[0] == previous else row
             previous = row[0]
@@ -252,16 +253,15 @@ def output_lines(
 ) -> list[str]:
     """How many answers equal plain decoding's, and where the others differ."""
     parts = [row for row in rows if row.suite == "all"] or rows
-    total, identical = sum(row.compared for row in parts), sum(row.identical for row in parts)
+    total = sum(row.compared for row in parts)
+    identical = sum(row.identical for row in parts)
     if not total:
         return ["output   not compared: that needs baseline and temperature 0"]
     lines = [f"output   identical to baseline in {identical:,} of {total:,} {what}"]
     for difference in differences[:MAX_DIFFERENCES]:
         key = difference.key
-        said, wanted = (
-            "the end" if token is None else repr(tokenizer.decode([token]))
-            for token in (difference.said, difference.wanted)
-        )
+        token = token_text(difference.said, tokenizer)
+        wanted = token_text(difference.wanted, tokenizer)
         gap = (
             ""
             if difference.gap is None
@@ -269,11 +269,16 @@ def output_lines(
         )
         lines.append(
             f"         {key.suite} {key.number} · {key.mode} · token {difference.token:,}: "
-            f"{said} for {wanted}{gap}"
+            f"{token} for {wanted}{gap}"
         )
     if len(differences) > MAX_DIFFERENCES:
         lines.append(f"         and {len(differences) - MAX_DIFFERENCES:,} more (--json has all)")
     return lines
+
+
+def token_text(token: int | None, tokenizer: Any) -> str:
+    """A token as Python writes its text; "the end" for None."""
+    return "the end" if token is None else repr(tokenizer.decode([token]))
 
 
 # Progress of a benchmark
@@ -287,7 +292,8 @@ class BenchProgress:
     def __init__(self, out: Output, total: int):
         from rich import progress
 
-        self._out, self._total = out, total
+        self._out = out
+        self._total = total
         self._last_part = -1
         self._progress = progress.Progress(
             progress.TextColumn("{task.description}", style="dim"),
@@ -398,10 +404,11 @@ def measure_sources(
     for source in sources:
         pair = load_source(pair, source, model_options, out)
         engine.check(pair, source.schedule(schedule), questions)
-    found = list[Measured]()
+    measured = list[Measured]()
     samples = schedule.accept == "match"
     for source in sources:
-        pair, part = load_source(pair, source, model_options, out), source.schedule(schedule)
+        pair = load_source(pair, source, model_options, out)
+        part = source.schedule(schedule)
         if not out.quiet:
             out.info(f"drafts: {source.label}", "dim")
         with engine.Results(engine.facts_of(pair, part), source.results_file(path)) as results:
@@ -409,60 +416,63 @@ def measure_sources(
             records = source.named(results.of(part, questions))
         by_key = {record.key: record for record in records}
         differences = [
-            one if one.key.temperature else engine.with_gap(one, pair, questions, by_key, part)
-            for one in engine.find_differences(records, samples=samples)
+            difference
+            if difference.key.temperature
+            else engine.with_gap(difference, pair, questions, by_key, part)
+            for difference in engine.find_differences(records, samples=samples)
         ]
         rows = engine.summarise(records, samples=samples)
-        found.append(Measured(source, results, part, records, rows, differences, finished))
+        measured.append(Measured(source, results, part, records, rows, differences, finished))
         if not finished:
             break
-    return found
+    return measured
 
 
-def drafts_json(found: list[Measured]) -> dict[str, Any]:
+def drafts_json(measured: list[Measured]) -> dict[str, Any]:
     """The object that `--json` prints: that of a run without --drafts, for each source."""
     return {
-        "complete": all(each.finished for each in found),
+        "complete": all(each.finished for each in measured),
         "drafts": [
             {
                 "source": each.label,
                 **bench_json(each),
             }
-            for each in found
+            for each in measured
         ],
     }
 
 
 def show_drafts(
-    found: list[Measured], questions: list["Question"], out: Output, tokenizer: Any
+    measured: list[Measured], questions: list["Question"], out: Output, tokenizer: Any
 ) -> None:
     """Print the tables on stdout; into a file or a pipe they are Markdown."""
-    printer, schedule = ReportPrinter(out), found[-1].schedule
-    heads = [header_lines(each.results, each.schedule, questions) for each in found]
+    printer = ReportPrinter(out)
+    schedule = measured[-1].schedule
+    heads = [header_lines(each.results, each.schedule, questions) for each in measured]
     for line in (heads[0][0], *(head[1] for head in heads), heads[0][2], ORDER):
         printer.line(line, "dim")
     for temperature in schedule.temperatures:
         printer.line("")
         printer.line(f"temperature {temperature:g}", "bold")
-        cells = table_cells(found, temperature)
+        cells = table_cells(measured, temperature)
         if out.stdout_is_tty:
             printer.table(COLUMNS, cells)
         else:
             for line in ("", *markdown_lines(cells)):
                 printer.line(line)
     printer.line("")
-    rows = [row for each in found for row in each.rows]
+    rows = [row for each in measured for row in each.rows]
     compared = any(row.compared for row in rows)
-    differences = [one for each in found for one in each.differences]
+    differences = [difference for each in measured for difference in each.differences]
     what = "answers" if schedule.accept == "match" else "greedy answers"
     lines = output_lines(rows, differences, tokenizer, what) if compared else [NOT_COMPARED]
     for line in lines:
         printer.line(line)
 
 
-def table_cells(found: list[Measured], temperature: float) -> list[tuple[str, ...]]:
+def table_cells(measured: list[Measured], temperature: float) -> list[tuple[str, ...]]:
     """A row for each task and source, tasks in the order of the run."""
-    rows = [(each, row) for each in found for row in each.rows if row.temperature == temperature]
+    rows = [(each, row) for each in measured for row in each.rows if row.temperature == temperature]
     plain = {(e.source, r.suite, r.task): r for e, r in rows if r.mode == "baseline"}
     tasks = list(dict.fromkeys((row.suite, row.task) for _, row in rows))
     return [

@@ -90,11 +90,11 @@ def chip() -> CheckResult:
 def memory() -> CheckResult:
     """Total memory and, with Metal, the GPU's recommended working set (GB of 2^30 bytes)."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = f"{total / 2**30:.1f} GB"
+    summary = f"{total / 2**30:.1f} GB"
     if on_mac() and mlx_core().metal.is_available():
         limit = mlx_core().device_info()["max_recommended_working_set_size"]
-        found += f" · recommended working set {limit / 2**30:.1f} GB"
-    return ok(found)
+        summary += f" · recommended working set {limit / 2**30:.1f} GB"
+    return ok(summary)
 
 
 def system() -> CheckResult:
@@ -110,16 +110,18 @@ def system() -> CheckResult:
 
 def python() -> CheckResult:
     """Python's version and path; on a Mac it must be an arm64 build."""
-    found = f"{platform.python_version()} · {platform.machine()} · {short_path(sys.executable)}"
+    summary = f"{platform.python_version()} · {platform.machine()} · {short_path(sys.executable)}"
     if not on_mac() or platform.machine() == "arm64":
-        return ok(found)
+        return ok(summary)
     if sysctl("sysctl.proc_translated") == "1":
         return fail(
-            f"{found} · made for Intel, runs under Rosetta",
+            f"{summary} · made for Intel, runs under Rosetta",
             "run `make setup` with an arm64 Python, for example one of python.org or "
             "`uv python install cpython-3.12-macos-aarch64`",
         )
-    return fail(f"{found} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon")
+    return fail(
+        f"{summary} · this Mac has an Intel processor", "MLX needs a Mac with Apple silicon"
+    )
 
 
 def blas() -> CheckResult:
@@ -178,23 +180,23 @@ def kernels() -> CheckResult:
     names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
     if not names:
         return ok("none yet: MLX's own operations compute everything")
-    found = f"{len(names)} in the package: {', '.join(names)}"
+    summary = f"{len(names)} in the package: {', '.join(names)}"
     if not mlx_core().metal.is_available():
-        return ok(found)
+        return ok(summary)
     from dflash_mlx.kernels.dispatch import wanted
     from dflash_mlx.selfcheck.check import latest_results
 
     if (switch := wanted()) != "on":
-        found += f" · not used: DFLASH_KERNELS is {switch}"
+        summary += f" · not used: DFLASH_KERNELS is {switch}"
     verdicts = [verdict for verdict in latest_results().values() if verdict.used]
     if not verdicts:
-        return ok(found)
+        return ok(summary)
     on = sum(not verdict.reason for verdict in verdicts)
     off = [f"{verdict.name} off: {verdict.reason}" for verdict in verdicts if verdict.reason]
-    found = " · ".join([found, f"{on} on at the last check", *off])
+    summary = " · ".join([summary, f"{on} on at the last check", *off])
     if all(verdict.right for verdict in verdicts):
-        return ok(found)
-    return warn(found, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")
+        return ok(summary)
+    return warn(summary, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")
 
 
 # The checks of `dflash doctor` about folders, settings and the terminal.
@@ -222,12 +224,12 @@ def cache() -> CheckResult:
     models = (
         "empty" if not count else f"{count} model{'s'[: count > 1]}, {total_bytes / 1e9:.1f} GB"
     )
-    found = f"{short_path(folder)} · {models} · {free / 1e9:,.0f} GB free"
+    summary = f"{short_path(folder)} · {models} · {free / 1e9:,.0f} GB free"
     if free < LOW_DISK_BYTES:
         return warn(
-            found, "make room, or set HF_HUB_CACHE to a folder on a larger disk; models are large"
+            summary, "make room, or set HF_HUB_CACHE to a folder on a larger disk; models are large"
         )
-    return ok(found)
+    return ok(summary)
 
 
 def cached_models(folder: Path) -> tuple[int, int]:

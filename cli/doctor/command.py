@@ -1,7 +1,7 @@
 """`dflash doctor`: checks the machine, the installation and the settings, and says what to fix.
 
-Runs the checks one by one; `machine`, `installation` and `environment` implement them,
-`group` those of several machines.
+`checks` has the checks of this machine, `group` those of several machines, `kernels` the self-check
+of the Metal kernels.
 """
 
 import json as jsonlib
@@ -72,33 +72,44 @@ def doctor(
     """
     out = Output()
     if hosts is not None or ranks is not None:
-        if hosts is not None and ranks is not None:
-            raise UsageError("machines are named twice.", hint="give either -n N or --hosts FILE")
         if kernels or draft:
             raise UsageError(
                 "--hosts and -n check a group, not kernels.", hint="check kernels on each machine"
             )
-        group = local_hosts(ranks or 0) if hosts is None else read_hosts(hosts)
-        if model is not None:
-            prepare_libraries(offline=False)
-            model = known_target(model, out)
-        if not check_group(group, port, model, out, json=json):
-            raise typer.Exit(1)
-        return
-    if kernels:
+        healthy = check_machines(hosts, ranks, port, model, out, json=json)
+    elif kernels:
         from .kernels import check_kernels
 
-        if not check_kernels(ModelOptions(model=model, draft=draft), out, json=json):
-            raise typer.Exit(1)
-        return
-    if model or draft:
+        healthy = check_kernels(ModelOptions(model=model, draft=draft), out, json=json)
+    elif model or draft:
         name = "--model" if model else "--draft"
         raise UsageError(
             f"{name} is for the check of the kernels.", hint="add --kernels, or --hosts"
         )
+    else:
+        healthy = check_installation(cast(typer.Context, ctx.find_root()), out, json=json)
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def check_machines(
+    hosts: Path | None, ranks: int | None, port: int, model: str | None, out: Output, *, json: bool
+) -> bool:
+    """Check the machines of a host file, or ranks on this machine; False when a check fails."""
+    if hosts is not None and ranks is not None:
+        raise UsageError("machines are named twice.", hint="give either -n N or --hosts FILE")
+    group = local_hosts(ranks or 0) if hosts is None else read_hosts(hosts)
+    if model is not None:
+        prepare_libraries(offline=False)
+        model = known_target(model, out)
+    return check_group(group, port, model, out, json=json)
+
+
+def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
+    """Run and report all checks of this machine; False when one fails."""
     report = CheckReport(out)
     entries = []
-    for name, check in all_checks(cast(typer.Context, ctx.find_root()), out).items():
+    for name, check in all_checks(root, out).items():
         entries.append(run_check(name, check))
         if not json:
             report.show(entries[-1])
@@ -106,8 +117,7 @@ def doctor(
     if json:
         document = {"checks": [asdict(entry) for entry in entries], "ok": healthy}
         out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
-    if not healthy:
-        raise typer.Exit(1)
+    return healthy
 
 
 def all_checks(root: typer.Context, out: Output) -> dict[str, Callable[[], CheckResult]]:
@@ -169,13 +179,11 @@ def self_test(out: Output) -> CheckResult:
         first = next((number for number, (a, b) in token_pairs if a != b), shorter)
         return fail(f"DFlash and plain decoding differ from token {first} on", REINSTALL_HINT)
     tau = dflash.stats.acceptance_length
-    found = (
+    summary = (
         f"{len(dflash.tokens)} tokens, the same both ways · "
         f"DFlash {dflash.stats.tokens_per_second:,.1f} tok/s · "
         f"plain {baseline.stats.tokens_per_second:,.1f} tok/s · τ {tau:.2f}"
     )
-    return (
-        ok(found)
-        if tau >= LOW_ACCEPTANCE_LENGTH
-        else warn(f"{found}, which is low", REINSTALL_HINT)
-    )
+    if tau < LOW_ACCEPTANCE_LENGTH:
+        return warn(f"{summary}, which is low", REINSTALL_HINT)
+    return ok(summary)

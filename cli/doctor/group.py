@@ -34,27 +34,27 @@ JOIN_HINT = "check the addresses of the host file, the cables, and the firewall 
 
 @dataclass(slots=True)
 class Rank:
-    """A rank's process, and what it has said; `wrong` is the first thing that is."""
+    """A rank's process, and the records it has printed; `wrong` is its first fault."""
 
     name: str
     process: subprocess.Popen[bytes]
-    said: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     rest: bytes = b""
     wrong: str = ""
     hint: str = ""
 
     def facts(self, count: int) -> dict[str, str]:
-        """Versions and files, as far as the first lines say them."""
-        return {k: v for line in self.said[:count] for k, v in line.get("facts", {}).items()}
+        """Versions and files in the first `count` records."""
+        return {k: v for line in self.records[:count] for k, v in line.get("facts", {}).items()}
 
     @property
     def open(self) -> bool:
-        """Whether more is to come."""
-        return not self.wrong and len(self.said) < len(LINES)
+        """Whether more records are to come."""
+        return not self.wrong and len(self.records) < len(LINES)
 
 
 def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json: bool) -> bool:
-    """Examine a group and print a row for each rank, and one for the group: whether all is well."""
+    """Check a group and print an entry for each rank and for the group; False if a check fails."""
     with Spinner(out, f"asking {len(hosts.ssh)} ranks"), started(hosts, port, model) as ranks:
         for number in range(len(LINES)):
             if not all(rank.open for rank in ranks):
@@ -65,7 +65,8 @@ def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json
     rows = [(f"rank {number}", row(rank)) for number, rank in enumerate(ranks)]
     rows.append(("group", group_row(hosts, ranks)))
     entries = [
-        ReportEntry(name, one.status, one_line(one.found), one_line(one.hint)) for name, one in rows
+        ReportEntry(name, result.status, one_line(result.found), one_line(result.hint))
+        for name, result in rows
     ]
     healthy = all(entry.status == "ok" for entry in entries)
     if json:
@@ -80,10 +81,10 @@ def check_group(hosts: Hosts, port: int, model: str | None, out: Output, *, json
 
 @contextmanager
 def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
-    """All ranks as processes that say what they have; none is left at the end."""
+    """All ranks as processes; at the end they are killed."""
     variables, content = hosts.variables(port)
     arguments = ["-m", "dflash_mlx.cli.doctor.rank", *([model] if model else [])]
-    found: list[Rank] = []
+    ranks: list[Rank] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
             for number, host in enumerate(hosts.ssh):
@@ -101,30 +102,30 @@ def started(hosts: Hosts, port: int, model: str | None) -> Iterator[list[Rank]]:
                     stderr=subprocess.PIPE,
                     start_new_session=True,
                 )
-                found.append(Rank(host or "this machine", process))
-            yield found
+                ranks.append(Rank(host or "this machine", process))
+            yield ranks
         finally:
-            for rank in found:
+            for rank in ranks:
                 rank.process.kill()
                 rank.process.wait()
 
 
 def listen(ranks: Sequence[Rank], count: int, until: float) -> None:
-    """Read until every rank has said so many lines; those that have not by then are wrong."""
+    """Read until every rank has printed `count` records; the others are wrong at `until`."""
     with selectors.DefaultSelector() as selector:
         for rank in ranks:
             assert rank.process.stdout is not None
             selector.register(rank.process.stdout, selectors.EVENT_READ, rank)
         while selector.get_map():
             for key in [*selector.get_map().values()]:
-                if len(key.data.said) >= count or key.data.wrong:
+                if len(key.data.records) >= count or key.data.wrong:
                     selector.unregister(key.fileobj)
             ready = selector.select(until - time.monotonic()) if selector.get_map() else []
             if not ready:
                 break
             for key, _ in ready:
                 read(key.data)
-    silent = [rank for rank in ranks if len(rank.said) < count and not rank.wrong]
+    silent = [rank for rank in ranks if len(rank.records) < count and not rank.wrong]
     for rank in silent:
         seconds = f"{ANSWER:.0f} seconds"
         rank.wrong = f"it does not say {LINES[count - 1]} within {seconds}"
@@ -132,7 +133,7 @@ def listen(ranks: Sequence[Rank], count: int, until: float) -> None:
 
 
 def read(rank: Rank) -> None:
-    """Take what a rank says now; at the end of its words, why it has ended."""
+    """Read the records that a rank has printed; at the end of its output, the reason."""
     assert rank.process.stdout is not None
     assert rank.process.stderr is not None
     data = rank.process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
@@ -148,19 +149,19 @@ def read(rank: Rank) -> None:
     *lines, rank.rest = (rank.rest + data).split(b"\n")
     for line in lines:
         try:
-            found = jsonlib.loads(line)
+            record = jsonlib.loads(line)
         except ValueError:
             continue  # a login shell's greeting
-        if isinstance(found, dict):
-            if error := found.get("error"):
+        if isinstance(record, dict):
+            if error := record.get("error"):
                 rank.wrong = str(error)
-                rank.hint = found.get("hint") or JOIN_HINT
+                rank.hint = record.get("hint") or JOIN_HINT
             else:
-                rank.said.append(found)
+                rank.records.append(record)
 
 
 def compare(rank: Rank, leader: Rank, count: int) -> None:
-    """Hold the first lines of a rank against rank 0's, as loading does: one may be further on."""
+    """Compare the first records of a rank with rank 0's, as loading does."""
     if rank.wrong or leader.wrong:
         return
     try:
@@ -171,33 +172,35 @@ def compare(rank: Rank, leader: Rank, count: int) -> None:
 
 
 def row(rank: Rank) -> CheckResult:
-    """What one rank has."""
+    """The result of one rank."""
     parts = [rank.name]
-    if rank.said and "python" in rank.said[0]:
-        first = rank.said[0]
+    if rank.records and "python" in rank.records[0]:
+        first = rank.records[0]
         parts += [f"python {first['python']}"]
         parts += [f"{name} {first['facts'][name]}" for name in ("mlx", "mlx-lm", "dflash")]
         parts.append(format_bytes(first["memory"]))
     if files := {n: v for n, v in rank.facts(len(LINES)).items() if n.endswith(", sampled")}:
         parts.append(f"{format_count(len(files), 'file', 'files')}, {next(iter(files.values()))}")
-    if times := next((line for line in rank.said if "row" in line), None):
+    if times := next((line for line in rank.records if "row" in line), None):
         parts.append(f"sum of a row {1e6 * times['row']:,.0f} µs")
         parts.append(f"{times['rate'] / 1e9:.2f} GB/s")
-    found = " · ".join(parts)
+    summary = " · ".join(parts)
     if rank.wrong:
-        return fail(f"{found}: {rank.wrong.rstrip('.')}", rank.hint)
-    return ok(found)
+        return fail(f"{summary}: {rank.wrong.rstrip('.')}", rank.hint)
+    return ok(summary)
 
 
 def group_row(hosts: Hosts, ranks: Sequence[Rank]) -> CheckResult:
-    """The group in one sentence."""
-    found = f"{len(ranks)} ranks by {hosts.backend}"
+    """The result of the group."""
+    summary = f"{len(ranks)} ranks by {hosts.backend}"
     wrong = [number for number, rank in enumerate(ranks) if rank.wrong]
-    if len(wrong) == len(ranks) and all(len(rank.said) == JOINED for rank in ranks):
-        return fail(f"{found}: they do not reach each other", JOIN_HINT)
+    if len(wrong) == len(ranks) and all(len(rank.records) == JOINED for rank in ranks):
+        return fail(f"{summary}: they do not reach each other", JOIN_HINT)
     if wrong:
         first = ranks[wrong[0]]
         sentence = f"rank {wrong[0]} on {first.name}: {first.wrong.rstrip('.')}"
-        return fail(f"{found} cannot work together; {sentence}", first.hint)
-    slowest = max(ranks, key=lambda rank: rank.said[-1]["row"])
-    return ok(f"{found} · the slowest sum of a row takes {1e6 * slowest.said[-1]['row']:,.0f} µs")
+        return fail(f"{summary} cannot work together; {sentence}", first.hint)
+    slowest = max(ranks, key=lambda rank: rank.records[-1]["row"])
+    return ok(
+        f"{summary} · the slowest sum of a row takes {1e6 * slowest.records[-1]['row']:,.0f} µs"
+    )

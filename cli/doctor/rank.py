@@ -11,23 +11,21 @@ from dflash_mlx.errors import DFlashError, first_line
 
 from ..loading import prepare_libraries
 
-# What one rank of a group says of itself to `dflash doctor --hosts`
-
-LIFE = 90.0  # seconds; whoever asked has gone by then
+LIFE = 90.0  # seconds; the asking process has gone by then
 
 
-def say(**found: object) -> None:
-    """One line."""
-    print(json.dumps(found), flush=True)
+def say(**record: object) -> None:
+    """Print a record as one line of JSON."""
+    print(json.dumps(record), flush=True)
 
 
 def main(model: str | None) -> None:
-    """Say everything; the first error is the last line."""
+    """Print the records of this rank; an error is the last one."""
     prepare_libraries(offline=True)
     from dflash_mlx.distributed.model_files import facts_of, samples_of, versions
 
-    watch_launcher(1, lambda _: os._exit(1))  # rank 0 has nothing to save here, either
-    ending = Timer(LIFE, os._exit, [1])  # ssh may be gone, and the others never come
+    watch_launcher(1, lambda _: os._exit(1))  # rank 0 has nothing to save here
+    ending = Timer(LIFE, os._exit, [1])  # ssh may be gone, and other ranks may never come
     ending.daemon = True
     ending.start()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -64,17 +64,17 @@ class CheckReport:
 
     def lines(self, entry: ReportEntry) -> list[str]:
         """The lines of one entry, none wider than the report unless a character is wide."""
-        found = self._ascii_fallback(entry.found)
+        text = self._ascii_fallback(entry.found)
         hint = self._ascii_fallback(f"→ {entry.hint}")
         if self.width < STACKED_BELOW:
             start = f"{entry.status:<6}"
             indent = 6
-            found = f"{entry.name}: {found}"
+            text = f"{entry.name}: {text}"
         else:
             start = f"{entry.status:<6}{entry.name:<{self._name_columns}}  "
             indent = 8 + self._name_columns
         text_width = self.width - indent
-        lines = wrap_words(found, text_width) + (wrap_words(hint, text_width) if entry.hint else [])
+        lines = wrap_words(text, text_width) + (wrap_words(hint, text_width) if entry.hint else [])
         return [(" " * indent if number else start) + line for number, line in enumerate(lines)]
 
     def _ascii_fallback(self, text: str) -> str:

@@ -79,12 +79,12 @@ def draw(path: Path, rows: Sequence[Row], curve: Curve | None, caption: str = ""
         plots.append(("accept", lambda figure: acceptance_by_position(figure, drafting)))
     if curve is not None:
         plots.append(("cost", lambda figure: cost_curve(figure, drafting, curve)))
-    found = []
+    files = []
     for name, plot in plots:
         file = path.with_name(f"{path.stem}-{name}.png")
         save(file, plot, caption)
-        found.append(file)
-    return found
+        files.append(file)
+    return files
 
 
 def save(file: Path, plot: "Callable[[Figure], None]", caption: str) -> None:
@@ -122,15 +122,15 @@ def panels(
     figure: "Figure", rows: Sequence[Row], *, stacked: bool = False
 ) -> "list[tuple[float, Axes]]":
     """One panel for each temperature with a shared y axis, side by side or stacked."""
-    found = temperatures(rows)
-    shape = (len(found), 1) if stacked else (1, len(found))
+    values = temperatures(rows)
+    shape = (len(values), 1) if stacked else (1, len(values))
     axes = list(figure.subplots(*shape, sharey=True, squeeze=False).flat)
     if stacked:
-        figure.set_size_inches(SIZE[0], 0.8 * SIZE[1] * len(found))
-    for temperature, panel in zip(found, axes, strict=True):
+        figure.set_size_inches(SIZE[0], 0.8 * SIZE[1] * len(values))
+    for temperature, panel in zip(values, axes, strict=True):
         panel.set_title(f"temperature {temperature:g}", loc="left")
         panel.label_outer(remove_inner_ticks=True)
-    return list(zip(found, axes, strict=True))
+    return list(zip(values, axes, strict=True))
 
 
 def speedup_bars(figure: "Figure", rows: Sequence[Row]) -> None:
@@ -244,9 +244,9 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
 
 def add_legend(figure: "Figure") -> None:
     """Add one legend for all panels, above them."""
-    found = {}
+    handles = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    columns = max(1, LEGEND_LETTERS // (max(map(len, found), default=0) + 6))  # 6: the mark's
-    figure.legend(found.values(), found.keys(), loc="outside upper right", ncols=columns)
+            handles.setdefault(label, handle)
+    columns = max(1, LEGEND_LETTERS // (max(map(len, handles), default=0) + 6))  # 6: the mark's
+    figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=columns)

@@ -54,17 +54,17 @@ def read_questions(path: Path, suite: str | None = None) -> list[Question]:
     `suite` defaults to the name of the file. An assistant message at the end of a chat is dropped.
     """
     suite = suite or path.stem
-    found: list[Question] = []
+    questions: list[Question] = []
     for number, line in enumerate(read_lines(path, FORMAT_HINT), 1):
         if not line.strip():
             continue
         turns, task = parse(line)
         if not turns:
             raise DFlashError(f"line {number} of '{path}' is not a prompt.", hint=FORMAT_HINT)
-        found.append(Question(suite, len(found) + 1, task or suite, turns))
-    if not found:
+        questions.append(Question(suite, len(questions) + 1, task or suite, turns))
+    if not questions:
         raise DFlashError(f"there are no prompts in '{path}'.", hint=FORMAT_HINT)
-    return found
+    return questions
 
 
 def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
@@ -180,14 +180,14 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
     Raises UsageError for an unknown suite, DFlashError if it cannot be read.
     """
     if name == BUNDLED:
-        found = bundled_questions()
-        return found[: limit or len(found)]
+        questions = bundled_questions()
+        return questions[: limit or len(questions)]
     if name not in SUITES:
         raise UsageError(f"there is no suite '{name}'.", hint=f"use {', '.join(suite_names())}")
     suite = SUITES[name]
     rows = rows_of(name, suite).shuffle(seed=SEED)
     wanted = min(limit or suite.count, len(rows))
-    found = []
+    questions = []
     for number in range(wanted):
         try:
             texts = suite.ask(rows[number])
@@ -195,10 +195,10 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
             raise unexpected(name, suite) from error
         if not texts or not all(map(is_text, texts)):
             raise unexpected(name, suite)
-        found.append(Question(name, number + 1, name, from_user(texts)))
-    if not found:
+        questions.append(Question(name, number + 1, name, from_user(texts)))
+    if not questions:
         raise unexpected(name, suite)
-    return found
+    return questions
 
 
 def unexpected(name: str, suite: Suite) -> DFlashError:

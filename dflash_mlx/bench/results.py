@@ -205,12 +205,12 @@ class Difference:
         return {**asdict(self.key), **{n: getattr(self, n) for n in self.__slots__ if n != "key"}}
 
 
-def first_different_token(wanted: Sequence[int], said: Sequence[int]) -> int | None:
+def first_different_token(wanted: Sequence[int], tokens: Sequence[int]) -> int | None:
     """Place of the first token that differs, from 0; None when both are the same."""
-    for place, (one, other) in enumerate(zip(wanted, said, strict=False)):
-        if one != other:
+    for place, (ours, theirs) in enumerate(zip(wanted, tokens, strict=False)):
+        if ours != theirs:
             return place
-    return None if len(wanted) == len(said) else min(len(wanted), len(said))
+    return None if len(wanted) == len(tokens) else min(len(wanted), len(tokens))
 
 
 def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[Record, Record]]:
@@ -225,41 +225,44 @@ def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[
 
 def differs(plain: Record, record: Record) -> Difference | None:
     """The first difference of an answer, in its first turn that has one."""
-    for number, (one, other) in enumerate(zip(plain.turns, record.turns, strict=True), 1):
-        place = first_different_token(one.tokens, other.tokens)
+    for number, (plain_turn, own_turn) in enumerate(zip(plain.turns, record.turns, strict=True), 1):
+        place = first_different_token(plain_turn.tokens, own_turn.tokens)
         if place is not None:
-            wanted, said = (
-                turn.tokens[place] if place < len(turn.tokens) else None for turn in (one, other)
-            )
-            return Difference(record.key, number, place + 1, wanted, said)
+            wanted = token_at(plain_turn, place)
+            return Difference(record.key, number, place + 1, wanted, token_at(own_turn, place))
     return None
+
+
+def token_at(turn: Turn, place: int) -> int | None:
+    """A token of an answer; None after its end."""
+    return turn.tokens[place] if place < len(turn.tokens) else None
 
 
 def find_differences(records: Iterable[Record], *, samples: bool = False) -> list[Difference]:
     """Every compared answer that is not the plain one."""
     pairs = compared(records, samples=samples)
-    return [found for pair in pairs if (found := differs(*pair)) is not None]
+    return [difference for pair in pairs if (difference := differs(*pair)) is not None]
 
 
 def with_gap(
-    found: Difference,
+    difference: Difference,
     pair: Pair,
     questions: Iterable[Question],
     records: Mapping[Key, Record],
     schedule: Schedule,
 ) -> Difference:
     """The difference with its gap, by one pass over what both answers share."""
-    key = found.key
+    key = difference.key
     question = next(
         q for q in questions if (q.suite, q.number, q.digest) == (key.suite, key.number, key.digest)
     )
-    said = records[key].turns
+    turns = records[key].turns
     messages = list(question.turns[0])
-    for turn, asked in zip(said[: found.turn - 1], question.turns[1:], strict=False):
+    for turn, asked in zip(turns[: difference.turn - 1], question.turns[1:], strict=False):
         messages += [{"role": "assistant", "content": turn.text}, *asked]
     prompt = Session(pair, mode=BASELINE).tokens(messages, **schedule.switches)
-    shared = said[found.turn - 1].tokens[: found.token - 1]
-    return replace(found, gap=top_gap(pair, [*prompt, *shared]))
+    shared = turns[difference.turn - 1].tokens[: difference.token - 1]
+    return replace(difference, gap=top_gap(pair, [*prompt, *shared]))
 
 
 def top_gap(pair: Pair, tokens: list[int]) -> float:
@@ -486,8 +489,8 @@ def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list
     if records[0].key.mode == BASELINE:
         return []
     for record in records:
-        other = plain[record.key]
-        for ours, theirs in zip(record.turns, other.turns if other else (), strict=False):
+        baseline = plain[record.key]
+        for ours, theirs in zip(record.turns, baseline.turns if baseline else (), strict=False):
             fast = ours.tokens_per_second
             slow = theirs.tokens_per_second
             if fast and slow:
@@ -502,8 +505,8 @@ def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> 
     rates = [
         (turn.tokens_per_second, base.tokens_per_second)
         for record in records
-        if (other := plain[record.key]) is not None
-        for turn, base in zip(record.turns, other.turns, strict=True)
+        if (baseline := plain[record.key]) is not None
+        for turn, base in zip(record.turns, baseline.turns, strict=True)
     ]
     both = [(ours, theirs) for ours, theirs in rates if ours and theirs]
     if not both:
@@ -523,13 +526,13 @@ def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
 
 def merge_rounds(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:
     """The sum of the passes of many answers, by rows."""
-    found: dict[int, Rounds] = {}
+    sums: dict[int, Rounds] = {}
     for part in parts:
-        old = found.get(part.rows, Rounds(part.rows, 0, 0, 0.0))
-        found[part.rows] = Rounds(
+        old = sums.get(part.rows, Rounds(part.rows, 0, 0, 0.0))
+        sums[part.rows] = Rounds(
             part.rows,
             old.count + part.count,
             old.tokens + part.tokens,
             old.seconds + part.seconds,
         )
-    return tuple(found[rows] for rows in sorted(found))
+    return tuple(sums[rows] for rows in sorted(sums))

@@ -155,10 +155,10 @@ def answer(
     seconds: list[float] = []
     try:
         for block in source:
-            now = time.perf_counter()
-            seconds.append(now - before)
+            arrived = time.perf_counter()
+            seconds.append(arrived - before)
             blocks.append(block)
-            before = now
+            before = arrived
             watch()
     finally:
         source.close()
@@ -183,11 +183,11 @@ def answer(
 
 def rounds_of(blocks: Sequence[Block], seconds: Sequence[float]) -> tuple[Rounds, ...]:
     """The passes after the prefill, counted by their number of rows: the drafts and the anchor."""
-    found: dict[int, tuple[int, int, float]] = {}
+    sums: dict[int, tuple[int, int, float]] = {}
     for block, took in zip(blocks, seconds, strict=True):
-        count, tokens, total = found.get(block.drafted + 1, (0, 0, 0.0))
-        found[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + took)
-    return tuple(Rounds(rows, *found[rows]) for rows in sorted(found))
+        count, tokens, total = sums.get(block.drafted + 1, (0, 0, 0.0))
+        sums[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + took)
+    return tuple(Rounds(rows, *sums[rows]) for rows in sorted(sums))
 
 
 # What one pass costs by its width
@@ -258,9 +258,9 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
 
 def one_pass(sequence: TokenSequence, tokens: list[int]) -> None:
     """Verify these tokens and keep the first, which every cache can do."""
-    found = sequence.verify(tokens[0], mx.array(tokens[1:], dtype=mx.int32))
-    mx.eval(mx.argmax(found.logits, axis=-1), found.taps)
-    sequence.commit((tokens[0],), found.taps)
+    output = sequence.verify(tokens[0], mx.array(tokens[1:], dtype=mx.int32))
+    mx.eval(mx.argmax(output.logits, axis=-1), output.taps)
+    sequence.commit((tokens[0],), output.taps)
 
 
 def timed(works: Mapping[int, Callable[[], None]], check: Callable[[], None]) -> dict[int, float]:

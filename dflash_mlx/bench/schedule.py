@@ -37,10 +37,10 @@ class Variant:
         """What `Session.stream` gets; `block_size` is that of modes without a number."""
         if self.mode == BASELINE:
             return {}
-        found = {"block_size": block_size}
+        options = {"block_size": block_size}
         if self.width is not None:
-            found[WIDTHS[self.mode][0]] = self.width
-        return found
+            options[WIDTHS[self.mode][0]] = self.width
+        return options
 
 
 def default_modes() -> list[str]:
@@ -50,7 +50,7 @@ def default_modes() -> list[str]:
 
 def parse_modes(text: str) -> tuple[Variant, ...]:
     """Variants from names with commas between them; UsageError for what is none."""
-    found = []
+    variants = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         mode, colon, number = word.partition(":")
         if mode not in default_modes():
@@ -61,7 +61,7 @@ def parse_modes(text: str) -> tuple[Variant, ...]:
         if colon and mode not in WIDTHS:
             raise UsageError(f"the mode {mode} has no width.", hint=f"write {mode}")
         if not colon:
-            found.append(Variant(mode))
+            variants.append(Variant(mode))
             continue
         name, least, most = WIDTHS[mode]
         if not number.isdecimal() or not least <= int(number) <= most:
@@ -69,12 +69,12 @@ def parse_modes(text: str) -> tuple[Variant, ...]:
                 f"the {name} of '{word}' cannot be '{number}'.",
                 hint=f"give a whole number from {least} to {most:,}",
             )
-        found.append(Variant(mode, int(number)))
-    if not found:
+        variants.append(Variant(mode, int(number)))
+    if not variants:
         raise UsageError("no mode was given.", hint=f"use {', '.join(default_modes())}")
-    if len(set(found)) < len(found):
+    if len(set(variants)) < len(variants):
         raise UsageError("a mode was given twice.", hint="give each one once")
-    return tuple(found)
+    return tuple(variants)
 
 
 # The measurements of one question by one mode
@@ -270,7 +270,7 @@ class Schedule:
         order is reversed: a wide pass is slower right after plain steps, and this must not always
         hit the same mode.
         """
-        found = []
+        keys = []
         for repeat in range(self.repeats):
             for place, question in enumerate(questions):
                 turn, first = divmod(place + repeat, len(self.modes))
@@ -285,8 +285,8 @@ class Schedule:
                             temperature,
                             repeat + 1,
                         )
-                        found.append((key, question, variant))
-        return found
+                        keys.append((key, question, variant))
+        return keys
 
     def sampling(self, key: Key) -> SamplingParams:
         """The sampling parameters of an answer; each question and repeat has another seed."""
@@ -349,9 +349,9 @@ class Source:
                 f"no DFlash drafter is known for '{pair.target_name}'.",
                 hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
-        if self.kind in WHAT and (found := kind_of(pair)) != self.kind:
+        if self.kind in WHAT and (kind := kind_of(pair)) != self.kind:
             name = self.name or pair.draft_name
-            raise DFlashError(f"'{name}' is {WHAT[found]}.", hint=f"write {found}:{name}")
+            raise DFlashError(f"'{name}' is {WHAT[kind]}.", hint=f"write {kind}:{name}")
 
     def schedule(self, whole: Schedule) -> Schedule:
         """Its part of a comparison: its chains or trees, and plain decoding in turn with them."""
@@ -385,7 +385,7 @@ def kind_of(pair: Pair) -> str:
 
 def parse_sources(text: str) -> tuple[Source, ...]:
     """Sources from names with commas between them; UsageError for what is none."""
-    found = list[Source]()
+    sources = list[Source]()
     for word in filter(None, (word.strip() for word in text.split(","))):
         kind, colon, name = word.partition(":")
         tree = re.fullmatch(rf"{EAGLE3}-(\d+)", kind)
@@ -399,9 +399,9 @@ def parse_sources(text: str) -> tuple[Source, ...]:
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")
         if not name and (colon or kind in (MODEL, EAGLE3)):
             raise UsageError(f"'{word}' names no model.", hint=f"write {kind}:ID")
-        found.append(Source(kind, name or None, rows))
-    if not found:
+        sources.append(Source(kind, name or None, rows))
+    if not sources:
         raise UsageError("no source of drafts was given.", hint=KNOWN)
-    if len(set(found)) < len(found):
+    if len(set(sources)) < len(sources):
         raise UsageError("a source of drafts was given twice.", hint="give each one once")
-    return tuple(found)
+    return tuple(sources)

@@ -54,16 +54,19 @@ def candidates() -> list[str]:
 
 THREADS = "OPENBLAS_NUM_THREADS"
 WIDTH = "MLX_BFS_MAX_WIDTH"  # MLX reads it once
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT, LARGEST = 2**31 - 1, 32 << 20  # bytes; glibc allows no larger ones
+# Parameters of glibc's mallopt, and their values in bytes: the largest that glibc allows.
+TRIM_THRESHOLD = -1
+TRIM_BYTES = 2**31 - 1
+MMAP_THRESHOLD = -3
+MMAP_BYTES = 32 << 20
 
 
 def use_all_cores() -> None:
-    """Have streams share the cores (`train.streams`); what the environment says already stays.
+    """Let several streams compute at once (`train.streams`). Set variables keep their values.
 
-    Each stream keeps one core busy, and more threads of OpenBLAS would compete for them. A graph of
-    more outputs than MLX's width is gone through depth first: one stream's part after another's.
-    Memory that MLX frees stays in the process: fresh pages take a tenth of a step.
+    OpenBLAS gets one thread, because each stream keeps a core busy. MLX evaluates a graph with more
+    outputs than its width depth first, so that streams would run one after another: the width is
+    raised. Freed memory stays in the process, because fresh pages take a tenth of a step.
     """
     library = use_openblas()
     if library is None:  # a Mac, or DFLASH_BLAS=off
@@ -73,5 +76,5 @@ def use_all_cores() -> None:
         os.environ[THREADS] = "1"  # for what this process starts
         ctypes.CDLL(library).openblas_set_num_threads(1)
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(MMAP_THRESHOLD, LARGEST)
-        mallopt(TRIM_THRESHOLD, KEPT)
+        mallopt(MMAP_THRESHOLD, MMAP_BYTES)
+        mallopt(TRIM_THRESHOLD, TRIM_BYTES)

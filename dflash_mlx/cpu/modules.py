@@ -1,5 +1,7 @@
 """Modules and caches for MLX's CPU backend that all layers of a forward pass share.
 
+`use_cpu_modules` and `use_cpu_caches` put them in place, when models and drafters are loaded.
+
 On a GPU a rotary embedding or a causal mask is part of a kernel. On the CPU each layer computes its
 own by small operations; in a narrow model these are a third of all operations. Here the layers
 share one `nn.RoPE` table and one mask, with the same bits. Feed-forward modules get a faster SwiGLU
@@ -14,6 +16,8 @@ from mlx import nn
 from mlx_lm.models.activations import swiglu as mlx_swiglu
 from mlx_lm.models.base import create_causal_mask
 from mlx_lm.models.cache import KVCache
+
+from dflash_mlx.kernels.dispatch import on_cpu
 
 # RMSNorm of a few rows in fewer operations, for MLX's CPU backend.
 
@@ -38,7 +42,8 @@ class CpuNorm(nn.RMSNorm):
 # exp for MLX's CPU backend, whose own is not vectorised on x86.
 
 LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the sum is ln 2; the first has few bits
+LN2_HIGH = 0.693359375  # few bits
+LN2_LOW = -2.12194440e-4  # the sum of both is ln 2
 ROUND = 1.5 * 2**23 + 127  # x + ROUND holds round(x) plus the exponent bias in its low bits
 # Minimax polynomial of e^r for |r| <= ln(2) / 2, relative error 8e-8; highest power first.
 COEFFICIENTS = (0.008297583569, 0.0419158768, 0.1666757836, 0.4999889047, 0.9999996901, 1.000000072)
@@ -82,8 +87,8 @@ def softmax(x: mx.array) -> mx.array:
 
     Shares below 1e-37 are 1e-38.
     """
-    found: Any = _softmax(x)
-    return found
+    shares: Any = _softmax(x)
+    return shares
 
 
 @mx.custom_function
@@ -99,6 +104,7 @@ def _softmax_slope(primal: mx.array, cotangent: mx.array, shares: mx.array) -> m
 
 
 # SwiGLU for MLX's CPU backend, whose exponential is not vectorised.
+
 
 # Classes whose `__call__` is exactly down(silu(gate(x)) * up(x)).
 SWIGLU_LAYERS = frozenset(
@@ -119,30 +125,27 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
 
 
 class CpuSwiGLU(nn.Module):
-    """Replaces a module of a class in `SWIGLU_LAYERS`; shares its projections."""
+    """Replaces a SwiGLU module (see `is_swiglu`); shares its projections."""
 
     def __init__(self, original: Any):
         super().__init__()
         self._original = original
-        self.gate_proj, self.up_proj = original.gate_proj, original.up_proj
+        self.gate_proj = original.gate_proj
+        self.up_proj = original.up_proj
         self.down_proj = original.down_proj
 
     def __call__(self, x: mx.array) -> mx.array:
         """[..., S, H] -> [..., S, H]. One row (S = 1) has the bits of MLX."""
-        gate, up = self.gate_proj(x), self.up_proj(x)
+        gate = self.gate_proj(x)
+        up = self.up_proj(x)
         fast = x.shape[-2] > 1 and gate.dtype == mx.float32
         return self.down_proj((swiglu if fast else mlx_swiglu)(gate, up))
 
 
 def is_swiglu(module: nn.Module) -> bool:
-    """Whether `CpuSwiGLU` can replace a module."""
+    """Whether a module computes exactly down(silu(gate(x)) * up(x))."""
     kind = type(module)
     return f"{kind.__module__}.{kind.__qualname__}" in SWIGLU_LAYERS
-
-
-def on_cpu() -> bool:
-    """Whether MLX computes on the CPU by default."""
-    return mx.default_device() == mx.Device(mx.cpu)
 
 
 def use_cpu_modules(model: nn.Module) -> None:
@@ -213,8 +216,8 @@ class SharedRope(nn.Module):
 
     def shares(self, x: mx.array, offset: int | mx.array) -> bool:
         """Whether the table applies: one offset, or one a batch element; all of x rotated."""
-        one = isinstance(offset, int) or offset.shape == (len(x),)
-        return one and x.shape[-1] == self._original.dims
+        per_element = isinstance(offset, int) or offset.shape == (len(x),)
+        return per_element and x.shape[-1] == self._original.dims
 
     def __call__(
         self, x: mx.array, offset: int | mx.array = 0, depths: mx.array | None = None
@@ -230,15 +233,19 @@ class SharedRope(nn.Module):
         if not isinstance(offset, int):
             assert depths is None
             if self._offsets is not offset:
-                self._offsets, self._starts = offset, offset[:, None, None] + mx.arange(length)
-            offset, depths = 0, self._starts
+                self._offsets = offset
+                self._starts = offset[:, None, None] + mx.arange(length)
+            offset = 0
+            depths = self._starts
         at = (offset, length)
         if at != self._at or depths is not self._depths:
             steps = mx.arange(at[1]) if depths is None else depths
             positions = (offset + steps).astype(mx.float32) * self._original.scale
             angles = positions[..., None] * self._rates
-            cos, sin = mx.cos(angles), mx.sin(angles)
-            self._at, self._depths = at, depths
+            cos = mx.cos(angles)
+            sin = mx.sin(angles)
+            self._at = at
+            self._depths = depths
             self._table = mx.concatenate([cos, cos], -1), mx.concatenate([-sin, sin], -1)
         cos, sin = self._table
         first, second = mx.split(x, 2, axis=-1)

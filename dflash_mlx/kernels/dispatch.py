@@ -89,6 +89,11 @@ class Kernels:
         return op.reference(*args) if self.references or self.exact else None
 
 
+def on_cpu() -> bool:
+    """Whether MLX computes on the CPU by default."""
+    return mx.default_device() == mx.Device(mx.cpu)
+
+
 def by_metal() -> bool:
     """Whether MLX's default device is a GPU with Metal."""
     return mx.default_device() == mx.Device(mx.gpu) and mx.metal.is_available()

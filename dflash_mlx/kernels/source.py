@@ -70,12 +70,12 @@ class MetalLauncher:
         if kind is None:
             return mx.compile(partial(function, self))
         key = function, kind
-        if (found := self._recorded.pop(key, None)) is None:
-            found = mx.compile(partial(function, self))
+        if (compiled := self._recorded.pop(key, None)) is None:
+            compiled = mx.compile(partial(function, self))
             if len(self._recorded) >= RECORDED:
                 del self._recorded[next(iter(self._recorded))]
-        self._recorded[key] = found
-        return found
+        self._recorded[key] = compiled
+        return compiled
 
     def __call__(
         self,

@@ -11,8 +11,7 @@ from mlx import nn
 from mlx_lm.models.cache import ArraysCache
 from mlx_lm.models.gated_delta import normalize_qk
 
-from dflash_mlx.cpu.modules import on_cpu
-from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
 from .cache.recurrent import RecurrentCache, Tape
 from .gated_delta import Project, convolve, read, split_heads, update, update_tree, walk

@@ -111,18 +111,18 @@ def tie_case(block: bool) -> Case:
 
 def sample_cases(shapes: Shapes) -> list[Case]:
     """Both rules: near and far drafts, two chunks of the vocabulary, ties, a NaN; the model's."""
-    k, found = shapes.selector.candidates if shapes.selector else 0, []
+    k, cases = shapes.selector.candidates if shapes.selector else 0, []
     few = min(k, 29)
     for block in (False, True):
-        found += [sampled_case(seed, 12, 4200, few, block) for seed in (1, 3)]
-        found += [sampled_case(5, 10, 40, few, block, 1.0)]
-        found += [sampled_case(6, 2, 33, few, block, 0.0)]
-        found += [] if k else [tie_case(block)]
+        cases += [sampled_case(seed, 12, 4200, few, block) for seed in (1, 3)]
+        cases += [sampled_case(5, 10, 40, few, block, 1.0)]
+        cases += [sampled_case(6, 2, 33, few, block, 0.0)]
+        cases += [] if k else [tie_case(block)]
         scores, *rest = sampled_case(7, 10, 50, few, block)
         scores[9, 9] = mx.nan
-        found.append((scores, *rest))
+        cases.append((scores, *rest))
     model = sampled_case(9, shapes.rows, shapes.vocab, min(k, shapes.vocab), True)
-    return [*found, (*model[:-1], False), model]
+    return [*cases, (*model[:-1], False), model]
 
 
 def defined_part(outcome: mx.array) -> mx.array:
@@ -198,8 +198,8 @@ def replay_cases(shapes: Shapes) -> list[Case]:
         return stack[0], delta, *stack[1:], at, number, inputs
 
     path, half = (1, 4, 6, 7), max(1, shapes.rows // 2)
-    found = [layers(2, 9, path, accepted) for accepted in (0, 1, 4)]
-    return [*found, layers(1, shapes.rows, range(half), half)]
+    cases = [layers(2, 9, path, accepted) for accepted in (0, 1, 4)]
+    return [*cases, layers(1, shapes.rows, range(half), half)]
 
 
 # The products of a few rows with a model's matrices
@@ -229,7 +229,7 @@ def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) ->
 def product_cases(shapes: Shapes) -> list[Case]:
     """For each kind of weights: a number of rows for each size of a threadgroup, 19 for more than
     one of the largest; the model's."""
-    found, dtype = [], dtype_of(shapes.dtype)
+    cases, dtype = [], dtype_of(shapes.dtype)
     for kind in shapes.linears:
         few = 3 * max(kind.group, 64)
         for rows, outputs, inputs in (
@@ -240,8 +240,8 @@ def product_cases(shapes: Shapes) -> list[Case]:
             (shapes.rows, kind.outputs, kind.inputs),
         ):
             weights = weights_of(kind, outputs, inputs, dtype)
-            found.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
-    return found
+            cases.append((normal_array(rows, rows, inputs, dtype=dtype), weights))
+    return cases
 
 
 class Sized(NamedTuple):
@@ -394,12 +394,12 @@ def mlx_lm_replay(
     inputs: mx.array,
 ) -> list[mx.array]:
     """The engine's commit without the kernel: the accepted rows run again in each layer."""
-    found, accepted, rows = [], len(path), delta.shape[1]
+    outputs, accepted, rows = [], len(path), delta.shape[1]
     for layer in range(len(state)):
         fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
-        found.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
-        found.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
-    return found
+        outputs.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
+        outputs.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
+    return outputs
 
 
 def mlx_attention(

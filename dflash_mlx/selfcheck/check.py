@@ -1,7 +1,7 @@
 """Comparison of every kernel with its reference on this machine, and with the time of stock MLX.
 
-A kernel with other results, with an exception, or slower than stock MLX is not used. `trials` has
-the inputs of each operation. This module knows no models, files or terminals.
+A kernel with other results, with an exception, or slower than stock MLX is not used. `cases` has
+the inputs of each operation. Results are kept in a file, so that each kernel is checked once.
 """
 
 import hashlib
@@ -126,10 +126,10 @@ def prove(
         on_result(KernelResult(trial.name, False, reason=STARTED))
         if trial.sizes is not None and not shapes.exact:
             ends = began + budget
-            found = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
+            result = measure_sizes(launcher, trial, trial.sizes(shapes), result, clock, ends)
         else:
-            found = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
-        results[trial.name] = found
+            result = measure_times(launcher, trial, trial.fitting(shapes)[-1], result, clock)
+        results[trial.name] = result
         on_result(results[trial.name])
     return tuple(results[trial.name] for trial in tried if trial.name in results)
 
@@ -235,28 +235,28 @@ def measure_sizes(
     ends: float,
 ) -> KernelResult:
     """The result with what is not timed yet of its `sizes`, begun before the clock is at `ends`."""
-    found = {timed.size: timed for timed in result.sizes}
+    by_size = {timed.size: timed for timed in result.sizes}
     for size, weight, case in sizes:
-        if size in found:
+        if size in by_size:
             continue
         if clock() >= ends:
-            return replace(result, sizes=(*found.values(),))
+            return replace(result, sizes=(*by_size.values(),))
         try:
-            found[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
+            by_size[size] = Timed(size, weight, *compare_times(launcher, trial, case, clock))
         except Exception as error:
             return replace(result, right=False, reason=f"raised {describe_error(error)}")
-    if not found:
+    if not by_size:
         return replace(result, reason=NARROW)
-    total = sum(timed.weight for timed in found.values())
-    seconds = sum(timed.weight * timed.seconds for timed in found.values()) / total
-    ratio = sum(timed.weight * timed.ratio for timed in found.values()) / total
-    won = any(timed.won for timed in found.values())
+    total = sum(timed.weight for timed in by_size.values())
+    seconds = sum(timed.weight * timed.seconds for timed in by_size.values()) / total
+    ratio = sum(timed.weight * timed.ratio for timed in by_size.values()) / total
+    won = any(timed.won for timed in by_size.values())
     return replace(
         result,
         seconds=seconds,
         ratio=ratio,
         reason="" if won else describe_ratio(ratio),
-        sizes=(*found.values(),),
+        sizes=(*by_size.values(),),
     )
 
 
@@ -310,9 +310,9 @@ def check_exact(target: Target, name: str) -> None:
     together, apart = TokenSequence(target, None), TokenSequence(target, None)
     for sequence in (together, apart):
         sequence.read(prompt)
-    found = [*rows_of(step(together, first, second)), *rows_of(step(together, third))]
-    wanted = [row for token in (first, second, third) for row in rows_of(step(apart, token))]
-    if not all(equal_bits(a, b) for a, b in zip(found, wanted, strict=True)):
+    joint = [*rows_of(step(together, first, second)), *rows_of(step(together, third))]
+    separate = [row for token in (first, second, third) for row in rows_of(step(apart, token))]
+    if not all(equal_bits(a, b) for a, b in zip(joint, separate, strict=True)):
         raise DFlashError(
             f"'{name}' cannot be exact here: it gives two tokens other bits in one pass than in "
             "two, so some operation of MLX depends on the number of rows.",
@@ -323,9 +323,9 @@ def check_exact(target: Target, name: str) -> None:
 def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
     """One pass over these tokens, which are kept."""
     anchor, *others = tokens
-    found = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
-    sequence.commit(tokens, found.taps, all_kept=True)
-    return found
+    output = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
+    sequence.commit(tokens, output.taps, all_kept=True)
+    return output
 
 
 def rows_of(found: SequencePass) -> list[mx.array]:

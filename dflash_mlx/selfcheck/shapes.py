@@ -134,7 +134,7 @@ def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
     """The attention layers of a config, one entry for each layer type; empty for MLA."""
     if config.get("kv_lora_rank"):
         return ()
-    heads, found = config["num_attention_heads"], []
+    heads, shapes = config["num_attention_heads"], []
     for kind in dict.fromkeys(layer_types(config)):
         if kind == "linear_attention":
             continue
@@ -144,8 +144,8 @@ def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
         kv_heads = kv_width(config, kind) // (2 * dim)
         window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
         sinks = config["model_type"] == "gpt_oss"
-        found.append(AttentionShape(heads, kv_heads, dim, window, sinks))
-    return tuple(found)
+        shapes.append(AttentionShape(heads, kv_heads, dim, window, sinks))
+    return tuple(shapes)
 
 
 def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
@@ -154,8 +154,8 @@ def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
     keys, values, key_dim, value_dim = (
         config.get(name) or 0 for name in (*names, "linear_key_head_dim", "linear_value_head_dim")
     )
-    found = "linear_attention" in layer_types(config)
-    if not found or not keys * values * key_dim * value_dim:
+    has_delta = "linear_attention" in layer_types(config)
+    if not has_delta or not keys * values * key_dim * value_dim:
         return None
     window = (config.get("linear_conv_kernel_dim") or 4) - 1
     channels = 2 * keys * key_dim + values * value_dim
@@ -164,9 +164,9 @@ def gated_delta_shape(config: dict[str, Any]) -> GatedDeltaShape | None:
 
 def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
     """The linear layers of a model, see `Shapes.linears`."""
-    found = Counter(filter(None, map(linear_shape, model.modules())))
+    counts = Counter(filter(None, map(linear_shape, model.modules())))
     kinds: dict[tuple[Any, ...], tuple[int, LinearShape]] = {}
-    for linear, count in sorted(found.items(), key=lambda item: item[1]):
+    for linear, count in sorted(counts.items(), key=lambda item: item[1]):
         kind = (linear.bits, linear.group, linear.mode, linear.dtype, linear.biased)
         total = kinds[kind][0] if kind in kinds else 0
         kinds[kind] = total + count, linear
@@ -177,8 +177,8 @@ def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
     """All sizes of linear layers with their numbers; a table without a head is one, too."""
     modules = dict(model.named_modules())
     tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
-    found = Counter(linear_shape(module, tables=tied) for module in modules.values())
-    return tuple((shape, count) for shape, count in found.items() if shape is not None)
+    counts = Counter(linear_shape(module, tables=tied) for module in modules.values())
+    return tuple((shape, count) for shape, count in counts.items() if shape is not None)
 
 
 def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:

@@ -215,7 +215,7 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
     """
     pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
     pieces = [piece for piece in pieces if len(piece[1])]
-    found = []
+    parts = []
     while pieces:
         width = len(pieces[0][1])
         taken = pieces[: max(1, chunk // width)]
@@ -223,5 +223,5 @@ def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
         grid = np.full((len(taken), width), -1)
         for line, (_, positions) in enumerate(taken):
             grid[line, : len(positions)] = positions
-        found.append(Rectangle(tuple(row for row, _ in taken), grid))
-    return found
+        parts.append(Rectangle(tuple(row for row, _ in taken), grid))
+    return parts

@@ -78,13 +78,13 @@ def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.a
     candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[..., :k], axis=-1)
     scores = mx.take_along_axis(logits, candidates, axis=-1).astype(mx.float32)
     before = anchors
-    found = []
+    chosen = []
     for t in range(hidden.shape[1]):
-        each = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
-        best = mx.argmax(each, axis=-1)[:, None]
+        total = candidate_scores(selector, hidden[:, t], candidates[:, t], scores[:, t], before)
+        best = mx.argmax(total, axis=-1)[:, None]
         before = mx.take_along_axis(candidates[:, t], best, axis=-1)[:, 0]
-        found.append(before)
-    return mx.stack(found, axis=1)
+        chosen.append(before)
+    return mx.stack(chosen, axis=1)
 
 
 def merge_counts(parts: list[Acceptance]) -> Acceptance:

@@ -9,7 +9,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.cpu.modules import on_cpu, softmax
+from dflash_mlx.cpu.modules import softmax
 from dflash_mlx.drafters.dflash.config import DraftConfig
 from dflash_mlx.drafters.dflash.drafter import Drafter
 from dflash_mlx.drafters.dflash.model import (
@@ -20,6 +20,7 @@ from dflash_mlx.drafters.dflash.model import (
     context_mask,
     draft_ids,
 )
+from dflash_mlx.kernels.dispatch import on_cpu
 
 # The head of a drafter in training
 
@@ -78,8 +79,8 @@ def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
 
 def through_head(drafter: Drafter, hidden: mx.array, slopes: mx.array) -> mx.array:
     """Slopes of logits [R, V] as those of the hidden states [R, H] that they are made of."""
-    _, (found,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
-    return found
+    _, (slope,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
+    return slope
 
 
 def loss_and_candidates(

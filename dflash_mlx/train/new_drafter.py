@@ -149,10 +149,10 @@ def frequent_tokens(target: Target, sequences: Iterable[TrainingSequence], count
         answers.update(sequence.tokens[sequence.answer :])
         prompts.update(sequence.tokens[: sequence.answer])
     ranks = (sorted(seen, key=lambda token: (-seen[token], token)) for seen in (answers, prompts))
-    found = dict.fromkeys(sorted(t for t in target.eos_ids if t < target.vocab_size))
+    tokens = dict.fromkeys(sorted(t for t in target.eos_ids if t < target.vocab_size))
     for rank in (*ranks, range(target.vocab_size)):
-        found |= dict.fromkeys(rank)
-    return sorted(list(found)[:count])
+        tokens |= dict.fromkeys(rank)
+    return sorted(list(tokens)[:count])
 
 
 def give_head(model: DraftModel, target: Target, tokens: list[int]) -> None:

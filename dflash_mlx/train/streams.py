@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from dflash_mlx.cpu.modules import on_cpu
+from dflash_mlx.kernels.dispatch import on_cpu
 
 Result = TypeVar("Result")
 Task = Generator[Any, None, Result]  # yields what it needs evaluated before it goes on

@@ -98,12 +98,12 @@ class TapStore:
         """
         place = self._places[key]
         count = place.rows * self._width
-        found = np.fromfile(place.file, dtype="<u2", count=count, offset=place.start)
-        if found.size < count:
+        bits = np.fromfile(place.file, dtype="<u2", count=count, offset=place.start)
+        if bits.size < count:
             raise DFlashError(
                 f"'{place.file}' has become shorter.", hint="remove it; --resume makes it again"
             )
-        return found.reshape(place.rows, self._width)
+        return bits.reshape(place.rows, self._width)
 
 
 def places(file: Path, width: int) -> dict[str, Place]:
@@ -112,13 +112,13 @@ def places(file: Path, width: int) -> dict[str, Place]:
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         tensors = json.loads(stream.read(length))
-    found = {}
+    by_key = {}
     for key, shape in shapes.items():
         first, end = tensors[key]["data_offsets"]
         if len(shape) != 2 or shape[1] != width or end - first != 2 * shape[0] * width:
             raise DFlashError(f"'{file}' holds other taps.", hint="remove it")
-        found[key] = Place(file, 8 + length + first, shape[0])
-    return found
+        by_key[key] = Place(file, 8 + length + first, shape[0])
+    return by_key
 
 
 def key_of(tokens: Sequence[int]) -> str:
@@ -185,17 +185,17 @@ class Taps:
 
     def rows(self, numbers: list[int]) -> list[mx.array]:
         """The taps [S, K * Ht] of each sequence."""
-        found = {n: self._kept[n] for n in numbers if n in self._kept}
+        by_number = {n: self._kept[n] for n in numbers if n in self._kept}
         store = self._store
         fresh = dict[int, mx.array]()
         if store is not None:
-            for n in set(numbers) - found.keys():
+            for n in set(numbers) - by_number.keys():
                 if (ahead := self._ahead.pop(n, None)) is not None:
                     fresh[n] = as_taps(ahead.result())
                 elif self._keys[n] in store:
                     fresh[n] = as_taps(store.read(self._keys[n]))
         missing = sorted(
-            set(numbers) - found.keys() - fresh.keys(),
+            set(numbers) - by_number.keys() - fresh.keys(),
             key=lambda n: len(self._sequences[n].tokens),
         )
         for ended in self._streams.together(map(self._read, self._passes(missing))):
@@ -206,8 +206,8 @@ class Taps:
             if taps.nbytes <= self._room:
                 self._kept[n] = taps
                 self._room -= taps.nbytes
-        found |= fresh
-        return [found[n] for n in numbers]
+        by_number |= fresh
+        return [by_number[n] for n in numbers]
 
     def load_ahead(self, numbers: list[int]) -> None:
         """Begin to read the taps of sequences that `rows` will be asked for next."""
@@ -232,14 +232,14 @@ class Taps:
 
     def _passes(self, numbers: list[int]) -> list[list[int]]:
         """Sequence numbers, shortest first, in passes of little padding; the longest pass first."""
-        found = []
+        passes = []
         numbers = list(numbers)
         while numbers:
             longest = len(self._sequences[numbers[-1]].tokens)
             size = max(1, MAX_PASS_TOKENS // longest // self._streams.count)
-            found.append(numbers[-size:])
+            passes.append(numbers[-size:])
             numbers = numbers[:-size]
-        return found
+        return passes
 
     def _read(self, numbers: list[int]) -> Task[dict[int, mx.array]]:
         """One padded target pass; the target is causal, so padding at the end changes nothing."""
