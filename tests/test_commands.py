@@ -22,16 +22,16 @@ backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
-interrupt = import_module("dflash_mlx.cli.terminal.keys")
+signals = import_module("dflash_mlx.cli.terminal.signals")
 options = import_module("dflash_mlx.cli.options")
-shell = import_module("dflash_mlx.cli.chat.loop")
+shell = import_module("dflash_mlx.cli.chat.attachments")
 output = import_module("dflash_mlx.cli.terminal.output")
 external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.resolve")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.settings")
+chat_settings = import_module("dflash_mlx.cli.chat.settings")
 
 
 @pytest.fixture(scope="module")
@@ -514,8 +514,8 @@ def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
 
 def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     """What a command prints is shown, and goes with the next prompt, once."""
-    shell = import_module("dflash_mlx.cli.chat.loop")
-    files = import_module("dflash_mlx.cli.chat.actions")
+    shell = import_module("dflash_mlx.cli.chat.attachments")
+    files = import_module("dflash_mlx.cli.chat.attachments")
     assert shell.is_shell_command("!ls")
     assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
     shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")
@@ -534,7 +534,7 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
 def test_leave(use: Callable[[str], str]) -> None:
     """By any of its names."""
     for name in ("exit", "quit", "bye"):
-        with pytest.raises(interrupt.LeaveChat):
+        with pytest.raises(signals.LeaveChat):
             use(f"/{name}")
 
 

@@ -13,7 +13,7 @@ from dflash_mlx.remote.session import KINDS, sampling_fields
 from dflash_mlx.serve.protocol import SamplingFields
 from dflash_mlx.speculation.acceptance import RULES
 
-settings = import_module("dflash_mlx.cli.settings")
+settings = import_module("dflash_mlx.cli.chat.settings")
 tables = import_module("dflash_mlx.cli.presets")
 WITH_FLAG = [one for one in declared(GenerationOptions) if one.option.flag]
 NUMBERS = [one for one in declared(GenerationOptions) if one.type in (int, float)]

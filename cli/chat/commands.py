@@ -9,8 +9,8 @@ from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
 from ..resolve import RECOMMENDED
-from ..settings import SETTINGS, find_setting, setting_help
-from . import actions, mcp_page
+from . import actions, attachments
+from .settings import SETTINGS, find_setting, setting_help
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -149,7 +149,7 @@ COMMANDS = (
         "read",
         "[file...|off]",
         "send files with the next prompt; @file in a prompt does, too",
-        actions.read_files,
+        attachments.read_files,
         paths=True,
         detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
     ),
@@ -157,8 +157,8 @@ COMMANDS = (
         "mcp",
         "[on|off|ask]",
         "list the MCP servers and their tools; offer tools or not",
-        mcp_page.manage_servers,
-        arguments=lambda state: list(mcp_page.WORDS),
+        actions.manage_servers,
+        arguments=lambda state: list(actions.MCP_WORDS),
         detail="on also starts servers that do not run; ask forgets what was allowed.",
     ),
     Command("retry", "", "answer the last prompt again", actions.retry),

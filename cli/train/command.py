@@ -12,8 +12,8 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 
 from ..options import Origin, origin_of
-from ..terminal.keys import Interrupt
 from ..terminal.output import Output
+from ..terminal.signals import Interrupt
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
