@@ -107,7 +107,7 @@ def test_names_and_prefixes(command: Any) -> None:
     for name in (command.name, *command.aliases):
         assert commands.find_command(name) == (command, "")
     names = [other.name for other in commands.COMMANDS if other is not command]
-    names += [which.option.setting for which in chat_settings.SETTINGS]
+    names += [which.setting for which in chat_settings.SETTINGS]
     names += [
         alias for other in commands.COMMANDS if other is not command for alias in other.aliases
     ]
@@ -120,10 +120,10 @@ def test_names_and_prefixes(command: Any) -> None:
                 commands.find_command(prefix)
 
 
-@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.option.setting)
+@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.setting)
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
     """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
-    name = which.option.setting
+    name = which.setting
     assert use(f"/{name}").startswith(f"  {name} ")
     value = {
         "top-p": "0.5",

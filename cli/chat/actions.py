@@ -172,11 +172,11 @@ def change_setting(state: ChatState, text: str) -> None:
     name, _, value = text.partition(" ")
     if not name:
         local = state.dialogue.backend.local
-        shown = [one for one in SETTINGS if local or one.option.scope != "local"]
-        width = max(len(one.option.setting) for one in shown) + 2
+        shown = [one for one in SETTINGS if local or one.scope != "local"]
+        width = max(len(one.setting) for one in shown) + 2
         for one in shown:
             value = format_value(settings, one)
-            state.print_line(f"  {one.option.setting:{width}}{value:>10}  {setting_help(one)}")
+            state.print_line(f"  {one.setting:{width}}{value:>10}  {setting_help(one)}")
         if line := recommendation_line(state):
             state.print_line(line)
         return
@@ -185,13 +185,13 @@ def change_setting(state: ChatState, text: str) -> None:
         return
     setting = find_setting(name)
     if setting is None:
-        names = ", ".join([*(one.option.setting for one in SETTINGS), RECOMMENDED])
+        names = ", ".join([*(one.setting for one in SETTINGS), RECOMMENDED])
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         settings = with_value(settings, setting, value.strip())
         state.dialogue.backend.check(settings)
         state.dialogue.settings = settings
-    line = f"  {setting.option.setting} {format_value(settings, setting)}"
+    line = f"  {setting.setting} {format_value(settings, setting)}"
     state.print_line(line, "dim" if value else "")
 
 
