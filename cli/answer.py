@@ -11,8 +11,8 @@ from dflash_mlx.errors import RankLost, ServerLost
 from dflash_mlx.options import GenerationOptions
 
 from .backend.base import Answering, Backend
-from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
+from .terminal.signals import Interrupt
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from .loading import prepare_libraries
 from .models.command import models
 from .options import Origin, origin_of
 from .serve.command import serve
-from .terminal.output import Output
-from .terminal.streams import open_closed_streams
+from .terminal.output import Output, open_closed_streams
 from .train.command import train
 
 # What writing to a full disk, and to a closed or broken stream, raises.

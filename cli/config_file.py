@@ -1,10 +1,13 @@
-"""Reads the config file: one option a line, named like its flag without the leading dashes.
+"""The config file: one option per line, named like its flag without the leading dashes.
 
     model = "Qwen/Qwen3-4B"
     temp = 0.7
 
-Knows which options the commands have, not what they mean; `option_tables` and `mcp_servers` read
-its tables.
+Its tables hold presets and defaults of single models (see `presets`), and MCP servers:
+
+    [mcp.notes]
+    command = "npx"
+    args = ["-y", "notes-server"]
 """
 
 import difflib
@@ -32,7 +35,7 @@ def config_path() -> Path:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The file's settings; empty without a file. DFlashError when it cannot be read."""
+    """The settings of the file; empty without a file. DFlashError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -52,7 +55,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def apply_config(ctx: typer.Context) -> None:
-    """Use the file's settings as defaults of the commands that have such options."""
+    """Make the settings of the file the defaults of the commands that have these options."""
     path = config_path()
     settings = read_config(path)
     if not settings:
@@ -74,7 +77,7 @@ def apply_config(ctx: typer.Context) -> None:
 
 
 def tables_of(settings: dict[str, Any], kind: str, path: Path) -> dict[str, Any]:
-    """The tables of one kind by name, unchecked; DFlashError where the file has something else."""
+    """The tables of one kind by name, unchecked; DFlashError if they are not tables."""
     tables = settings.get(kind, {})
     if not isinstance(tables, dict):
         raise DFlashError(
@@ -117,10 +120,10 @@ def flag_key(parameter: Any) -> str:
 
 
 def flag_value(key: str, value: Any, parameter: Any) -> Any:
-    """A setting as its flag takes it: a list where the flag may be given several times.
+    """A setting as the value of its flag: a list if the flag is repeatable.
 
-    DFlashError for true or false where the flag is no switch, for a list or table where it takes
-    one value, and for a list of other than texts.
+    DFlashError for true or false if the flag is not a switch, for a list or table if it takes one
+    value, and for a list of anything but texts.
     """
     expected = ""
     if parameter.multiple:
@@ -159,17 +162,20 @@ def file_error_reason(error: Exception) -> str:
 
 
 def configured_servers(files: Sequence[Path] = ()) -> list["ServerConfig"]:
-    """The servers of [mcp.NAME] and of the files; DFlashError for a wrong one or a name twice."""
+    """The servers of [mcp.NAME], then those of files in the format of Claude Desktop.
+
+    Starts nothing. DFlashError for a wrong entry, UsageError for a name that occurs twice.
+    """
     from dflash_mlx.tools.mcp import read_server_file, read_servers
 
     path = config_path()
-    found = read_servers(tables_of(read_config(path), "mcp", path), f"in '{path}'")
+    servers = read_servers(tables_of(read_config(path), "mcp", path), f"in '{path}'")
     for file in files:
         for server in read_server_file(file):
-            if server.name in [one.name for one in found]:
+            if server.name in [known.name for known in servers]:
                 raise UsageError(
                     f"the MCP server '{server.name}' of '{file}' is there already.",
                     hint="rename one of the two",
                 )
-            found.append(server)
-    return found
+            servers.append(server)
+    return servers

@@ -50,8 +50,8 @@ from .report import (
     warm_up,
 )
 from .resolve import Resolved, resolve, with_preset
-from .terminal.keys import Interrupt
 from .terminal.output import Output, format_count
+from .terminal.signals import Interrupt
 
 # Below this length, measured over this many verifies, drafting costs more than it saves.
 LOW_ACCEPTANCE_LENGTH = 1.5

@@ -1,9 +1,9 @@
-"""The flags that commands share, and how a command takes them.
+"""The options of the commands: flags, their values, and where each value comes from.
 
-Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file, in this order of
-precedence. A dataclass groups related options; those of an answer are made from the declarations
-in `dflash_mlx.options`. `option_groups` lets a command take a group as one argument, or all options
-that are still to be resolved as one `OptionValues`.
+Each option is a flag, a variable `DFLASH_<NAME>` and a key of the config file. Options that belong
+together are a dataclass; those of an answer are generated from the declarations in
+`dflash_mlx.options`. `option_groups` lets a command take a dataclass as one argument, or all
+unresolved options as one `OptionValues`.
 """
 
 import inspect
@@ -19,13 +19,13 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import Declared, GenerationOptions, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 
 from .config_file import config_path, flag_key
 
 GroupT = TypeVar("GroupT")
 LATEST = "dflash.option_values"  # key of a context's `meta`
-BUNDLED = "bundled"  # the name of the pair that needs none
+BUNDLED = "bundled"  # name of the bundled pair in config files and chats
 
 
 def option(*names: str, help: str, **details: Any) -> Any:
@@ -44,7 +44,7 @@ def parse_bits(value: str | int) -> int:
 
 
 def parse_size(value: str | int) -> int:
-    """Bytes: a number, with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, ...); ValueError else."""
+    """Bytes of a text such as 500MB (units of 1000) or 4GiB (of 1024); ValueError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
     if not match:
         raise ValueError(f"'{value}' is not a size such as 500MB or 4GB")
@@ -120,7 +120,7 @@ SAMPLING_BY = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOptions:
-    """What goes before the prompt, what is shown beside the answer, and whose sampling it is."""
+    """The system prompt, whether to show the thinking, and whose sampling options to use."""
 
     system: Annotated[
         str | None, option("--system", "-s", metavar="TEXT", help="System prompt.")
@@ -133,7 +133,7 @@ class PromptOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """How much of what was read of prompts is kept, so that it need not be read again."""
+    """Sizes of the prefix cache, in bytes."""
 
     cache_ram: Annotated[
         int | None,
@@ -161,7 +161,7 @@ KEY_VARIABLE = "DFLASH_REMOTE_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """How to speak to a server that --model names."""
+    """How to connect to a server that --model names."""
 
     remote_key_file: Annotated[
         Path | None,
@@ -175,7 +175,7 @@ class RemoteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayOptions:
-    """How much to print, and with which effects."""
+    """How much to print, and how."""
 
     quiet: Annotated[bool, option("--quiet", "-q", help="Only the answer and errors.")] = False
     plain: Annotated[
@@ -183,35 +183,39 @@ class DisplayOptions:
     ] = False
 
 
-def flag_of(one: Declared, *, variables: bool = True) -> inspect.Parameter:
+# Declared options as flags
+
+
+def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter:
     """A declared option as a parameter of a command, see `Flags`."""
-    details = one.option
-    kind = Literal[one.choices] if one.choices else one.type  # type: ignore[valid-type]
-    default = one.command_default
-    if get_origin(one.type) is tuple:
-        kind = list[get_args(one.type)[0]]
+    kind = declaration.type
+    default = declaration.command_default
+    if declaration.choices:
+        kind = Literal[declaration.choices]  # type: ignore[valid-type]
+    elif get_origin(kind) is tuple:
+        kind = list[get_args(kind)[0]]
         default = None
-    limits: dict[str, Any] = {}
-    if (
-        one.type is int and variables and not one.sampling
-    ):  # the others are checked where they are declared
-        limits = {"min": details.low, "max": details.high}
+    limits = {}
+    if kind is int and variables and not declaration.sampling:  # `Option.check` tests the others
+        limits = {"min": declaration.low, "max": declaration.high}
         limits = {name: int(limit) for name, limit in limits.items() if abs(limit) < 1e9}
-    text = f"{details.help} [{details.unless_given}]" if details.unless_given else details.help
+    text = declaration.help
+    if declaration.unless_given:
+        text += f" [{declaration.unless_given}]"
     make = option if variables else typer.Option
-    flag = make(details.flag, help=text, metavar=details.metavar, **limits)
+    flag = make(declaration.flag, help=text, metavar=declaration.metavar, **limits)
     annotation = Annotated[kind | None if default is None else kind, flag]
     return inspect.Parameter(
-        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        declaration.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Groups whose options a command takes as one `OptionValues`.
+    """The groups of options that a command takes as one `OptionValues`.
 
-    Of declared options only those in `only` are taken, if it names any. Without `variables` they
-    have no environment variables, and only their dataclass checks their ranges.
+    only: if not empty, the names of the declared options to take. Without `variables` they have no
+    environment variables, and only their dataclass checks their ranges.
     """
 
     groups: tuple[type, ...]
@@ -224,16 +228,16 @@ class Flags:
             options = declared(group)
             if not options:
                 yield from inspect.signature(group).parameters.values()
-            for one in options:
-                if one.option.flag and (not self.only or one.name in self.only):
-                    yield flag_of(one, variables=self.variables)
+            for declaration in options:
+                if declaration.flag and (not self.only or declaration.name in self.only):
+                    yield flag_of(declaration, variables=self.variables)
 
 
 # Values and their origins
 
 
 class Origin(IntEnum):
-    """Where a value comes from; a higher origin counts before a lower one."""
+    """Where a value comes from. A higher origin overrides a lower one: the order of precedence."""
 
     DEFAULT = 0
     CONFIG_FILE = 1
@@ -251,14 +255,14 @@ TYPER_SOURCES = {
 
 
 def origin_of(ctx: typer.Context, name: str) -> Origin:
-    """Where Typer has the value of a parameter from."""
+    """Where Typer found the value of a parameter."""
     source = ctx.get_parameter_source(name)
     return TYPER_SOURCES.get(source.name if source else "", Origin.DEFAULT)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """One value. place: which table of the config file set it, in words; empty for others."""
+    """One value. place: the table of the config file that set it, in words; else empty."""
 
     value: Any
     origin: Origin = Origin.DEFAULT
@@ -267,7 +271,7 @@ class OptionValue:
 
 @dataclass(frozen=True, slots=True)
 class OptionValues:
-    """All values of a command by the names of its parameters; changes give a new object."""
+    """The values of a command's options, by parameter name. Changes return a new object."""
 
     ctx: typer.Context
     values: Mapping[str, OptionValue]
@@ -287,7 +291,7 @@ class OptionValues:
 
     @staticmethod
     def latest(ctx: typer.Context) -> "OptionValues":
-        """What the values of a command became last."""
+        """The values of a command after its latest change."""
         return ctx.meta.get(LATEST) or OptionValues.of(ctx)
 
     def __contains__(self, name: str) -> bool:
@@ -297,16 +301,16 @@ class OptionValues:
         return self.values[name].value
 
     def origin(self, name: str) -> Origin:
-        """Where a value comes from; DEFAULT for an option that the command does not have."""
+        """The origin of a value; DEFAULT if the command does not have the option."""
         return self.values[name].origin if name in self.values else Origin.DEFAULT
 
     def changed(self, **values: Any) -> "OptionValues":
-        """The values with these in place of others, which keep their origins."""
+        """The values with these changes; origins stay."""
         changes = {name: replace(self.values[name], value=value) for name, value in values.items()}
         return self._with(changes)
 
     def layered(self, values: Mapping[str, Any], origin: Origin, place: str = "") -> "OptionValues":
-        """The values with those of a layer, except where a value comes from a higher origin."""
+        """The values with those of another origin, except where the present origin is higher."""
         return self._with(
             {
                 name: OptionValue(value, origin, place)
@@ -316,49 +320,52 @@ class OptionValues:
         )
 
     def _with(self, changes: Mapping[str, OptionValue]) -> "OptionValues":
-        found = OptionValues(self.ctx, MappingProxyType({**self.values, **changes}))
-        self.ctx.meta[LATEST] = found
-        return found
+        changed = OptionValues(self.ctx, MappingProxyType({**self.values, **changes}))
+        self.ctx.meta[LATEST] = changed
+        return changed
 
     def group(self, kind: type[GroupT]) -> GroupT:
         """A group of options; those that the command does not have keep their defaults."""
-        names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+        names = [member.name for member in fields(kind)]  # type: ignore[arg-type]
         return kind(**{name: self[name] for name in names if name in self})
 
     def generation(self) -> GenerationOptions:
         """The options of an answer; UsageError for a value outside its range."""
         sampling: dict[str, Any] = {}
-        others: dict[str, Any] = {}
-        for one in declared(GenerationOptions):
-            if one.name in self:
-                (sampling if one.sampling else others)[one.name] = self[one.name]
-        return GenerationOptions(sampling=SamplingParams(**sampling), **others)
+        general: dict[str, Any] = {}
+        for declaration in declared(GenerationOptions):
+            if declaration.name in self:
+                group = sampling if declaration.sampling else general
+                group[declaration.name] = self[declaration.name]
+        return GenerationOptions(sampling=SamplingParams(**sampling), **general)
 
     def places(self, message: str) -> Iterator[str]:
-        """Where the values that a message names were set, if not on the command line."""
-        message = message.replace(str(config_path()), "")  # folders may be called as values are
+        """For each value in an error message: the variable or file that set it, if no flag did."""
+        message = message.replace(
+            str(config_path()), ""
+        )  # its folders may have the name of a value
         for parameter in self.ctx.command.params:
-            one = self.values.get(parameter.name or "")
-            if one is None or one.origin in (Origin.FLAG, Origin.DEFAULT):
+            entry = self.values.get(parameter.name or "")
+            if entry is None or entry.origin in (Origin.FLAG, Origin.DEFAULT):
                 continue
-            if names_value(message, str(one.value)):
-                table = f"{one.place} " if one.place else ""
+            if names_value(message, str(entry.value)):
+                table = f"{entry.place} " if entry.place else ""
                 in_file = f"'{flag_key(parameter)}' {table}in {config_path()}"
-                place = parameter.envvar if one.origin is Origin.ENVIRONMENT else in_file
+                place = parameter.envvar if entry.origin is Origin.ENVIRONMENT else in_file
                 yield f"it is set by {place}"
 
 
 def names_value(message: str, value: str) -> bool:
-    """Whether a message names a value, as a word of its own."""
+    """Whether a message contains a value as a whole word."""
     return bool(re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", message))
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand a command's parameters that are groups of options.
+    """Replace a command's parameters that are groups of options by the options themselves.
 
-    A parameter annotated with a dataclass becomes its fields. One that is an `OptionValues`,
-    annotated with `Flags`, becomes all options of these groups. If the command has a parameter
-    `ctx`, its DFlashErrors get a hint at the variable or the file that set a value which they name.
+    A dataclass becomes one option per field. An `OptionValues`, annotated with `Flags`, becomes the
+    options of these groups. If the command has a parameter `ctx`, the hint of its DFlashErrors
+    names the variable or file that set the wrong value.
     """
     groups: dict[str, type] = {}
     unresolved = ""

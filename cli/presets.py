@@ -1,4 +1,4 @@
-"""Sets of options in the config file: presets, and the defaults of single models.
+"""Presets, and the defaults of single models: tables of options in the config file.
 
     [preset.review]
     model = "qwen3:8b"
@@ -8,7 +8,7 @@
     [models."mlx-community/Qwen3-8B-4bit"]
     think = false
 
-A table's keys are named like flags and checked like them.
+The keys of a table are named and checked like flags.
 """
 
 import difflib
@@ -23,11 +23,9 @@ from dflash_mlx.options import GenerationOptions, declared
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
 from .options import BUNDLED, PromptOptions, option
 
-DECLARED = {one.name: one for one in declared(GenerationOptions) if one.option.flag}
-# The keys of a table by the names of the options; a command may have only some of them.
-KEYS = {
-    name: one.option.flag.partition("/")[0].removeprefix("--") for name, one in DECLARED.items()
-}
+DECLARED = {entry.name: entry for entry in declared(GenerationOptions) if entry.flag}
+# The keys of a table by option name; a command may have only some of these options.
+KEYS = {name: entry.flag.partition("/")[0].removeprefix("--") for name, entry in DECLARED.items()}
 KEYS |= {field.name: field.name.replace("_", "-") for field in fields(PromptOptions)}
 KEYS |= {"sampling_by": "sampling", "model": "model"}
 PRESET_KEYS = set(KEYS)
@@ -35,20 +33,20 @@ MODEL_KEYS = PRESET_KEYS - {"model"}
 
 
 class OptionTables:
-    """The tables of the config file, checked as a command's flags; read anew at each question.
+    """The tables of the config file, checked like the flags of a command.
 
-    Without a context there are none.
+    Each call reads the file again. Without a context there are no tables.
     """
 
     def __init__(self, ctx: typer.Context | None = None):
         self.ctx = ctx
 
     def presets(self) -> dict[str, Any]:
-        """The presets as they stand in the file, unchecked."""
+        """All presets by name, unchecked."""
         return self._tables("preset")
 
     def preset(self, name: str) -> dict[str, Any]:
-        """A preset's values by the names of the options' fields; DFlashError for a wrong one."""
+        """The values of a preset by option name; DFlashError for a wrong value."""
         tables = self._tables("preset")
         if name not in tables:
             near = difflib.get_close_matches(name, tables, n=1)
@@ -60,7 +58,7 @@ class OptionTables:
         return self._checked(f"the preset '{name}'", tables[name], PRESET_KEYS)
 
     def of_model(self, target: str | None) -> dict[str, Any]:
-        """The defaults of a target by its id, folder, or None for the bundled pair; likewise."""
+        """The defaults of a target (Hub id, folder, None for the bundled pair), by option name."""
         name = target or BUNDLED
         for known, table in self._tables("models").items():
             if known.lower() == name.lower():
@@ -68,7 +66,7 @@ class OptionTables:
         return {}
 
     def check(self) -> None:
-        """DFlashError for the first wrong value of any table."""
+        """Raise DFlashError for the first wrong value of any table."""
         for name in self._tables("preset"):
             self.preset(name)
         for target in self._tables("models"):
@@ -79,7 +77,7 @@ class OptionTables:
         return {} if self.ctx is None else tables_of(read_config(path), kind, path)
 
     def _checked(self, place: str, table: Any, allowed: set[str]) -> dict[str, Any]:
-        """The values as the command gets them from its flags, without those that it has not."""
+        """The values as from flags, without those of options that the command does not have."""
         assert self.ctx is not None
         known = {flag_key(p): p for p in self.ctx.command.params if p.name in allowed}
         place = f"{place} in '{config_path()}'"
@@ -98,27 +96,27 @@ class OptionTables:
         return values
 
     def _value(self, place: str, key: str, value: Any, parameter: Any) -> Any:
-        """One value as the command gets it from its flag."""
+        """One value, parsed like that of the flag."""
         try:
-            found = parameter.process_value(self.ctx, flag_value(key, value, parameter))
+            parsed = parameter.process_value(self.ctx, flag_value(key, value, parameter))
             if parameter.name in DECLARED and not parameter.multiple:
-                DECLARED[parameter.name].check(found)
+                DECLARED[parameter.name].check(parsed)
         except (typer.BadParameter, DFlashError) as error:
             raise DFlashError(
                 f"{place}: '{key}' cannot be {settings_text(value)}.",
                 hint=error.hint if isinstance(error, DFlashError) else in_short(error.message),
             ) from None
-        return found
+        return parsed
 
 
 def in_short(message: str) -> str:
-    """What Typer says of a wrong value, without its way of talking."""
+    """A message of Typer about a wrong value, in our words."""
     message = message.replace("Value error, ", "").replace("Input should be", "it must be")
     return " ".join(message.split()).rstrip(".")
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Shell completion of a preset's name."""
+    """Shell completion of preset names."""
     try:
         names = read_config(config_path()).get("preset", {})
     except DFlashError:

@@ -22,8 +22,8 @@ from dflash_mlx.options import GenerationOptions
 from .answer import Answer, JsonView, answer_prompt
 from .backend.base import Backend
 from .options import option
-from .terminal.keys import Interrupt, LeaveChat
 from .terminal.output import Output
+from .terminal.signals import Interrupt, LeaveChat
 
 
 def answer_report(

@@ -1,8 +1,10 @@
-"""From flags, variables and tables to the options of a run, in one order for all commands.
+"""Resolves the options of a command. All commands share this order:
 
-    the command's values, its preset  ->  contradictions  ->  target  ->  the target's defaults
-
-What a loaded model recommends or cannot have comes last: `Resolved.fitted`.
+1. values of flags, variables and the config file, and the preset (`Origin` says which one wins)
+2. contradictions between them
+3. the target: a short name becomes a Hub id, a server loses the options of local models
+4. the defaults of that target, [models."ID"] in the config file
+5. once the model is loaded: its recommended sampling and its switches of thinking (`fitted`)
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +22,7 @@ from .options import BUNDLED, CacheOptions, ModelOptions, OptionValues, Origin, 
 from .presets import OptionTables
 from .terminal.output import Output
 
-# What needs a model on this machine, besides the options of an answer that are declared so.
+# Options that need a model on this machine, besides those declared with the scope "local".
 LOCAL_NAMES = {
     "draft",
     "no_draft",
@@ -38,7 +40,7 @@ LOCAL_NAMES = {
     "compare",
     "demo",
 }
-LOCAL_NAMES |= {one.name for one in declared(GenerationOptions) if one.option.scope == "local"}
+LOCAL_NAMES |= {entry.name for entry in declared(GenerationOptions) if entry.scope == "local"}
 THINKING = {"think": "switch for thinking", "reasoning_effort": "reasoning effort"}
 RECOMMENDED = "recommended"  # a value of --sampling
 TargetChoice = Callable[[OptionValues], OptionValues]
@@ -46,7 +48,7 @@ TargetChoice = Callable[[OptionValues], OptionValues]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The options of a run. general: the values before the target's own defaults."""
+    """The resolved options. general: the values without the defaults of the target."""
 
     model: ModelOptions
     generation: GenerationOptions
@@ -57,7 +59,7 @@ class Resolved:
 
     @staticmethod
     def of(values: OptionValues, general: OptionValues) -> "Resolved":
-        """The groups of these values; UsageError for one outside its range."""
+        """Put the values into groups; UsageError for a value outside its range."""
         return Resolved(
             values.group(ModelOptions),
             values.generation(),
@@ -69,15 +71,15 @@ class Resolved:
 
     @property
     def remote(self) -> bool:
-        """Whether the model is a server's."""
+        """Whether --model names a server."""
         return is_address(self.model.model)
 
     def fitted(self, backend: Backend, out: Output, *, raw: bool = False) -> "Resolved":
-        """The options for a model that is loaded: with the sampling that it recommends, where that
-        is asked for, and without switches of thinking that its template does not know.
+        """The options for the loaded model.
 
-        A note for each value that is dropped. UsageError where a flag asks for what it cannot have;
-        with `raw` there is no template.
+        `--sampling recommended` takes its recommended sampling. Switches of thinking that its
+        template does not know are dropped with a note, or refused with UsageError if a flag gave
+        them. `raw`: the template is not used.
         """
         values = with_recommended(self.values, backend, out)
         values = with_known_thinking(values, backend.template, out, raw=raw)
@@ -96,9 +98,9 @@ def resolve(
 ) -> Resolved:
     """The options of a command.
 
-    `choose` may put another target in the place of none. With `keep_system` the target's defaults
-    set no system prompt. Raises DFlashError for wrong values in the config file, and UsageError for
-    values that contradict each other.
+    choose: fills in the target if none is given. keep_system: the defaults of the target do not
+    change the system prompt. Raises DFlashError for a wrong value in the config file, UsageError
+    for values that contradict each other.
     """
     values = without_contradictions(values)
     values = choose(values)
@@ -111,7 +113,7 @@ def resolve(
 
 
 def with_preset(values: OptionValues, name: str | None) -> OptionValues:
-    """The values with those of a preset where no flag is given; DFlashError where there is none."""
+    """The values with those of a preset, which flags override; DFlashError for an unknown one."""
     if name is None:
         return values
     return values.layered(
@@ -120,13 +122,13 @@ def with_preset(values: OptionValues, name: str | None) -> OptionValues:
 
 
 def with_target_id(values: OptionValues, out: Output) -> OptionValues:
-    """The values with the Hub id of a short name, and None for the bundled pair."""
+    """The values with a short name replaced by the Hub id, and "bundled" by None."""
     model = with_known_target(values.group(ModelOptions), out).model
     return values if model == values["model"] else values.changed(model=model)
 
 
 def with_target_defaults(values: OptionValues, *, keep_system: bool = False) -> OptionValues:
-    """The values with the defaults of their target, [models."ID"] in the config file."""
+    """The values with the target's defaults, [models."ID"] in the config file."""
     target = values["model"]
     table = OptionTables(values.ctx).of_model(target)
     if keep_system:
@@ -141,10 +143,10 @@ def with_target_defaults(values: OptionValues, *, keep_system: bool = False) -> 
 
 
 def without_contradictions(values: OptionValues) -> OptionValues:
-    """The values where --mode, --tree-budget, --draft, --no-draft and --lookup agree.
+    """The values of --mode, --tree-budget, --draft, --no-draft and --lookup without contradictions.
 
-    Of two that contradict each other the one from the higher origin counts. UsageError where both
-    have the same. The mode baseline means no drafter.
+    Of two contradictory values the one with the higher origin wins; UsageError if both have the
+    same origin. The mode baseline and --no-draft imply each other.
     """
     origin = values.origin
     mode = values["mode"]
@@ -175,7 +177,7 @@ def without_contradictions(values: OptionValues) -> OptionValues:
             )
         values = values.changed(lookup=False)
     if values["tree_budget"] is not None and mode != "ddtree":
-        # The config file may set it for the times when the mode is ddtree.
+        # In the config file it waits until the mode is ddtree.
         if origin("tree_budget") >= max(origin("mode"), Origin.ENVIRONMENT):
             raise UsageError(
                 f"--tree-budget says nothing to the mode {mode}.", hint="add --mode ddtree"
@@ -185,7 +187,7 @@ def without_contradictions(values: OptionValues) -> OptionValues:
 
 
 def without_overridden_draft(values: OptionValues) -> OptionValues:
-    """The values without --draft or --no-draft where the other has the higher origin."""
+    """The values without --draft or --no-draft if the other has a higher origin."""
     draft, no_draft = values.origin("draft"), values.origin("no_draft")
     if values["draft"] is None or not values["no_draft"] or draft == no_draft:
         return values
@@ -193,10 +195,10 @@ def without_overridden_draft(values: OptionValues) -> OptionValues:
 
 
 def without_local(values: OptionValues, out: Output) -> OptionValues:
-    """The values for a server's model.
+    """The values for a model of a server.
 
-    UsageError for flags and keys of a preset that need a model here. What variables and the config
-    file say for all models is left out, and a note says so.
+    Options that need a local model raise UsageError if a flag or preset set them. If a variable or
+    the config file did, they are dropped with a note.
     """
     left_out = []
     for parameter in values.ctx.command.params:
@@ -214,21 +216,20 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
         names = ", ".join(flag_key(parameter) for parameter in left_out)
         out.note(f"  the server's affair, and left out: {names}")
     groups = (ModelOptions, CacheOptions, PromptOptions)
-    defaults = {one.name: one.default for group in groups for one in fields(group)}
-    defaults |= {one.name: one.command_default for one in declared(GenerationOptions)}
+    defaults = {member.name: member.default for group in groups for member in fields(group)}
+    defaults |= {entry.name: entry.command_default for entry in declared(GenerationOptions)}
     local = [name for name in defaults if name in LOCAL_NAMES and name in values]
     return values.changed(**{name: defaults[name] for name in local})
 
 
-# What a loaded model recommends, and what it cannot have
+# Recommendations and limits of the loaded model
 
 
 def with_recommended(values: OptionValues, backend: Backend, out: Output) -> OptionValues:
-    """The values with the recommended sampling, where `--sampling recommended` is given.
+    """The values with the recommended sampling, if `--sampling recommended` is given.
 
-    What is set in the same place as that, or in one that counts before it, stays. DFlashError for a
-    flag that the model has no values for; a variable or the file, which is for all models, gets a
-    note.
+    Sampling options of the same or a higher origin stay. If the model recommends nothing,
+    DFlashError for a flag, else a note.
     """
     if "sampling_by" not in values or values["sampling_by"] != RECOMMENDED:
         return values
@@ -240,16 +241,18 @@ def with_recommended(values: OptionValues, backend: Backend, out: Output) -> Opt
             raise error
         out.note(f"  {error.message}")
         return values
-    taken = {name: value for name, value in recommended.items() if values.origin(name) < origin}
-    values = values.changed(**taken)
-    out.note(f"  sampling as recommended: {described({n: values[n] for n in recommended})}")
+    changes = {name: value for name, value in recommended.items() if values.origin(name) < origin}
+    values = values.changed(**changes)
+    out.note(
+        f"  sampling as recommended: {describe_recommendation({n: values[n] for n in recommended})}"
+    )
     return values
 
 
-def described(values: Mapping[str, float]) -> str:
-    """The values as `/set` names them, and where they are from."""
-    named = [one for one in declared(SamplingParams) if one.name in values]
-    texts = [f"{one.option.setting} {values[one.name]:g}" for one in named]
+def describe_recommendation(values: Mapping[str, float]) -> str:
+    """Recommended values as `/set` names them, and their source."""
+    entries = [entry for entry in declared(SamplingParams) if entry.name in values]
+    texts = [f"{entry.setting} {values[entry.name]:g}" for entry in entries]
     return f"{', '.join(texts)} (generation_config.json)"
 
 
@@ -263,9 +266,9 @@ def no_recommendation(backend: Backend) -> DFlashError:
 
 
 def only_recommended(values: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of `SamplingParams` that make sampling just that; the seed is not among them."""
-    names = [one for one in declared(SamplingParams) if one.name != "seed"]
-    return {one.name: values.get(one.name, one.default) for one in names}
+    """All fields of `SamplingParams` but the seed: the recommended values, else the defaults."""
+    entries = [entry for entry in declared(SamplingParams) if entry.name != "seed"]
+    return {entry.name: values.get(entry.name, entry.default) for entry in entries}
 
 
 def with_known_thinking(
@@ -273,8 +276,8 @@ def with_known_thinking(
 ) -> OptionValues:
     """The values without switches of thinking that the template does not know.
 
-    Variables and the config file are for all models, so theirs are dropped, with a note. Flags stay
-    as they are, and override both.
+    Only those of variables and the config file are dropped, with a note, because these apply to all
+    models. `check_thinking` refuses those of flags.
     """
     names = [name for name in THINKING if name in values]
     inherited = [name for name in names if values.origin(name) is not Origin.FLAG]
@@ -287,7 +290,7 @@ def with_known_thinking(
 
 
 def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list[str]:
-    """Which of the switches of thinking are set, and the template does not know them."""
+    """The names of the switches that are set and that the template does not know."""
     known = {
         "think": template.think_switch is not None,
         "reasoning_effort": values.get("reasoning_effort") in template.efforts,
@@ -296,7 +299,7 @@ def unknown_thinking(values: dict[str, Any], template: ThinkingSwitches) -> list
 
 
 def note_unknown_thinking(names: Iterable[str], out: Output) -> None:
-    """Say which switches were dropped."""
+    """Print a note for each switch that was dropped."""
     for name in names:
         out.note(f"  this model's template knows no {THINKING[name]}: it goes its own way")
 
@@ -307,12 +310,12 @@ def drop_unknown_thinking(
     out: Output,
     names: Iterable[str] = THINKING,
 ) -> GenerationOptions:
-    """The options without those of `names` that the template does not know; a note for each."""
+    """The options without switches that the template does not know; a note for each."""
     unknown = unknown_thinking({name: getattr(options, name) for name in names}, template)
     note_unknown_thinking(unknown, out)
     return replace(options, **dict.fromkeys(unknown))
 
 
 def check_thinking(template: ThinkingSwitches, options: GenerationOptions) -> None:
-    """UsageError for switches of thinking that the template does not know."""
+    """Raise UsageError for switches of thinking that the template does not know."""
     template.check(options.think, options.reasoning_effort)

@@ -1,14 +1,15 @@
-"""The options of an answer, each declared once: name, type, default, range, and help.
+"""The options of an answer. Each is declared once: name, type, default, range and help.
 
-`SamplingParams` says how a token is chosen, `GenerationOptions` all else about an answer. The
-flags, variables and keys of the config file, `/set`, the fields that a server is sent and those
-that it reads are made from these declarations. A new option is a field here, and its use.
+`SamplingParams` has the options that choose the next token, `GenerationOptions` all others. To add
+an option, add a field to one of them and use its value. Flags, environment variables, keys of the
+config file, `/set`, the fields of requests that a server reads and those that it is sent are
+generated from the fields.
 """
 
 import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
@@ -21,24 +22,27 @@ from .grammar import Grammar, asked_grammar
 Mode = Literal["auto", "dflash", "ddtree", "baseline"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AcceptanceRule = Literal["match", "token", "block"]
-# How hard to think, where a chat template knows it: low, medium and high, and what some add.
+# How hard to think. Most chat templates that have it know low, medium and high; some know more.
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-MAX_TOKENS = 512  # of an answer, where nobody says
-TREE_BUDGET = 32  # drafts of a tree, where nobody says
-MAX_BLOCK_SIZE = 256  # rows of a verify that checks a chain, the anchor's included
+MAX_TOKENS = 512  # default length limit of an answer
+TREE_BUDGET = 32  # default number of draft tokens in a tree
+MAX_BLOCK_SIZE = 256  # tokens of a chain that one pass verifies, the anchor included
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of an option besides its name, type and default.
+    """One declared option.
 
-    help: one sentence. flag: its long flag, empty where only Python has it. low, high: the range of
-    a number; with `above`, `low` itself is outside. scope: "local" needs a model on this machine.
-    metavar: the value in help texts. unless_given: what holds where nobody says, in words. setting:
-    its name for `/set`, empty where `/set` does not have it; unset: the word there for None. noun:
-    what an error calls it where it is one of several words. command_default: the default of the
-    commands, where it is another. choices: the words that it may be, where the type does not say.
+    name, type, default: those of the dataclass field; the type without None, and `optional` says
+    whether None was in it. sampling: whether it is a field of `SamplingParams`.
+
+    help: one sentence. flag: the long flag; empty if only Python has the option. low, high: the
+    range of a number; `above` excludes `low` itself. scope: "local" needs a model on this machine.
+    metavar: the value in help texts. unless_given: the default in words. setting: the name for
+    `/set`; empty if `/set` does not have it. unset: the word for None there. noun: what an error
+    calls it. words: the values it can take, unless the type is a Literal. default_of_commands: the
+    default of the commands, if it differs.
     """
 
     help: str = ""
@@ -52,49 +56,36 @@ class Option:
     setting: str = ""
     unset: str = ""
     noun: str = ""
-    command_default: Any = None
-    choices: tuple[str, ...] = ()
-
-    @property
-    def range_text(self) -> str:
-        """The range in words, to stand after "give"."""
-        low = f"{self.low:,g}" if abs(self.low) < 1e6 else f"{self.low:,}"
-        high = f"{self.high:,g}" if abs(self.high) < 1e6 else f"{self.high:,}"
-        if math.isinf(self.high):
-            return f"a value above {low}" if self.above else f"{low} or more"
-        return f"a value above {low}, {high} at most" if self.above else f"{low} to {high}"
-
-    def holds(self, value: Any) -> bool:
-        """Whether a number is in the range; NaN never is. Large integers compare exactly."""
-        return (self.low < value if self.above else self.low <= value) and value <= self.high
-
-
-def option(default: Any, help: str = "", **details: Any) -> Any:
-    """A dataclass field with an `Option`."""
-    return field(default=default, metadata={"option": Option(help, **details)})
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """One declared option: its field's name, its type without None, and its default."""
-
-    name: str
-    type: Any
-    optional: bool
-    default: Any
-    option: Option
-    sampling: bool
+    words: tuple[str, ...] = ()
+    default_of_commands: Any = None
+    name: str = ""
+    type: Any = None
+    optional: bool = False
+    default: Any = None
+    sampling: bool = False
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it may be; none where it is no choice."""
-        return get_args(self.type) if get_origin(self.type) is Literal else self.option.choices
+        """The values it can take; empty if they cannot be listed."""
+        return get_args(self.type) if get_origin(self.type) is Literal else self.words
 
     @property
     def command_default(self) -> Any:
         """The default of the commands."""
-        own = self.option.command_default
-        return self.default if own is None else own
+        return self.default if self.default_of_commands is None else self.default_of_commands
+
+    @property
+    def range_text(self) -> str:
+        """The range in words, to stand after "give"."""
+        low = format_limit(self.low)
+        high = format_limit(self.high)
+        if math.isinf(self.high):
+            return f"a value above {low}" if self.above else f"{low} or more"
+        return f"a value above {low}, {high} at most" if self.above else f"{low} to {high}"
+
+    def in_range(self, value: Any) -> bool:
+        """Whether a number is in the range; NaN never is. Large integers are compared exactly."""
+        return (self.low < value if self.above else self.low <= value) and value <= self.high
 
     def check(self, value: Any) -> None:
         """Raise UsageError for a value that the type or the range does not allow."""
@@ -103,33 +94,47 @@ class Declared:
         if get_origin(self.type) is Literal:
             if value not in self.choices:
                 raise UsageError(
-                    f"there is no {self.option.noun} '{value}'.",
+                    f"there is no {self.noun} '{value}'.",
                     hint=f"use one of {', '.join(self.choices)}",
                 )
         elif self.type in (int, float):
-            number = isinstance(value, Integral if self.type is int else Real)
-            if not number or not self.option.holds(value):
-                raise UsageError(
-                    f"{self.name} cannot be {value}.", hint=f"give {self.option.range_text}"
-                )
+            is_number = isinstance(value, Integral if self.type is int else Real)
+            if not is_number or not self.in_range(value):
+                raise UsageError(f"{self.name} cannot be {value}.", hint=f"give {self.range_text}")
+
+
+def format_limit(limit: float) -> str:
+    """One end of a range in digits; all digits of a large one."""
+    return f"{limit:,g}" if abs(limit) < 1e6 else f"{limit:,}"
+
+
+def option(default: Any, help: str = "", **details: Any) -> Any:
+    """A dataclass field with its `Option`."""
+    return field(default=default, metadata={"option": Option(help, **details)})
 
 
 @cache
-def declared(cls: type) -> tuple[Declared, ...]:
-    """The options of a dataclass, those of the dataclasses in it included."""
-    return tuple(walk(cls, sampling=cls is SamplingParams))
+def declared(cls: type) -> tuple[Option, ...]:
+    """The options of a dataclass and of the dataclasses in it, in the order of the fields."""
+    return tuple(walk_options(cls))
 
 
-def walk(cls: type, *, sampling: bool) -> Iterator[Declared]:
-    """The options of a dataclass in the order of its fields."""
+def walk_options(cls: type) -> Iterator[Option]:
+    """Complete the option of each field with the field's name, type and default."""
     hints = get_type_hints(cls)
-    for one in fields(cls):
-        kind, optional = without_none(hints[one.name])
-        if "option" in one.metadata:
-            details = one.metadata["option"]
-            yield Declared(one.name, kind, optional, one.default, details, sampling)
+    for member in fields(cls):
+        kind, optional = without_none(hints[member.name])
+        if "option" in member.metadata:
+            yield replace(
+                member.metadata["option"],
+                name=member.name,
+                type=kind,
+                optional=optional,
+                default=member.default,
+                sampling=cls is SamplingParams,
+            )
         elif is_dataclass(kind) and isinstance(kind, type):
-            yield from walk(kind, sampling=kind is SamplingParams)
+            yield from walk_options(kind)
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
@@ -143,13 +148,15 @@ def without_none(hint: Any) -> tuple[Any, bool]:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the target's next token is chosen; every field as mlx-lm's `make_sampler` and
-    `make_logits_processors` mean it, in their order: penalties, top-p, min-p, top-k, temperature.
+    """How the target's next token is chosen.
 
-    `temperature` 0 takes the likeliest token. `top_p` 1, `top_k` 0, `min_p` 0,
+    All fields mean the same as in mlx-lm's `make_sampler` and `make_logits_processors`, and are
+    applied in the same order: penalties, top-p, min-p, top-k, temperature.
+
+    `temperature` 0 takes the most likely token. `top_p` 1, `top_k` 0, `min_p` 0,
     `repetition_penalty` 1 and the other penalties 0 are off. Penalties look at the last 20 tokens.
-    `logit_bias` adds to the scores of tokens: pairs of id and bias. With a `seed` the same call
-    gives the same tokens. Raises UsageError for a value outside its range.
+    `logit_bias`, pairs of token id and bias, is added to the logits. The same call with the same
+    `seed` gives the same tokens. Raises UsageError for a value outside its range.
     """
 
     temperature: float = option(
@@ -228,17 +235,16 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check all ranges."""
         check_values(self)
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn at random."""
+        """Whether the most likely token is always taken."""
         return self.temperature == 0
 
     @property
     def filtered(self) -> bool:
-        """Whether some tokens can never be drawn."""
+        """Whether some tokens get the probability 0."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
@@ -250,24 +256,25 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationOptions:
-    """What is asked of one answer, besides its prompt.
+    """The options of one answer.
 
-    max_tokens: a stop token included; None is 512, or what the program sets. stop: texts that end
-    the answer and are no part of it. think, reasoning_effort: switches of the chat template, which
-    refuses what it does not know; None is its own default. block_size: the anchor and the drafts of
-    a block; None is the drafter's own. tree_budget: the drafts of a tree, in the mode ddtree;
-    with chain_seed the greedy chain is in it. accept: the acceptance rule above temperature 0.
-    logprobs: how many of the likeliest tokens come with each token's log-probability; None gives
-    no log-probabilities.
+    max_tokens: limit with the stop token; None is 512, or the limit of the program. stop: texts
+    that end the answer; they are not part of it. think, reasoning_effort: switches of the chat
+    template, which refuses those it does not know; None leaves them to the template. block_size:
+    anchor and drafts of a block; None is the drafter's own size. tree_budget: draft tokens in a
+    tree, in the mode ddtree; with chain_seed the greedy chain is one of its paths. accept: the
+    acceptance rule above temperature 0. logprobs: how many of the most likely tokens to report with
+    each token's log-probability; None reports none.
 
-    tools: JSON schemas of functions, written where the chat template has a place for them. schema:
-    a JSON schema, as an object or its text; grammar: a `Grammar`, or a text in llguidance's dialect
-    of Lark. The text of the answer, after its thinking, follows it in all modes, exactly as if each
-    token had been chosen by plain decoding among those that are allowed; it ends where nothing can
-    follow, or at `max_tokens`. The model is not told. raw: a string is sent without the template.
+    tools: JSON schemas of functions, which the chat template describes to the model. schema: a JSON
+    schema, as an object or as text. grammar: a `Grammar`, or text in llguidance's dialect of Lark.
+    Schema and grammar constrain the answer after its thinking. In all modes the tokens are those
+    that plain decoding would choose among the allowed ones. The answer ends when no token is
+    allowed any more, or at `max_tokens`. The prompt does not mention the constraint. raw: send a
+    string without the chat template.
 
     Raises UsageError for a value outside its range. Values that contradict each other are refused
-    when an answer begins, so that one of them may be changed after the other.
+    when an answer begins, so that they can be changed one after the other.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -300,7 +307,7 @@ class GenerationOptions:
         "How hard to think, where the template knows it: low, medium, high.",
         flag="--effort",
         metavar="LEVEL",
-        choices=EFFORTS,
+        words=EFFORTS,
     )
     mode: Mode = option(
         "dflash",
@@ -309,7 +316,7 @@ class GenerationOptions:
         setting="mode",
         noun="mode",
         scope="local",
-        command_default="auto",
+        default_of_commands="auto",
     )
     block_size: int | None = option(
         None,
@@ -351,7 +358,7 @@ class GenerationOptions:
     raw: bool = False
 
     def __post_init__(self) -> None:
-        """Take what stands for a value, and check all values."""
+        """Turn a single stop text and None into values, and check all values."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "tools", tuple(self.tools or ()))
@@ -361,78 +368,74 @@ class GenerationOptions:
 
     @property
     def structure(self) -> Grammar | None:
-        """The grammar that `schema` or `grammar` asks for; UsageError where both are given."""
+        """The grammar of `schema` or `grammar`; UsageError if both are given."""
         return asked_grammar(self.schema, self.grammar)
 
     @property
     def token_limit(self) -> int:
-        """The most tokens of the answer."""
+        """`max_tokens`, or its default."""
         return MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def tree_nodes(self) -> int:
-        """The drafts of a tree in the mode ddtree."""
+        """`tree_budget`, or its default."""
         return TREE_BUDGET if self.tree_budget is None else self.tree_budget
 
 
 def check_values(options: Any) -> None:
     """Raise UsageError for the first value of a dataclass that its declaration does not allow."""
-    for one in declared(type(options)):
-        if hasattr(options, one.name):  # those of dataclasses in it have checked themselves
-            one.check(getattr(options, one.name))
+    for declaration in declared(type(options)):
+        if hasattr(options, declaration.name):  # dataclasses in it have checked their own values
+            declaration.check(getattr(options, declaration.name))
 
 
-# Options as keywords
+# Options as keywords of functions
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SAMPLING_NAMES = {one.name for one in declared(SamplingParams)} | {"logit_bias"}
+SAMPLING_NAMES = {member.name for member in fields(SamplingParams)}
 
 
 def takes_options(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, whose `**keywords` are the fields of `GenerationOptions`.
+    """Decorate a function whose `**keywords` are the fields of `GenerationOptions`.
 
-    Its signature, which help and notebooks show, has them by name. UsageError instead of TypeError
-    for a name that it does not have.
+    The fields appear in its signature, for help and notebooks. An unknown keyword raises UsageError
+    instead of TypeError.
     """
-    own = [one for one in signature(function).parameters.values() if one.kind != one.VAR_KEYWORD]
-    names = {one.name for one in own}
+    own = [p for p in signature(function).parameters.values() if p.kind != p.VAR_KEYWORD]
+    own_names = {parameter.name for parameter in own}
     hints = get_type_hints(GenerationOptions)
-    shape = signature(function).replace(
-        parameters=[
-            *own,
-            *(
-                Parameter(
-                    one.name,
-                    Parameter.KEYWORD_ONLY,
-                    default=SamplingParams() if one.name == "sampling" else one.default,
-                    annotation=hints[one.name],
-                )
-                for one in fields(GenerationOptions)
-                if one.name not in names
-            ),
-        ]
-    )
+    keywords_of_options = [
+        Parameter(
+            member.name,
+            Parameter.KEYWORD_ONLY,
+            default=SamplingParams() if member.name == "sampling" else member.default,
+            annotation=hints[member.name],
+        )
+        for member in fields(GenerationOptions)
+        if member.name not in own_names
+    ]
+    full_signature = signature(function).replace(parameters=[*own, *keywords_of_options])
+    names = [name for name in full_signature.parameters if name != "self"]
 
     @wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> T:
         for name in keywords:
-            if name not in shape.parameters:
+            if name not in names:
                 raise UsageError(
-                    f"{function.__name__} has no argument '{name}'.",
-                    hint=meant(name, [known for known in shape.parameters if known != "self"]),
+                    f"{function.__name__} has no argument '{name}'.", hint=suggest(name, names)
                 )
         return function(*args, **keywords)
 
-    call.__signature__ = shape  # type: ignore[attr-defined]
+    call.__signature__ = full_signature  # type: ignore[attr-defined]
     return call
 
 
-def meant(name: str, known: list[str]) -> str:
-    """What to write instead of an unknown name."""
-    sampling = {"temp": "temperature"}.get(name, name)
-    if sampling in SAMPLING_NAMES:
-        return f"give sampling=SamplingParams({sampling}=...)"
+def suggest(name: str, known: list[str]) -> str:
+    """A hint at what to write instead of an unknown name."""
+    sampling_name = {"temp": "temperature"}.get(name, name)
+    if sampling_name in SAMPLING_NAMES:
+        return f"give sampling=SamplingParams({sampling_name}=...)"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean '{close[0]}'?" if close else f"it has {', '.join(known)}"
 
@@ -440,7 +443,10 @@ def meant(name: str, known: list[str]) -> str:
 def options_of(
     options: GenerationOptions | None, keywords: dict[str, Any], mode: Mode
 ) -> GenerationOptions:
-    """The options of a call, which gives an object or keywords; `mode` holds for keywords."""
+    """The options of a call: the object if there is one, else those of the keywords.
+
+    `mode` is the default of keywords. UsageError if both are given.
+    """
     if options is None:
         return GenerationOptions(**{"mode": mode, **keywords})
     if keywords:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..loading import add_drafter
 from ..options import ModelOptions
-from ..terminal.keys import Interrupt
 from ..terminal.output import THEME, Output, format_bytes, is_utf8, stdout_size, strip_control
 from ..terminal.render import COLUMN_GAP, position_rows, table_lines
+from ..terminal.signals import Interrupt
 
 if TYPE_CHECKING:
     from rich.text import Text

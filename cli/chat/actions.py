@@ -3,18 +3,13 @@
 Each takes the chat state and its argument.
 """
 
-import os
-import re
-import shlex
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from glob import glob, has_magic
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.options import EFFORTS, GenerationOptions
+from dflash_mlx.options import EFFORTS
 from dflash_mlx.remote.client import is_address
 
 from ..answer import JsonView, answer_prompt
@@ -29,36 +24,34 @@ from ..loading import (
     with_known_target,
 )
 from ..presets import KEYS
-from ..prompt import Attachments, read_attachments
 from ..report import Comparison, baseline_answer, show_comparison, warm_up
 from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
-from ..settings import (
-    SETTINGS,
-    describe_thinking,
-    find_setting,
-    format_value,
-    setting_help,
-    with_thinking,
-    with_value,
-)
-from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
-from . import state as recommendation
+from ..terminal.signals import Interrupt, LeaveChat
+from ..terminal.spinner import Spinner
 from . import transcript
 from .dialogue import LEAVE_WINDOW
-from .pages import stats_page
-from .state import (
-    ChatState,
+from .pages import show_servers, show_turns, stats_page
+from .settings import (
+    SETTINGS,
     apply_values,
     change_defaults,
     chat_values,
     defaults_of,
-    shorten,
+    describe_thinking,
+    find_setting,
+    format_value,
+    recommendation_line,
+    recommendation_offer,
+    setting_help,
+    use_recommended,
+    with_thinking,
+    with_value,
 )
+from .state import ChatState, shorten
 from .transcript import Chat
-from .turns_view import show_turns
 
 # Pair ---------------------------------------------------------------------------------------------
 
@@ -110,7 +103,7 @@ def change_model(state: ChatState, model_id: str) -> None:
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
     change_defaults(state, defaults)
-    if line := recommendation.offer(state.dialogue):
+    if line := recommendation_offer(state.dialogue):
         state.print_line(f"  {line}", "dim")
     drop_long_block(state)
     warn_of_kernels(state)
@@ -179,26 +172,26 @@ def change_setting(state: ChatState, text: str) -> None:
     name, _, value = text.partition(" ")
     if not name:
         local = state.dialogue.backend.local
-        shown = [one for one in SETTINGS if local or one.option.scope != "local"]
-        width = max(len(one.option.setting) for one in shown) + 2
+        shown = [one for one in SETTINGS if local or one.scope != "local"]
+        width = max(len(one.setting) for one in shown) + 2
         for one in shown:
             value = format_value(settings, one)
-            state.print_line(f"  {one.option.setting:{width}}{value:>10}  {setting_help(one)}")
-        if line := recommendation.listed(state):
+            state.print_line(f"  {one.setting:{width}}{value:>10}  {setting_help(one)}")
+        if line := recommendation_line(state):
             state.print_line(line)
         return
     if text == RECOMMENDED:
-        recommendation.take(state)
+        use_recommended(state)
         return
     setting = find_setting(name)
     if setting is None:
-        names = ", ".join([*(one.option.setting for one in SETTINGS), RECOMMENDED])
+        names = ", ".join([*(one.setting for one in SETTINGS), RECOMMENDED])
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         settings = with_value(settings, setting, value.strip())
         state.dialogue.backend.check(settings)
         state.dialogue.settings = settings
-    line = f"  {setting.option.setting} {format_value(settings, setting)}"
+    line = f"  {setting.setting} {format_value(settings, setting)}"
     state.print_line(line, "dim" if value else "")
 
 
@@ -414,94 +407,6 @@ def leave_chat(state: ChatState, _: str) -> None:
     raise LeaveChat
 
 
-# Files in a chat's prompts
-
-# At the start of a word; quotes allow spaces in it.
-MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
-MAX_SHOWN = 8  # files that are named one by one
-AFTER_NAME = ".,:;!?)]}'\""
-
-
-def read_files(state: ChatState, argument: str) -> None:
-    """`/read`: the files go with the next prompt."""
-    if argument == "off":
-        state.attached, state.outputs = [], []
-        state.print_line("  no files go with the next prompt", "dim")
-        return
-    if argument:
-        try:
-            names = shlex.split(argument)
-        except ValueError:
-            raise UsageError("a quotation mark is not closed.", hint="close it") from None
-        read_attachments(names)  # what cannot be read is told before it is remembered
-        state.attached = list(dict.fromkeys([*state.attached, *names]))
-    found = all_attached(state)
-    if not found.files:
-        state.print_line("  no files go with the next prompt; /read FILE... adds some")
-        return
-    for file in found.files if 1 < len(found.files) <= MAX_SHOWN else ():
-        state.print_line(f"  {file.name}")
-    state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
-
-
-def with_files(state: ChatState, prompt: str) -> str:
-    """The prompt with the files that it mentions, and what waits for it, which it uses up.
-
-    Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
-    """
-    found = all_attached(state, mentioned(prompt))
-    for name in missing(prompt):
-        state.print_line(f"  there is no file {name}: @{name} is sent as text", "dim")
-    if not found.files:
-        return prompt
-    state.print_line(f"  {described(state, found)}", "dim")
-    state.attached, state.outputs = [], []
-    return f"{prompt}\n\n{found.text}"
-
-
-def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
-    """The outputs of commands, the files of `/read`, and those of these names."""
-    found = read_attachments([*state.attached, *names])
-    return replace(found, files=(*state.outputs, *found.files))
-
-
-def described(state: ChatState, found: Attachments) -> str:
-    """Which files, their size and tokens; UsageError when the context cannot hold them."""
-    dialogue = state.dialogue
-    messages = [{"role": "user", "content": found.text}]
-    count = dialogue.backend.count_tokens(messages, GenerationOptions())
-    if count is None:
-        return found.summary
-    if count >= dialogue.context_length:
-        raise UsageError(
-            f"{found.summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
-            hint="take fewer or shorter files",
-        )
-    return f"{found.summary} · {format_count(count, 'token', 'tokens')}"
-
-
-def mentioned(prompt: str) -> list[str]:
-    """The names after an @ that are files, folders or patterns with matches; others are text."""
-    names = []
-    for quoted, word in MENTION.findall(prompt):
-        candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
-        names += [name for name in candidates if name and is_there(name)][:1]
-    return names
-
-
-def missing(prompt: str) -> list[str]:
-    """The names after an @ that look like paths, and are nothing that is there."""
-    words = [quoted or word.rstrip(AFTER_NAME) for quoted, word in MENTION.findall(prompt)]
-    paths = [name for name in words if "/" in name or os.path.splitext(name)[1]]
-    return [name for name in dict.fromkeys(paths) if not is_there(name)]
-
-
-def is_there(name: str) -> bool:
-    """Whether a name stands for at least one file or folder."""
-    path = os.path.expanduser(name)
-    return os.path.exists(path) or bool(has_magic(path) and glob(path, recursive=True))
-
-
 # `/preset`
 
 
@@ -554,3 +459,33 @@ def show_presets(state: ChatState) -> None:
         state.print_line(f"  {name:{width}}{shorten(text, 70)}")
     if not presets:
         state.print_line(f"  no presets; [preset.NAME] in {config_path()} makes one")
+
+
+# `/mcp`
+
+MCP_WORDS = ("on", "off", "ask")
+
+
+def manage_servers(state: ChatState, argument: str) -> None:
+    """`/mcp`: on starts what does not run, off tells no tools, ask forgets what is allowed."""
+    box = state.dialogue.tools
+    if argument not in ("", *MCP_WORDS):
+        raise UsageError(f"/mcp cannot be '{argument}'.", hint="use on, off, ask, or nothing")
+    if box.servers is None or box.permissions is None:
+        state.print_line(
+            f"  no MCP servers; [mcp.NAME] in {config_path()} makes one, --mcp FILE.json takes "
+            "another program's"
+        )
+    elif argument == "off":
+        box.on = False
+        state.print_line("  the model is told of no tools; the servers run on", "dim")
+    elif argument == "ask":
+        box.permissions.forget()
+        state.print_line("  nothing is allowed any more: each call is asked about", "dim")
+    else:
+        if argument == "on":
+            box.on = True
+            box.servers.start()
+            with Spinner(state.out, "starting the MCP servers"):
+                box.servers.wait()
+        show_servers(state)

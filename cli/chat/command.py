@@ -4,9 +4,8 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import IO, Annotated
 
 import typer
@@ -25,69 +24,31 @@ from ..options import (
     Origin,
     PromptOptions,
     RemoteOptions,
-    option,
     option_groups,
 )
-from ..presets import OptionTables, PresetName
+from ..presets import OptionTables
 from ..report import LogOptions
-from ..resolve import Resolved, resolve, with_preset
-from ..terminal.keys import (
-    KeyReader,
-    LeaveChat,
-    TypeAhead,
-    suspendable,
-    terminal_as_stdin,
-    unseen_keys,
-)
+from ..resolve import Resolved
+from ..terminal.keys import KeyReader, TypeAhead
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
+from ..terminal.signals import LeaveChat, suspendable, unseen_keys
 from . import transcript
 from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
-from .start import Beginning, can_keep_history, choose_target, read_beginning
-from .state import (
-    ChatState,
+from .settings import (
     chat_settings,
     defaults_of,
-    offer,
+    recommendation_offer,
     recommended_defaults,
     values_of,
 )
+from .start import ChatOptions, Start, begin
+from .state import ChatState
 from .tools import ToolBox
 from .transcript import Chat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
-    """What only `dflash chat` has."""
-
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
-    ] = False
-    latest: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
-    ] = False
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
-    ] = False
-    preset: PresetName = None
-    markdown: Annotated[
-        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
-    ] = True
-    no_history: Annotated[
-        bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
-    ] = False
-    mcp: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--mcp",
-            metavar="FILE.json",
-            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
-        ),
-    ] = None
-
 
 GROUPS = Flags((ModelOptions, CacheOptions, GenerationOptions, PromptOptions))
 
@@ -144,46 +105,6 @@ def chat(
                 answer_piped_prompt(state, start.beginning.prompt)
         finally:
             dialogue.backend.finish(out)
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What is known of a chat before its model is loaded.
-
-    beginning: the saved chat and the first prompt. interactive: whether there is a terminal to type
-    at. saved: the chat that goes on.
-    """
-
-    own: ChatOptions
-    resolved: Resolved
-    beginning: Beginning
-    saved: Chat | None
-    interactive: bool
-    no_history: bool
-
-
-def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
-    """Resolve the options, and read what the chat begins with."""
-    piped = sys.stdin is None or not sys.stdin.isatty()
-    values = with_preset(values, own.preset)
-    beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
-    interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
-    no_history = own.no_history
-    if interactive and not no_history:
-        no_history = not can_keep_history(out)
-    saved = None if beginning.name is None else transcript.load(beginning.name)
-    resolved = resolve(
-        values,
-        out,
-        choose=lambda values: choose_target(
-            values, saved, out, demo=own.demo, interactive=interactive
-        ),
-        keep_system=saved is not None and saved.system is not None,
-    )
-    if no_history and resolved.cache.cache_disk:
-        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
-        resolved = replace(resolved, cache=replace(resolved.cache, cache_disk=0))
-    return Start(own, resolved, beginning, saved, interactive, no_history)
 
 
 def make_keys(out: Output) -> KeyReader:
@@ -243,7 +164,11 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     tools = dialogue.tools
     if start.interactive:
         tools.ask = state.ask_line
-        lines = [line for line in (offer(dialogue), tools.summary(dialogue.backend)) if line]
+        lines = [
+            line
+            for line in (recommendation_offer(dialogue), tools.summary(dialogue.backend))
+            if line
+        ]
         preset = start.own.preset
         show_header(dialogue, load_seconds, preset=preset, more=lines, faults=tools.faults())
     else:

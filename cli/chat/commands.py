@@ -9,8 +9,8 @@ from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
 from ..resolve import RECOMMENDED
-from ..settings import SETTINGS, find_setting, setting_help
-from . import actions, mcp_page
+from . import actions, attachments
+from .settings import SETTINGS, find_setting, setting_help
 from .state import ChatState
 
 COMMAND_WORD = re.compile(r"/[a-z?][a-z-]*")
@@ -47,7 +47,7 @@ class Command:
 
 def setting_names(state: ChatState) -> list[str]:
     """Completions of `/set`."""
-    return [*(one.option.setting for one in SETTINGS), RECOMMENDED]
+    return [*(one.setting for one in SETTINGS), RECOMMENDED]
 
 
 def command_names(state: ChatState) -> list[str]:
@@ -73,9 +73,9 @@ def show_help(state: ChatState, topic: str) -> None:
     if command.detail:
         state.print_line(f"  {command.detail}")
     if command.name == "set":
-        width = max(len(one.option.setting) for one in SETTINGS) + 2
+        width = max(len(one.setting) for one in SETTINGS) + 2
         for one in SETTINGS:
-            state.print_line(f"  {one.option.setting:{width}}{setting_help(one)}")
+            state.print_line(f"  {one.setting:{width}}{setting_help(one)}")
 
 
 COMMANDS = (
@@ -149,7 +149,7 @@ COMMANDS = (
         "read",
         "[file...|off]",
         "send files with the next prompt; @file in a prompt does, too",
-        actions.read_files,
+        attachments.read_files,
         paths=True,
         detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
     ),
@@ -157,8 +157,8 @@ COMMANDS = (
         "mcp",
         "[on|off|ask]",
         "list the MCP servers and their tools; offer tools or not",
-        mcp_page.manage_servers,
-        arguments=lambda state: list(mcp_page.WORDS),
+        actions.manage_servers,
+        arguments=lambda state: list(actions.MCP_WORDS),
         detail="on also starts servers that do not run; ask forgets what was allowed.",
     ),
     Command("retry", "", "answer the last prompt again", actions.retry),
@@ -244,7 +244,7 @@ def find_command(word: str) -> tuple[Command, str]:
     A setting's name is short for `/set name`: then the second value is a prefix for the argument.
     """
     names = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
-    settings = [one.option.setting for one in SETTINGS]
+    settings = [one.setting for one in SETTINGS]
     shortcuts = {name: f"{name} " for name in settings}
     if word in names:
         return names[word], ""
@@ -271,7 +271,7 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
     word, space, _ = text.partition(" ")
     if not space:
         offers = [(f"/{command.name}", command.help) for command in COMMANDS]
-        return offers + [(f"/{one.option.setting}", setting_help(one)) for one in SETTINGS]
+        return offers + [(f"/{one.setting}", setting_help(one)) for one in SETTINGS]
     try:
         command, shortcut = find_command(word[1:])
     except UsageError:

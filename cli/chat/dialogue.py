@@ -17,9 +17,9 @@ from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 from ..answer import Answer, answer_prompt, chat_stats_line
 from ..backend.base import Backend
 from ..report import RunLog
-from ..terminal.keys import Interrupt, LeaveChat
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
+from ..terminal.signals import Interrupt, LeaveChat
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn

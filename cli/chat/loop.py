@@ -1,79 +1,22 @@
 """Reads prompts and commands and handles them, one after another, until the user leaves."""
 
-import os
-import re
 import shlex
-import subprocess
 import time
-from contextlib import suppress
 
 import typer
 
 from dflash_mlx.errors import DFlashError, RankLost
 
-from ..prompt import Attachment, Attachments
-from ..terminal.keys import KeyReader, LeaveChat, unquoted
+from ..terminal.keys import KeyReader, unquoted
 from ..terminal.line_editor import LineEditor
 from ..terminal.output import format_count
+from ..terminal.signals import LeaveChat
 from . import transcript
-from .actions import described, with_files
+from .attachments import is_shell_command, run_in_shell, with_files
 from .commands import complete, dispatch, is_command, unescape
 from .dialogue import LEAVE_WINDOW
 from .start import Beginning
 from .state import ChatState
-
-# `!command` in a chat
-
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\a\x1b]*(?:\a|\x1b\\)")
-MAX_OUTPUT = 100_000  # characters that are kept, the last ones
-
-
-def is_shell_command(text: str) -> bool:
-    """Whether a text is an exclamation mark and a command; with a space before it, it is text."""
-    return text.startswith("!") and bool(text[1:].strip())
-
-
-def run_in_shell(state: ChatState, text: str) -> None:
-    """Run a command without input, show what it prints, and attach that to the next prompt.
-
-    Ctrl-C ends the command. DFlashError when there is no shell.
-    """
-    command = text[1:].strip()
-    parts, stopped = [], False
-    try:
-        process = subprocess.Popen(
-            [os.environ.get("SHELL") or "/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except OSError as error:
-        raise DFlashError(
-            f"the shell cannot be run ({error.strerror}).", hint="set SHELL to the one you use"
-        ) from None
-    assert process.stdout is not None
-    with process, state.terminal_for_others():
-        try:
-            for line in process.stdout:
-                line = ESCAPES.sub("", line)  # colours
-                parts.append(line)
-                state.print_line(f"  {line.rstrip()}", "dim")
-        except KeyboardInterrupt:  # the command got it, too
-            stopped = True
-            with suppress(ProcessLookupError):
-                process.terminate()
-    if stopped or process.returncode:
-        state.print_line("  stopped" if stopped else f"  exit code {process.returncode}", "warning")
-    if output := "".join(parts).strip("\n"):
-        kept = Attachment(f"$ {command}", output[-MAX_OUTPUT:], "text")
-        told = described(state, Attachments((kept,)))
-        if len(output) > MAX_OUTPUT:
-            told += f", the last {MAX_OUTPUT:,} of {len(output):,} characters"
-        state.outputs.append(kept)
-        state.print_line(f"  {told}: with the next prompt; /read off drops it", "dim")
-
 
 NEVER = float("-inf")
 

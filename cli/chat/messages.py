@@ -15,9 +15,7 @@ from ..backend.base import Backend
 from ..prompt import split_attached
 from ..terminal.output import Output
 from . import transcript
-from .call_view import call_text
-from .start import latest_chat_name
-from .transcript import Chat, Turn
+from .transcript import Chat, Turn, call_text, latest_chat_name
 
 
 def chat_messages(

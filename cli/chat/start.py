@@ -1,16 +1,53 @@
 """What a chat begins with: the pair, the saved chat, the first prompt, a place to save."""
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
 from ..loading import choose_pair
-from ..options import ModelOptions, OptionValues, Origin
-from ..presets import BUNDLED
+from ..options import BUNDLED, ModelOptions, OptionValues, Origin, option
+from ..presets import PresetName
 from ..prompt import read_prompt
+from ..resolve import Resolved, resolve, with_preset
 from ..terminal.output import Output
+from ..terminal.signals import terminal_as_stdin
 from . import transcript
 from .transcript import Chat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """What only `dflash chat` has."""
+
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
+    ] = False
+    latest: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
+    ] = False
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
+    ] = False
+    preset: PresetName = None
+    markdown: Annotated[
+        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
+    ] = True
+    no_history: Annotated[
+        bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
+    ] = False
+    mcp: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--mcp",
+            metavar="FILE.json",
+            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +75,13 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
     words = [*words]
     name = None
     if resume or latest:
-        name = words.pop(0) if resume and words else latest_chat_name()
+        name = words.pop(0) if resume and words else transcript.latest_chat_name()
     if len(words) > 1:
         raise UsageError(
             f"'{words[1]}' is not expected here.", hint="put the first prompt in quotes"
         )
     prompt = read_prompt(words[0] if words else None) if words or piped else ""
     return Beginning(name, prompt.strip(), piped)
-
-
-def latest_chat_name() -> str:
-    """The name of the chat saved last."""
-    names = transcript.chat_names()
-    if not names:
-        raise DFlashError("there is no saved chat yet.", hint="leave --resume and --continue out")
-    return names[0]
 
 
 def choose_target(
@@ -89,3 +118,43 @@ def can_keep_history(out: Output) -> bool:
         out.warn(f"{error.message} Nothing of this chat is kept; {error.hint}")
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is known of a chat before its model is loaded.
+
+    beginning: the saved chat and the first prompt. interactive: whether there is a terminal to type
+    at. saved: the chat that goes on.
+    """
+
+    own: ChatOptions
+    resolved: Resolved
+    beginning: Beginning
+    saved: Chat | None
+    interactive: bool
+    no_history: bool
+
+
+def begin(values: OptionValues, words: list[str], own: ChatOptions, out: Output) -> Start:
+    """Resolve the options, and read what the chat begins with."""
+    piped = sys.stdin is None or not sys.stdin.isatty()
+    values = with_preset(values, own.preset)
+    beginning = read_beginning(words, resume=own.resume, latest=own.latest, piped=piped)
+    interactive = not piped or (out.stdout_is_tty and terminal_as_stdin())
+    no_history = own.no_history
+    if interactive and not no_history:
+        no_history = not can_keep_history(out)
+    saved = None if beginning.name is None else transcript.load(beginning.name)
+    resolved = resolve(
+        values,
+        out,
+        choose=lambda values: choose_target(
+            values, saved, out, demo=own.demo, interactive=interactive
+        ),
+        keep_system=saved is not None and saved.system is not None,
+    )
+    if no_history and resolved.cache.cache_disk:
+        out.warn("nothing of this chat is kept on disk, so --cache-disk is off")
+        resolved = replace(resolved, cache=replace(resolved.cache, cache_disk=0))
+    return Start(own, resolved, beginning, saved, interactive, no_history)

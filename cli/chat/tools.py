@@ -17,8 +17,15 @@ from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
 from ..terminal.spinner import Spinner
-from .call_view import MAX_CALL, call_line, call_text, result_lines
-from .transcript import data_folder, data_path, write_atomically
+from .transcript import (
+    MAX_CALL,
+    call_line,
+    call_text,
+    data_folder,
+    data_path,
+    result_lines,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from dflash_mlx.tools.functions import Tool

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.tools.call import CALL_STATES, Call, Step
+from dflash_mlx.tools.call import CALL_STATES, Call, Step, arguments_of
 
 from ..prompt import close_fence, fenced
-from .call_view import call_text
 
 # Turns and chats, and their JSON.
 
@@ -149,6 +148,14 @@ def chat_names() -> list[str]:
     folder = data_path() / "chats"
     stems = [path.stem for path in sorted(folder.glob("*.json"), key=age)]
     return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
+
+
+def latest_chat_name() -> str:
+    """The name of the chat saved last."""
+    names = chat_names()
+    if not names:
+        raise DFlashError("there is no saved chat yet.", hint="leave --resume and --continue out")
+    return names[0]
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -311,3 +318,49 @@ def export(path: Path, chat: Chat) -> None:
         raise DFlashError(
             f"'{path}' cannot be written ({error.strerror}).", hint="give another file name"
         ) from None
+
+
+# Calls of tools as text
+
+RESULT_LINES = 4  # of a result that are shown
+MAX_CALL = 600  # characters of a call that are shown at once
+
+
+def call_text(call: Call) -> str:
+    """A call on one line: weather(city: "Brno")."""
+    arguments = arguments_of(call)
+    if arguments is None:
+        return f"{call.name}({call.arguments})"
+    values = {name: json.dumps(value, ensure_ascii=False) for name, value in arguments.items()}
+    return f"{call.name}({', '.join(f'{name}: {value}' for name, value in values.items())})"
+
+
+def call_line(call: Call) -> str:
+    """The same, indented; of a long one the beginning, and how much was left out."""
+    text = call_text(call)
+    if len(text) <= MAX_CALL:
+        return f"  › {text}"
+    return f"  › {text[:MAX_CALL]} … {len(text) - MAX_CALL:,} more characters"
+
+
+def result_lines(call: Call, columns: int) -> list[str]:
+    """The first lines of a result, each on one row, and how many more there are.
+
+    `columns` 0 is unknown: no line is cut.
+    """
+    lines = [line.replace("\t", "  ").rstrip() for line in call.result.strip("\n").split("\n")]
+    shown = lines[:RESULT_LINES] if len(lines) > RESULT_LINES + 1 else lines
+    state = {"done": "", "open": "not run"}.get(call.state, call.state)
+    if state and not shown[0].startswith((state, "error", "not run")):
+        shown = [f"{state}: {shown[0]}" if shown[0] else state, *shown[1:]]
+    room = max(columns - 6, 10)
+    cut = [line[: room - 1] + "…" if columns and len(line) > room else line for line in shown]
+    rows = [f"  │ {line or '(nothing)'}" if len(cut) == 1 else f"  │ {line}" for line in cut]
+    if left_out := len(lines) - len(shown):
+        rows.append(f"  │ … {left_out:,} more lines")
+    return rows
+
+
+def call_lines(call: Call, columns: int) -> list[str]:
+    """A call that was made, and its result."""
+    return [call_line(call), *result_lines(call, columns)]

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from dflash_mlx.errors import DFlashError
 
-from .keys import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead, continued, seen_lines
+from .keys import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead, continued
 from .live_region import truncate
 from .output import Output, strip_control
 from .render import excerpt
+from .signals import seen_lines
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings

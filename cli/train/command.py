@@ -15,8 +15,8 @@ from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
 from ..options import Flags, OptionValues, Origin, option_groups, origin_of
-from ..terminal.keys import Interrupt
 from ..terminal.output import Output
+from ..terminal.signals import Interrupt
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

@@ -27,7 +27,7 @@ from dflash_mlx.families import FAMILIES
 from dflash_mlx.files.checkpoint import check_weights, json_object, load_config
 from dflash_mlx.hub.formats import is_drafter
 from dflash_mlx.kernels.dispatch import Kernels, available
-from dflash_mlx.options import SamplingParams
+from dflash_mlx.options import SamplingParams, declared
 
 from . import attention, linear
 from .cache.sliding import sliding_caches
@@ -355,15 +355,7 @@ def target_config(path: Path) -> dict[str, Any]:
 # How a model's makers would sample it
 
 FILE = "generation_config.json"
-FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
+FIELDS = tuple(option.name for option in declared(SamplingParams) if option.name != "seed")
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:

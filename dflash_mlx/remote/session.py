@@ -51,7 +51,7 @@ def sampling_fields(params: SamplingParams, kind: str) -> dict[str, Any]:
             value = -1 if one.name == "top_k" and is_off else value  # SGLang's word for off
             sent[OWN_NAMES.get((kind, one.name), one.name)] = value
         elif not is_off:
-            raise no_field(one.option.flag)
+            raise no_field(one.flag)
     return sent
 
 

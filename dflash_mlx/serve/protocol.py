@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from dflash_mlx.chat.tool_parser import without_tools
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.options import Declared, GenerationOptions, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 from dflash_mlx.pair import Pair
 
 # What a request is refused with.
@@ -177,9 +177,9 @@ API_RANGES = {
 }
 
 
-def api_field(one: Declared) -> Any:
+def api_field(one: Option) -> Any:
     """A declared option as a field of a body; None is what the server's settings say."""
-    limits = {"gt" if one.option.above else "ge": one.option.low, "le": one.option.high}
+    limits = {"gt" if one.above else "ge": one.low, "le": one.high}
     limits = {name: limit for name, limit in limits.items() if not math.isinf(limit)}
     kind = Whole if one.type is int else Number
     limits = API_RANGES.get(one.name, limits)

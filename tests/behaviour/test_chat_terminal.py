@@ -270,7 +270,7 @@ def test_second_interrupt_leaves_and_keeps_the_answer(chat: ChatTerminal) -> Non
 @pytest.mark.parametrize("held", [True, False])
 def test_a_second_interrupt_after_the_last_block(held: bool, monkeypatch: Any) -> None:
     """It came while what had been said was put away, and all of it was lost."""
-    interrupt = import_module("dflash_mlx.cli.terminal.keys").Interrupt(2.0)
+    interrupt = import_module("dflash_mlx.cli.terminal.signals").Interrupt(2.0)
     module = import_module("dflash_mlx.cli.answer")
     view = import_module("dflash_mlx.cli.answer").PlainView(
         import_module("dflash_mlx.cli.terminal.output").Output()

@@ -12,7 +12,7 @@ from terminal import ChatTerminal
 from dflash_mlx.errors import UsageError
 
 attachments = import_module("dflash_mlx.cli.prompt")
-files = import_module("dflash_mlx.cli.chat.actions")
+files = import_module("dflash_mlx.cli.chat.attachments")
 read, complete = attachments.read_attachments, attachments.complete_path
 
 

@@ -13,9 +13,9 @@ from dflash_mlx.remote.session import KINDS, sampling_fields
 from dflash_mlx.serve.protocol import SamplingFields
 from dflash_mlx.speculation.acceptance import RULES
 
-settings = import_module("dflash_mlx.cli.settings")
+settings = import_module("dflash_mlx.cli.chat.settings")
 tables = import_module("dflash_mlx.cli.presets")
-WITH_FLAG = [one for one in declared(GenerationOptions) if one.option.flag]
+WITH_FLAG = [one for one in declared(GenerationOptions) if one.flag]
 NUMBERS = [one for one in declared(GenerationOptions) if one.type in (int, float)]
 
 
@@ -32,7 +32,7 @@ def test_every_flag_is_everywhere(cli_app: typer.Typer) -> None:
     for command in ("chat", "generate", "serve"):
         parameters = {p.name: p for p in group.commands[command].params}  # type: ignore[attr-defined]
         for one in WITH_FLAG:
-            flag = one.option.flag.partition("/")[0]
+            flag = one.flag.partition("/")[0]
             assert flag in parameters[one.name].opts
             assert parameters[one.name].envvar == "DFLASH_" + flag[2:].replace("-", "_").upper()
             assert tables.KEYS[one.name] == flag[2:]
@@ -41,13 +41,13 @@ def test_every_flag_is_everywhere(cli_app: typer.Typer) -> None:
 @pytest.mark.parametrize("one", NUMBERS, ids=lambda one: one.name)
 def test_a_range_holds_everywhere(one: Any) -> None:
     """Outside it a value is refused by its name: in Python, and as `/set` takes it."""
-    if one.option.low == -float("inf"):
+    if one.low == -float("inf"):
         return
-    below = one.option.low if one.option.above else one.option.low - 1
+    below = one.low if one.above else one.low - 1
     for value in (below, float("nan"), "5"):
         with pytest.raises(UsageError, match=f"{one.name} cannot be"):
             made(one.name, value)
-    if one.option.setting:
+    if one.setting:
         with pytest.raises(UsageError, match="cannot be"):
             settings.with_value(GenerationOptions(), one, str(below))
 

@@ -23,7 +23,7 @@ option_tables = import_module("dflash_mlx.cli.presets")
 output = import_module("dflash_mlx.cli.terminal.output")
 states = import_module("dflash_mlx.cli.chat.state")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-settings = import_module("dflash_mlx.cli.settings")
+settings = import_module("dflash_mlx.cli.chat.settings")
 
 TARGET = PAIR[1]
 RAW = ["--raw", "winter f!", "--no-stats"]
@@ -197,7 +197,7 @@ def state(cli_app, monkeypatch):
     tables = option_tables.OptionTables(typer.Context(command))
     found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
     RecordedState.told, RecordedState.loaded = told, loaded
-    found.general = states.present_values(found)
+    found.general = settings.present_values(found)
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options, *rest):
@@ -255,7 +255,7 @@ def test_a_preset_in_a_chat(state, use, config):
 
 def test_thinking_of_a_preset_goes_before_the_present_one():
     """The two settings contradict each other only where one table says both."""
-    chat, with_values = GenerationOptions, states.chat_values
+    chat, with_values = GenerationOptions, settings.chat_values
     assert with_values(chat(reasoning_effort="low"), {"think": False}).reasoning_effort is None
     assert with_values(chat(think=False), {"reasoning_effort": "low"}).think is True
     assert with_values(chat(stop=("x",)), {"temperature": 1.0}).stop == ("x",)

@@ -24,10 +24,8 @@ dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 options = import_module("dflash_mlx.cli.options")
 option_tables = import_module("dflash_mlx.cli.presets")
 output = import_module("dflash_mlx.cli.terminal.output")
-recommendation = import_module("dflash_mlx.cli.chat.state")
 states = import_module("dflash_mlx.cli.chat.state")
-settings = import_module("dflash_mlx.cli.settings")
-values = import_module("dflash_mlx.cli.chat.state")
+settings = import_module("dflash_mlx.cli.chat.settings")
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1]}
 SAID = "temp 0.6, top-p 0.95, top-k 20 (generation_config.json)"
@@ -154,7 +152,7 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     tables = option_tables.OptionTables(typer.Context(command))
     found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
     found.told.clear()
-    found.general = {**values.present_values(found), "sampling_by": "given"}
+    found.general = {**settings.present_values(found), "sampling_by": "given"}
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options: Any, *rest: Any) -> Any:
@@ -177,13 +175,13 @@ def test_in_a_chat(state: Any, target: Path, config: Callable[[str], int]) -> No
     def now() -> SamplingParams:
         return state.dialogue.settings.sampling
 
-    assert recommendation.offer(state.dialogue) == (
+    assert settings.recommendation_offer(state.dialogue) == (
         f"recommended: {SAID} · /set recommended takes it"
     )
     assert use("/set").endswith(f"\n  recommended: {SAID}; /set recommended takes it")
     use("/set seed 3")
     use("/set min-p 0.5")
-    assert recommendation.offer(state.dialogue) == ""  # somebody has said how
+    assert settings.recommendation_offer(state.dialogue) == ""  # somebody has said how
     assert use("/set recommended") == f"  sampling as recommended: {SAID}"
     assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=20, seed=3)
     assert ("recommended", "") in commands.complete(state, "/set ")
@@ -196,7 +194,7 @@ def test_in_a_chat(state: Any, target: Path, config: Callable[[str], int]) -> No
     assert use("/preset p") == "  preset p: sampling, top-k"
     assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=7)
     state.dialogue.settings = replace(state.dialogue.settings, sampling=SamplingParams())
-    state.general = {**values.present_values(state), "sampling_by": "given"}
+    state.general = {**settings.present_values(state), "sampling_by": "given"}
     (target.parent / "B").mkdir()
     (target.parent / "B/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.8}')
     (target.parent / "C").mkdir()

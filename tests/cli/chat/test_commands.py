@@ -22,16 +22,16 @@ backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
 messages = import_module("dflash_mlx.cli.chat.messages")
-interrupt = import_module("dflash_mlx.cli.terminal.keys")
+signals = import_module("dflash_mlx.cli.terminal.signals")
 options = import_module("dflash_mlx.cli.options")
-shell = import_module("dflash_mlx.cli.chat.loop")
+shell = import_module("dflash_mlx.cli.chat.attachments")
 output = import_module("dflash_mlx.cli.terminal.output")
 external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.resolve")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
-chat_settings = import_module("dflash_mlx.cli.settings")
+chat_settings = import_module("dflash_mlx.cli.chat.settings")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_names_and_prefixes(command: Any) -> None:
     for name in (command.name, *command.aliases):
         assert commands.find_command(name) == (command, "")
     names = [other.name for other in commands.COMMANDS if other is not command]
-    names += [which.option.setting for which in chat_settings.SETTINGS]
+    names += [which.setting for which in chat_settings.SETTINGS]
     names += [
         alias for other in commands.COMMANDS if other is not command for alias in other.aliases
     ]
@@ -120,10 +120,10 @@ def test_names_and_prefixes(command: Any) -> None:
                 commands.find_command(prefix)
 
 
-@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.option.setting)
+@pytest.mark.parametrize("which", chat_settings.SETTINGS, ids=lambda which: which.setting)
 def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> None:
     """`/temp` shows, `/temp 2` changes, `/set temp 2` does the same."""
-    name = which.option.setting
+    name = which.setting
     assert use(f"/{name}").startswith(f"  {name} ")
     value = {
         "top-p": "0.5",
@@ -514,8 +514,8 @@ def test_stop_and_accept(state: Any, use: Callable[[str], str]) -> None:
 
 def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     """What a command prints is shown, and goes with the next prompt, once."""
-    shell = import_module("dflash_mlx.cli.chat.loop")
-    files = import_module("dflash_mlx.cli.chat.actions")
+    shell = import_module("dflash_mlx.cli.chat.attachments")
+    files = import_module("dflash_mlx.cli.chat.attachments")
     assert shell.is_shell_command("!ls")
     assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
     shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")
@@ -534,7 +534,7 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
 def test_leave(use: Callable[[str], str]) -> None:
     """By any of its names."""
     for name in ("exit", "quit", "bye"):
-        with pytest.raises(interrupt.LeaveChat):
+        with pytest.raises(signals.LeaveChat):
             use(f"/{name}")
 
 

@@ -1,0 +1,262 @@
+"""The settings of a chat: the options of the next answer, as `/set` and `/think` change them."""
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from dflash_mlx.errors import UsageError
+from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
+
+from ..backend.base import ThinkingSwitches
+from ..presets import DECLARED, KEYS
+from ..resolve import (
+    RECOMMENDED,
+    THINKING,
+    Resolved,
+    check_thinking,
+    describe_recommendation,
+    drop_unknown_thinking,
+    no_recommendation,
+    only_recommended,
+)
+from .dialogue import Dialogue
+from .state import ChatState
+
+SETTINGS = tuple(setting for setting in declared(GenerationOptions) if setting.setting)
+# The values of a setting that `/set` takes; /draft off stands for the mode baseline.
+CHOICES = {"mode": ("dflash", "ddtree", "auto")}
+
+
+def find_setting(name: str) -> Option | None:
+    """The setting of this name, or None; underscores count as dashes."""
+    name = name.replace("_", "-").lower()
+    return next((setting for setting in SETTINGS if setting.setting == name), None)
+
+
+def setting_help(setting: Option) -> str:
+    """The description of a setting in the list of `/set`."""
+    text = setting.help
+    if setting.name == "stop":
+        return 'end the answer before this text; several in quotes: "a" "b"'
+    return text[0].lower() + text[1:].rstrip(".")
+
+
+def parse(setting: Option, text: str) -> Any:
+    """A setting's value from the typed text; ValueError if it is not a value."""
+    if setting.choices:
+        if text.lower() not in CHOICES.get(setting.name, setting.choices):
+            raise ValueError(text)
+        return text.lower()
+    if setting.type is int:
+        return int(text.replace(",", "").replace("_", ""))
+    if setting.type is float:
+        return float(text)
+    parts = shlex.split(text) if text[:1] in "\"'" else [text]
+    return tuple(part.replace("\\n", "\n") for part in parts if part)
+
+
+def describe_values(setting: Option) -> str:
+    """The values of a setting in words, to stand after "give"."""
+    if setting.choices:
+        *first, last = CHOICES.get(setting.name, setting.choices)
+        return f"{', '.join(first)} or {last}"
+    if setting.type is int:
+        return "a whole number"
+    return "a number" if setting.type is float else "a text, or several in quotes"
+
+
+def with_value(options: GenerationOptions, setting: Option, text: str) -> GenerationOptions:
+    """The options with setting value changed; UsageError when the text is not a valid value."""
+    name, unset = setting.setting, setting.unset
+    if unset and text.lower() in (unset, "off"):
+        value = setting.default
+    else:
+        try:
+            value = parse(setting, text)
+        except ValueError:
+            or_unset = f" or {unset}" if unset else ""
+            raise UsageError(
+                f"{name} cannot be '{text}'.", hint=f"give {describe_values(setting)}{or_unset}"
+            ) from None
+        if setting.optional and not setting.sampling and not setting.in_range(value):
+            raise UsageError(
+                f"{name} cannot be {value:,}.", hint=f"give {setting.range_text}, or {unset}"
+            )
+    return with_values(options, {setting.name: value})
+
+
+def with_values(options: GenerationOptions, values: dict[str, Any]) -> GenerationOptions:
+    """The options with these values, by option name; UsageError for a value out of range."""
+    sampling = {
+        setting.name: values[setting.name]
+        for setting in SETTINGS
+        if setting.sampling and setting.name in values
+    }
+    rest = {name: value for name, value in values.items() if name not in sampling}
+    return replace(options, sampling=replace(options.sampling, **sampling), **rest)
+
+
+def value_of(options: GenerationOptions, setting: Option) -> Any:
+    """A setting's value."""
+    return getattr(options.sampling if setting.sampling else options, setting.name)
+
+
+def format_value(options: GenerationOptions, setting: Option) -> str:
+    """A setting's value in the form that `/set` accepts."""
+    value = value_of(options, setting)
+    if isinstance(value, tuple):
+        text = " ".join(f'"{part}"' for part in value).replace("\n", "\\n")
+        return text or setting.unset
+    if value is None:
+        return setting.unset
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# `/think`
+
+
+def with_thinking(
+    template: ThinkingSwitches, options: GenerationOptions, argument: str
+) -> GenerationOptions:
+    """The options with thinking on or off, or with an effort; UsageError if unsupported."""
+    if argument in ("on", "off"):
+        effort = options.reasoning_effort if argument == "on" else None
+        changed = replace(options, think=argument == "on", reasoning_effort=effort)
+    else:
+        think = True if options.think is False else options.think
+        changed = replace(options, think=think, reasoning_effort=argument)
+    check_thinking(template, changed)
+    return changed
+
+
+def describe_thinking(options: GenerationOptions) -> str:
+    """The thinking settings in a few words."""
+    parts = [{True: "on", False: "off"}[options.think]] if options.think is not None else []
+    parts += [f"effort {options.reasoning_effort}"] if options.reasoning_effort else []
+    return " · ".join(parts) or "as the template has it"
+
+
+# The sampling that a model's authors recommend
+
+
+def recommendation_offer(dialogue: Dialogue) -> str:
+    """The line below the header; empty without a recommendation, or if sampling is set already."""
+    recommended = dialogue.backend.recommended_sampling()
+    if not recommended or replace(dialogue.settings.sampling, seed=None) != SamplingParams():
+        return ""
+    return f"recommended: {describe_recommendation(recommended)} · /set recommended takes it"
+
+
+def recommendation_line(state: ChatState) -> str:
+    """The line below the list of `/set`; empty without a recommendation."""
+    recommended = state.dialogue.backend.recommended_sampling()
+    if not recommended:
+        return ""
+    return f"  recommended: {describe_recommendation(recommended)}; /set recommended takes it"
+
+
+def use_recommended(state: ChatState) -> None:
+    """`/set recommended`: replaces all sampling options but the seed; DFlashError without any."""
+    dialogue = state.dialogue
+    recommended = dialogue.backend.recommended_sampling()
+    if not recommended:
+        raise no_recommendation(dialogue.backend)
+    sampling = replace(dialogue.settings.sampling, **only_recommended(recommended))
+    dialogue.settings = replace(dialogue.settings, sampling=sampling)
+    state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
+
+
+# Many settings of a chat at once, by the names of options
+
+
+def chat_settings(options: GenerationOptions) -> GenerationOptions:
+    """The first settings of a chat; the mode baseline is kept in `Backend.drafting` instead."""
+    return replace(options, mode="auto") if options.mode == "baseline" else options
+
+
+def values_of(resolved: Resolved) -> dict[str, Any]:
+    """The values that a chat begins with, by option name, without the target's defaults."""
+    names = [name for name in KEYS if name != "model" and name in resolved.general]
+    values = {name: resolved.general[name] for name in names}
+    return values | {"stop": tuple(values["stop"] or ())}
+
+
+def present_values(state: ChatState) -> dict[str, Any]:
+    """The values of the next answer, by option name."""
+    dialogue = state.dialogue
+    values = {setting.name: value_of(dialogue.settings, setting) for setting in DECLARED.values()}
+    return values | {
+        "mode": dialogue.backend.options(dialogue.settings).mode,
+        "system": dialogue.chat.system,
+        "show_thinking": dialogue.display.show_thinking,
+    }
+
+
+def chat_values(settings: GenerationOptions, values: dict[str, Any]) -> GenerationOptions:
+    """The settings with these values, those of other groups ignored; UsageError if out of range."""
+    changed = {name: value for name, value in values.items() if name in DECLARED}
+    if changed.get("mode") == "baseline":
+        del changed["mode"]
+    if changed.get("think") is False:
+        changed.setdefault("reasoning_effort", None)
+    elif changed.get("reasoning_effort") and settings.think is False:
+        changed.setdefault("think", True)
+    return with_values(settings, changed)
+
+
+def apply_values(state: ChatState, values: dict[str, Any]) -> None:
+    """Answer with these values from now on. UsageError for a wrong value; then nothing changes."""
+    dialogue = state.dialogue
+    template = dialogue.backend.template
+    settings = chat_values(dialogue.settings, values)
+    switches = [name for name in THINKING if name in values]
+    settings = drop_unknown_thinking(settings, template, state.out, switches)
+    check_thinking(template, settings)
+    dialogue.settings = settings
+    if "show_thinking" in values:
+        dialogue.display = replace(dialogue.display, show_thinking=values["show_thinking"])
+    if "mode" in values and dialogue.backend.local:
+        drafting = values["mode"] != "baseline" and dialogue.pair.drafts
+        if drafting != dialogue.backend.drafting:
+            dialogue.set_pair(dialogue.pair, drafting=drafting)
+    if "system" in values and values["system"] != dialogue.chat.system:
+        dialogue.replace_chat(replace(dialogue.chat, system=values["system"]))
+
+
+def defaults_of(state: ChatState, target: str | None) -> dict[str, Any]:
+    """The defaults of a target in the config file, without those that a flag or variable overrides.
+
+    DFlashError for a wrong value.
+    """
+    table = state.tables.of_model(target)
+    return {name: value for name, value in table.items() if name in state.general}
+
+
+def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of the loaded target, with its recommended sampling if that is asked for.
+
+    The defaults themselves or the option `--sampling` ask for it.
+    """
+    defaults = {**defaults}
+    if defaults.pop("sampling_by", state.sampling_by) != RECOMMENDED:
+        return defaults
+    recommended = state.dialogue.backend.recommended_sampling()
+    return {n: value for n, value in recommended.items() if n in state.general} | defaults
+
+
+def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
+    """Replace one target's defaults by another's; keep the values that were changed in the chat."""
+    defaults = recommended_defaults(state, defaults)
+    present = present_values(state)
+    before = {**state.general, **state.defaults}
+    after = {**state.general, **defaults}
+    names = [
+        name for name in (*state.defaults, *defaults) if present[name] == as_setting(before[name])
+    ]
+    state.defaults = defaults
+    apply_values(state, {name: after[name] for name in names})
+
+
+def as_setting(value: Any) -> Any:
+    """A value as the settings hold it."""
+    return tuple(value) if isinstance(value, list) else value

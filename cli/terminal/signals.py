@@ -1,0 +1,170 @@
+"""Ctrl-C, Ctrl-Z and the modes of the terminal."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+# Ctrl-C
+
+
+class LeaveChat(Exception):
+    """Raised to leave a chat; `code` is the exit code."""
+
+    def __init__(self, code: int = 0):
+        super().__init__()
+        self.code = code
+
+
+class Interrupt:
+    """Catches SIGINT inside its context; `requested` and `requested_twice` count Ctrl-C.
+
+    A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
+    counts as Ctrl-C does. A signal that was ignored before stays ignored.
+    """
+
+    def __init__(self, window: float = float("inf"), *, terminate: bool = False) -> None:
+        self.requested = self.requested_twice = False
+        self.last_at = float("-inf")  # time.monotonic of the last Ctrl-C
+        self._window = window
+        self._deferred = False
+        self._signals = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
+        self._previous_handlers: dict[int, Any] = {}
+        self.exit_code = 0  # that of a program which the last signal ended; 0 without one
+
+    def __enter__(self) -> "Interrupt":
+        for number in self._signals:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # a background job's SIGINT
+                self._previous_handlers[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous_handlers.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt after Ctrl-C."""
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def defer(self, deferred: bool = True) -> None:
+        """While deferred, a second Ctrl-C only sets `requested_twice`; saving can then finish."""
+        self._deferred = deferred
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
+        previous = self.last_at
+        self.last_at = time.monotonic()
+        if self.requested and self.last_at - previous <= self._window:
+            self.requested_twice = True
+            if not self._deferred:
+                raise KeyboardInterrupt
+        self.requested = True
+
+
+# The terminal on standard input
+
+Flags = tuple[int, int]  # those of the input and the local ones
+
+
+@contextmanager
+def unseen_keys() -> Iterator[None]:
+    """Each key can be read at once and is not echoed; Enter is \\r and Ctrl-J is \\n.
+
+    SIGTERM and a closed window (SIGHUP, unless ignored) end the program in order, the terminal
+    restored.
+    """
+    from termios import ECHO, ICANON, ICRNL
+
+    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, exit_on_signal) for number in ends}
+    try:
+        with changed_flags(lambda flags: (flags[0] & ~ICRNL, flags[1] & ~(ECHO | ICANON))):
+            yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def seen_lines() -> Iterator[None]:
+    """The terminal as a shell and line editors such as ed want it."""
+    from termios import ECHO, ICANON, ICRNL
+
+    with changed_flags(lambda flags: (flags[0] | ICRNL, flags[1] | ECHO | ICANON)):
+        yield
+
+
+def terminal_as_stdin() -> bool:
+    """Make the terminal on stdout standard input, too; False when there is none."""
+    try:
+        # Not /dev/tty: macOS cannot wait for keys there.
+        terminal = os.open(os.ttyname(sys.stdout.fileno()), os.O_RDWR | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return False
+    os.dup2(terminal, 0)
+    os.close(terminal)
+    sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
+    return True
+
+
+def exit_on_signal(number: int, _: Any) -> None:
+    """Exit with the code of a signal."""
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def changed_flags(change: Callable[[Flags], Flags]) -> Iterator[None]:
+    """Change the flags of the terminal on standard input, and restore them at the end."""
+    import termios
+
+    try:
+        original = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # not a terminal
+        yield
+        return
+    changed = [*original]
+    changed[0], changed[3] = change((original[0], original[3]))
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, original)
+
+
+# Ctrl-Z
+
+
+@contextmanager
+def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Inside, Ctrl-Z first calls `before`, which removes what would be redrawn; `fg` calls `after`.
+
+    A shell without job control ignores Ctrl-Z as before.
+    """
+    if signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN:
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        before()
+        with seen_lines():
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)  # returns after `fg`
+            signal.signal(number, stop)
+        after()
+
+    previous = signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, previous)
