@@ -1,8 +1,8 @@
-"""The inputs with which every operation is tried on a user's machine.
+"""The inputs with which the self-check runs every operation on a user's machine, and its timing.
 
 There are few cases, of the kinds that tend to fail: one row, odd sizes, ties, NaN, trees, windows.
 A kernel is compiled for one dtype and head size, so all cases have those of the given shapes. The
-last case has the sizes of the model. This module knows the operations only by their arguments.
+last case has the sizes of the model.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,8 @@ def accept_cases(shapes: Shapes) -> list[Case]:
     with_nan, drafts = greedy_case(3, 4103, dtype, 0)
     with_nan[2, 90] = mx.nan
     with_inf, others = greedy_case(3, 4103, dtype)
-    with_inf[0, 1021], with_inf[1, 4099] = mx.inf, -mx.inf
+    with_inf[0, 1021] = mx.inf
+    with_inf[1, 4099] = -mx.inf
     return [
         greedy_case(2, 9, dtype),
         greedy_case(11, 4103, dtype, 9),
@@ -91,7 +92,8 @@ def sampled_case(seed: int, rows: int, vocab: int, k: int, block: bool, apart: f
     `apart` is the distance of the drafter's logits from the target's. `block`: block verification.
     """
     scores = 3 * normal_array(seed, rows, vocab)
-    logits, candidates = scores[:-1] + apart * normal_array(seed + 1, rows - 1, vocab), None
+    logits = scores[:-1] + apart * normal_array(seed + 1, rows - 1, vocab)
+    candidates = None
     bits = random_bits(mx.random.key(seed), rows)
     if k:
         candidates = mx.sort(mx.argpartition(-logits, k - 1, axis=-1)[:, :k], axis=-1)
@@ -111,7 +113,8 @@ def tie_case(block: bool) -> Case:
 
 def sample_cases(shapes: Shapes) -> list[Case]:
     """Both rules: near and far drafts, two chunks of the vocabulary, ties, a NaN; the model's."""
-    k, cases = shapes.selector.candidates if shapes.selector else 0, []
+    k = shapes.selector.candidates if shapes.selector else 0
+    cases = []
     few = min(k, 29)
     for block in (False, True):
         cases += [sampled_case(seed, 12, 4200, few, block) for seed in (1, 3)]
@@ -136,8 +139,10 @@ def walk_cases(shapes: Shapes) -> list[Case]:
     The values are small integers: sums do not depend on their order, and there are many ties.
     """
     assert shapes.selector is not None
-    k, rank = shapes.selector.candidates, shapes.selector.rank
-    dtype, hidden_dtype = dtype_of(shapes.selector.dtype), dtype_of(shapes.dtype)
+    k = shapes.selector.candidates
+    rank = shapes.selector.rank
+    dtype = dtype_of(shapes.selector.dtype)
+    hidden_dtype = dtype_of(shapes.dtype)
 
     def lattice(seed: int, positions: int) -> Case:
         vocab = max(k, min(shapes.vocab, MAX_CODEBOOK_ROWS))
@@ -162,7 +167,8 @@ def walk_cases(shapes: Shapes) -> list[Case]:
 def delta_rows(shapes: Shapes, count: int, seed: int) -> Case:
     """q, k, v, g, beta and the state before; unit keys keep the state bounded."""
     assert shapes.delta is not None
-    sizes, dtype = shapes.delta, dtype_of(shapes.dtype)
+    sizes = shapes.delta
+    dtype = dtype_of(shapes.dtype)
     q, k = (normal_array(seed + n, count, sizes.key_heads, sizes.key_dim) for n in (0, 1))
     k = k / mx.linalg.norm(k, axis=-1, keepdims=True)
     q = q * sizes.key_dim**-0.5
@@ -187,17 +193,20 @@ def replay_cases(shapes: Shapes) -> list[Case]:
     """None, one and four rows of a path accepted in two layers; half of a chain in one layer, as
     the engine launches it."""
     assert shapes.delta is not None
-    sizes, dtype = shapes.delta, dtype_of(shapes.dtype)
+    sizes = shapes.delta
+    dtype = dtype_of(shapes.dtype)
 
     def layers(count: int, rows: int, path: Sequence[int], accepted: int) -> Case:
         _, k, _, g, _, state = delta_rows(shapes, rows, accepted)
         stack = [mx.stack([part] * count) for part in (state, k, g)]
         delta = normal_array(1, count, rows, sizes.value_heads, sizes.value_dim)
         inputs = normal_array(2, count, sizes.window + rows, sizes.channels, dtype=dtype)
-        at, number = mx.array([*path], mx.int32), mx.array([accepted], mx.int32)
+        at = mx.array([*path], mx.int32)
+        number = mx.array([accepted], mx.int32)
         return stack[0], delta, *stack[1:], at, number, inputs
 
-    path, half = (1, 4, 6, 7), max(1, shapes.rows // 2)
+    path = (1, 4, 6, 7)
+    half = max(1, shapes.rows // 2)
     cases = [layers(2, 9, path, accepted) for accepted in (0, 1, 4)]
     return [*cases, layers(1, shapes.rows, range(half), half)]
 
@@ -215,7 +224,8 @@ def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) ->
     if not kind.bits:
         values = small * normal_array(outputs, outputs, inputs)
         return Weights(values.astype(dtype_of(kind.dtype)), bias=bias)
-    key, shape = mx.random.key(outputs), (outputs, inputs * kind.bits // 32)
+    key = mx.random.key(outputs)
+    shape = (outputs, inputs * kind.bits // 32)
     values = mx.random.randint(0, 1 << 32, shape, mx.uint32, key=key)
     scales = mx.random.uniform(0.5 * small, small, (outputs, inputs // kind.group), key=key)
     packing = kind.group, kind.bits, kind.mode
@@ -229,7 +239,8 @@ def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) ->
 def product_cases(shapes: Shapes) -> list[Case]:
     """For each kind of weights: a number of rows for each size of a threadgroup, 19 for more than
     one of the largest; the model's."""
-    cases, dtype = [], dtype_of(shapes.dtype)
+    cases = []
+    dtype = dtype_of(shapes.dtype)
     for kind in shapes.linears:
         few = 3 * max(kind.group, 64)
         for rows, outputs, inputs in (
@@ -255,7 +266,7 @@ class Sized(NamedTuple):
 def product_sizes(shapes: Shapes) -> Iterator[Sized]:
     """Every matrix of the model with every bucket of rows; too narrow ones are left out.
 
-    Those of one size count together. Weights are made when their turn comes.
+    Matrices of one size count together. Weights are made one at a time.
     """
     dtype = dtype_of(shapes.dtype)
     kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
@@ -272,7 +283,7 @@ def product_sizes(shapes: Shapes) -> Iterator[Sized]:
             yield Sized(product_size(x, weights), read, (x, weights))
 
 
-# What attention is tried and timed with
+# Attention
 
 FAR = 2 * NEAR  # tokens in the cache when a long context is timed
 
@@ -298,7 +309,8 @@ def attention_case(
 
 def attention_cases(shapes: Shapes) -> list[Case]:
     """For each layer type: one row, a tree, a tree across the border of a split; the model's."""
-    dtype, chain = dtype_of(shapes.dtype), range(-1, shapes.rows - 1)
+    dtype = dtype_of(shapes.dtype)
+    chain = range(-1, shapes.rows - 1)
     return [
         attention_case(kind, dtype, parents, context, start, window)
         for kind in shapes.attention
@@ -329,7 +341,7 @@ def attention_sizes(shapes: Shapes) -> Iterator[Sized]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How an operation is tried.
+    """How an operation is checked and timed.
 
     `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
     the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
@@ -394,21 +406,25 @@ def mlx_lm_replay(
     inputs: mx.array,
 ) -> list[mx.array]:
     """The engine's commit without the kernel: the accepted rows run again in each layer."""
-    outputs, accepted, rows = [], len(path), delta.shape[1]
+    results = []
+    accepted = len(path)
+    rows = delta.shape[1]
     for layer in range(len(state)):
         fed = k[layer, path], k[layer, path], delta[layer, path].astype(k.dtype), g[layer, path]
-        outputs.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
-        outputs.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
-    return outputs
+        results.append(mlx_lm_chain(*fed, g[layer, path], state[layer])[1])
+        results.append(mx.contiguous(inputs[layer, accepted : accepted + inputs.shape[1] - rows]))
+    return results
 
 
 def mlx_attention(
     q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
 ) -> mx.array:
     """MLX's attention of a chain, with mlx-lm's mask."""
-    count, window = q.shape[1], scores.window or None
+    count = q.shape[1]
+    window = scores.window or None
     cached = rows.context if window is None else min(rows.context, window - 1)
-    first, end = rows.context - cached, rows.context + count
+    first = rows.context - cached
+    end = rows.context + count
     mask: Any = "causal" if count > 1 else None
     if window is not None:
         mask = create_causal_mask(count, cached, window_size=window)
@@ -432,7 +448,8 @@ def last_row(x: mx.array, weights: Weights) -> Case:
 
 def first_rows(*args: Any) -> Case:
     """The arguments of a recurrence, chain or tree, of the first row only."""
-    rows, rest = args[:5], args[5:]
+    rows = args[:5]
+    rest = args[5:]
     return (*(part[:1] for part in rows), rest[0], *(parents[:1] for parents in rest[1:]))
 
 
@@ -446,7 +463,9 @@ def has_delta(shapes: Shapes) -> bool:
     return shapes.delta is not None
 
 
-ACCEPT, SAMPLE, WALK = verify_accept.OP, verify_accept_sample.OP, selector_walk.OP
+ACCEPT = verify_accept.OP
+SAMPLE = verify_accept_sample.OP
+WALK = selector_walk.OP
 TRIALS = (
     Trial(ACCEPT, accept_cases, ACCEPT.reference, comparable=defined_part),
     Trial(SAMPLE, sample_cases, SAMPLE.reference, comparable=defined_part),
@@ -476,10 +495,11 @@ TRIALS = (
 )
 
 
-# How long a kernel takes, and stock MLX for the same
+# The time of a kernel, and of stock MLX for the same work
 
 MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
-RUNS, CALLS = 5, 4  # the time is the median of RUNS runs of CALLS dependent calls
+RUNS = 5  # the time is the median of these
+CALLS = 4  # dependent calls in a run
 
 Clock = Callable[[], float]
 
@@ -522,7 +542,8 @@ def describe_ratio(ratio: float) -> str:
 
 def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
     """The seconds of CALLS calls, each of which depends on the one before."""
-    began, result = clock(), outputs(call(*case))
+    began = clock()
+    result = outputs(call(*case))
     for _ in range(CALLS - 1):
         result = outputs(call(mx.depends(case[0], result), *case[1:]))
     mx.eval(result)

@@ -103,7 +103,8 @@ def prove(
     comparison and timing with the reason `STARTED`, and after it with the result. Returns one
     result for each operation tried.
     """
-    began, results = clock(), dict(known or {})
+    began = clock()
+    results = dict(known or {})
     if shapes.exact:
         trials = [exactly(trial) for trial in trials]
     tried = {trial: bool(trial.fitting(shapes)) for trial in trials}
@@ -119,7 +120,8 @@ def prove(
             result = replace(result, reason=UNTIMED if used else UNUSED)
         results[trial.name] = result
         on_result(result)
-    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):  # those take longest
+    # Operations that are timed at several sizes take longest, so they come last.
+    for trial in sorted(tried, key=lambda trial: trial.sizes is not None):
         result = results.get(trial.name)
         if result is None or result.final or not tried[trial] or clock() - began >= budget:
             continue
@@ -154,7 +156,7 @@ def compare(
             if bits and trial.alone:
                 alone = outputs(trial.op.launch(launcher, *trial.alone(*case)))
             mx.eval(got, alone)
-        except Exception as error:  # whatever it is, the kernel cannot be used
+        except Exception as error:  # after any error the kernel cannot be used
             return KernelResult(trial.name, False, reason=f"raised {describe_error(error)}")
         want = outputs((trial.expected or trial.op.reference)(*case))
         if [(x.shape, x.dtype) for x in got] != [(x.shape, x.dtype) for x in want]:
@@ -189,7 +191,8 @@ def error_and_tolerance(got: mx.array, want: mx.array) -> tuple[float, float]:
         far = mx.abs(got.astype(mx.int64) - want.astype(mx.int64))
         return largest(far), 0.0
     allowed = TOLERANCE[want.dtype]
-    got, want = got.astype(mx.float32), want.astype(mx.float32)
+    got = got.astype(mx.float32)
+    want = want.astype(mx.float32)
     same = (got == want) | (mx.isnan(got) & mx.isnan(want))
     far = mx.where(same, 0.0, mx.abs(got - want) / mx.maximum(1, mx.abs(want)))
     return largest(mx.where(mx.isnan(far), mx.inf, far)), allowed
@@ -260,7 +263,7 @@ def measure_sizes(
     )
 
 
-# Builds the kernels that a pair uses before anybody waits for its first answer.
+# Building the kernels that a pair uses, so that the first answer does not wait for it
 
 
 def build(
@@ -270,7 +273,7 @@ def build(
     on_kernels: Progress = silent,
     trials: Sequence[Trial] = TRIALS,
 ) -> None:
-    """Launch every kernel that is used at these shapes; nobody looks at what it gives.
+    """Launch every kernel that is used at these shapes; the outputs are ignored.
 
     `on_kernels` is called with the numbers of operations that are ready, and of all.
     """
@@ -293,10 +296,9 @@ def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx
             yield outputs(kernels(trial.op, *case))
 
 
-# Whether a loaded model in exact mode reads rows together with the bits that they have one by
-# one.
+# Exact mode: whether rows of one pass have the same bits as rows of separate passes
 
-PROMPT = EXACT_ROWS + 1  # tokens that are read before: more than a verify has, so at once
+PROMPT = EXACT_ROWS + 1  # tokens read first: more than a verify has, so in one pass
 
 
 def check_exact(target: Target, name: str) -> None:
@@ -307,7 +309,8 @@ def check_exact(target: Target, name: str) -> None:
     """
     count = min(PROMPT, target.context_length - 3)
     *prompt, first, second, third = ((7919 * n + 13) % target.vocab_size for n in range(count + 3))
-    together, apart = TokenSequence(target, None), TokenSequence(target, None)
+    together = TokenSequence(target, None)
+    apart = TokenSequence(target, None)
     for sequence in (together, apart):
         sequence.read(prompt)
     joint = [*rows_of(step(together, first, second)), *rows_of(step(together, third))]
@@ -321,7 +324,7 @@ def check_exact(target: Target, name: str) -> None:
 
 
 def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
-    """One pass over these tokens, which are kept."""
+    """Read these tokens in one pass, and commit them."""
     anchor, *others = tokens
     output = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
     sequence.commit(tokens, output.taps, all_kept=True)
@@ -481,7 +484,8 @@ def prove_and_keep(
     Also `STARTED` is written, so that a kernel that crashes the process is off at the next start.
     On an exception, such as Ctrl-C, the entry is emptied.
     """
-    file, key = results_file(), result_key(shapes)
+    file = results_file()
+    key = result_key(shapes)
     kept = write_results(file, key, anew=not known)
 
     def keep(result: KernelResult) -> None:
@@ -503,7 +507,10 @@ def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
     One that was timed at several sizes runs where it won. In exact mode a slow kernel is used, too:
     stock MLX cannot replace it there.
     """
-    on, off, wrong, sizes = set(), {}, set(), dict[str, frozenset[Any]]()
+    on = set()
+    off = {}
+    wrong = set()
+    sizes = dict[str, frozenset[Any]]()
     for result in results:
         if not result.reason or (kernels.exact and result.right):
             on.add(result.name)

@@ -134,7 +134,8 @@ def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
     """The attention layers of a config, one entry for each layer type; empty for MLA."""
     if config.get("kv_lora_rank"):
         return ()
-    heads, shapes = config["num_attention_heads"], []
+    heads = config["num_attention_heads"]
+    shapes = []
     for kind in dict.fromkeys(layer_types(config)):
         if kind == "linear_attention":
             continue
@@ -184,7 +185,9 @@ def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
 def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:
     """The weights of a linear layer of MLX, with `tables` of an embedding; None for others."""
     if isinstance(module, nn.QuantizedLinear) or (tables and type(module) is nn.QuantizedEmbedding):
-        bits, group, scales = module.bits, module.group_size, module.scales
+        bits = module.bits
+        group = module.group_size
+        scales = module.scales
         sizes = module.weight.shape[0], module.weight.shape[1] * 32 // bits
         packed = bits, group, module.mode, dtype_name(scales.dtype)
         return LinearShape(*sizes, *packed, biased="bias" in module)

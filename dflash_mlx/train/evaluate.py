@@ -1,4 +1,4 @@
-"""The acceptance length τ of a drafter on held-out answers, and a picture of its course."""
+"""The acceptance length τ of a drafter on held-out answers, and its plot over a run."""
 
 import json
 from dataclasses import dataclass
@@ -138,16 +138,16 @@ def draw_tau(log: Path, file: Path) -> None:
         return
     figure = Figure(figsize=(8.0, 3.6), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    course, positions = figure.subplots(1, 2)
-    course.plot([seen[m["step"]] for m in measured], [m["tau"] for m in measured], "o-", ms=3)
-    course.set_xlabel("training tokens seen")
-    course.set_ylabel("τ on held-out prompts")
+    by_tokens, positions = figure.subplots(1, 2)
+    by_tokens.plot([seen[m["step"]] for m in measured], [m["tau"] for m in measured], "o-", ms=3)
+    by_tokens.set_xlabel("training tokens seen")
+    by_tokens.set_ylabel("τ on held-out prompts")
     last = measured[-1]
     shares = [100 * n / max(1, last["verifies"]) for n in last["accepted_by_position"]]
     positions.plot(range(1, len(shares) + 1), shares, "o-", ms=3)
     positions.set_xlabel(f"draft's position in the block, step {last['step']:,}")
     positions.set_ylabel("drafts kept, % of verifies")
     positions.set_ylim(0, 103)
-    for panel in (course, positions):
+    for panel in (by_tokens, positions):
         panel.grid(color="#e4e4e4")
     figure.savefig(file)

@@ -1,7 +1,7 @@
 """The drafter's training forward pass and its loss (DFlash paper section 3.3).
 
-Each block is one batch element; those of a sequence share its context's keys and values. So it is
-the computation of inference, for many anchors at once. The target gets no gradient.
+Each block is one batch element; the blocks of a sequence share its context's keys and values. So
+this is the computation of inference, for many anchors at once. The target gets no gradient.
 """
 
 import math
@@ -49,12 +49,12 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
         slope = (cotangents[0][:, None] * outputs[1]).astype(primals[0].dtype)
         return slope, mx.zeros_like(primals[1])
 
-    found: Any = losses_and_slopes(hidden, labels)
-    return found[0]
+    outputs: Any = losses_and_slopes(hidden, labels)
+    return outputs[0]
 
 
 def slices(drafter: Drafter, hidden: mx.array, labels: mx.array) -> list[tuple[mx.array, mx.array]]:
-    """Hidden states and labels of so many rows as may have logits at once."""
+    """Hidden states and labels in slices of rows, each with at most MAX_LOGITS logits."""
     step = max(1, MAX_LOGITS // drafter.config.drafted)
     starts = range(0, len(labels), step)
     return [(hidden[i : i + step], labels[i : i + step]) for i in starts]
@@ -66,10 +66,12 @@ def loss_and_slope(
     """Cross-entropies [R] of hidden states [R, H], their gradients [R, H], and logits [R, V]."""
     logits = logits_of(drafter, hidden)
     at = labels[:, None]
-    chances = softmax(logits) if on_cpu() else mx.softmax(logits, axis=-1)
-    right = mx.take_along_axis(chances, at, axis=-1)
-    wrong = mx.put_along_axis(chances, at, right - 1, axis=-1)
-    return -mx.log(mx.maximum(right[:, 0], 1e-30)), through_head(drafter, hidden, wrong), logits
+    probabilities = softmax(logits) if on_cpu() else mx.softmax(logits, axis=-1)
+    right = mx.take_along_axis(probabilities, at, axis=-1)
+    loss = -mx.log(mx.maximum(right[:, 0], 1e-30))
+    # The gradient by the logits: the probabilities, less 1 at the label.
+    slopes = mx.put_along_axis(probabilities, at, right - 1, axis=-1)
+    return loss, through_head(drafter, hidden, slopes), logits
 
 
 def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
@@ -78,7 +80,7 @@ def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
 
 
 def through_head(drafter: Drafter, hidden: mx.array, slopes: mx.array) -> mx.array:
-    """Slopes of logits [R, V] as those of the hidden states [R, H] that they are made of."""
+    """The gradient by hidden states [R, H], from the gradient by their logits [R, V]."""
     _, (slope,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
     return slope
 
@@ -92,19 +94,19 @@ def loss_and_candidates(
     """
 
     @mx.custom_function
-    def found(hidden: mx.array, labels: mx.array) -> tuple[mx.array, ...]:
+    def losses_and_candidates(hidden: mx.array, labels: mx.array) -> tuple[mx.array, ...]:
         columns: list[list[mx.array]] = [[], [], [], []]
         for part, at in slices(drafter, hidden, labels):
             if columns[0]:  # one slice after another
                 (part,) = mx.depends([part], [columns[1][-1]])
             loss, slope, logits = loss_and_slope(drafter, part, at)
-            each = (loss, slope, *candidates_of(logits, at, count))
-            for column, array in zip(columns, each, strict=True):
+            arrays = (loss, slope, *candidates_of(logits, at, count))
+            for column, array in zip(columns, arrays, strict=True):
                 column.append(array)
         losses, slopes, ids, scores = map(mx.concatenate, columns)
         return losses, ids, scores, slopes
 
-    @found.vjp
+    @losses_and_candidates.vjp
     def backward(
         primals: list[mx.array], cotangents: list[mx.array], outputs: list[mx.array]
     ) -> tuple[mx.array, mx.array]:
@@ -118,13 +120,13 @@ def loss_and_candidates(
         slope = slope + mx.concatenate(parts)
         return slope.astype(primals[0].dtype), mx.zeros_like(primals[1])
 
-    made: Any = found(hidden, labels)
-    losses, ids, scores, _ = made
+    outputs: Any = losses_and_candidates(hidden, labels)
+    losses, ids, scores, _ = outputs
     return losses, mx.stop_gradient(ids), scores
 
 
 def candidates_of(logits: mx.array, labels: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Ids [R, count] and logits of the likeliest tokens; a label that is none in the last."""
+    """Ids [R, count] and logits of the likeliest tokens; a missing label replaces the last one."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     order = mx.argsort(-mx.take_along_axis(logits, ids, axis=-1), axis=-1)
     ids = mx.take_along_axis(ids, order, axis=-1)
@@ -241,7 +243,7 @@ def block_losses(
 ) -> tuple[mx.array, mx.array]:
     """Cross-entropies of all positions and 0/1 weights of valid ones, both float32 [n, m, B - 1].
 
-    Those of a DFlash 2 drafter are sums of the backbone's and the selector's.
+    For a DFlash 2 drafter each is the sum of the backbone's and the selector's.
 
     context: keys and values [n, nKV, S, d] of each layer, at least up to the last anchor. tokens:
     [n, L], padded. lengths: [n], without padding. anchors: [n, m], -1 for padding. The label of
@@ -267,7 +269,7 @@ def block_losses(
         losses = cross_entropy(drafter, rows, wanted)
     else:
         unary, ids, logits = loss_and_candidates(drafter, rows, wanted, extra.selector_top_k)
-        each = labels.reshape(positions.shape)
-        before = mx.concatenate([first[..., None], each[..., :-1]], axis=-1).reshape(-1)
+        tokens_at = labels.reshape(positions.shape)
+        before = mx.concatenate([first[..., None], tokens_at[..., :-1]], axis=-1).reshape(-1)
         losses = unary + selector_losses(selector, rows, ids, logits, before, wanted)
     return losses.reshape(positions.shape), counts.astype(mx.float32)

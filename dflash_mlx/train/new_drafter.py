@@ -139,9 +139,9 @@ STEP = 64  # columns of the head at once
 
 
 def frequent_tokens(target: Target, sequences: Iterable[TrainingSequence], count: int) -> list[int]:
-    """The ids, sorted, of the `count` most frequent tokens of answers; those that end one first.
+    """The sorted ids of `count` tokens: those that end answers, then the most frequent in answers.
 
-    Where answers have fewer, the prompts' follow, then the lowest ids.
+    If these are fewer, the prompts' most frequent ones follow, then the lowest ids.
     """
     answers = Counter[int]()
     prompts = Counter[int]()
@@ -155,8 +155,8 @@ def frequent_tokens(target: Target, sequences: Iterable[TrainingSequence], count
     return sorted(list(tokens)[:count])
 
 
-def give_head(model: DraftModel, target: Target, tokens: list[int]) -> None:
-    """Give a drafter of `len(tokens)` tokens its map and its head, which stay as they are."""
+def set_head(model: DraftModel, target: Target, tokens: list[int]) -> None:
+    """Set the token map and the head of a drafter with its own vocabulary, and freeze both."""
     ids = mx.array(tokens)
     model.d2t = (ids - mx.arange(len(tokens))).astype(mx.int32)
     model.lm_head.weight = head_rows(target, ids)
@@ -164,7 +164,7 @@ def give_head(model: DraftModel, target: Target, tokens: list[int]) -> None:
 
 
 def freeze_head(model: DraftModel) -> None:
-    """Train neither the map nor the head of a drafter with a vocabulary of its own."""
+    """Exclude the token map and the head of a drafter with its own vocabulary from training."""
     model.freeze(keys=["d2t"], recurse=False)
     model.lm_head.freeze()
 
@@ -180,13 +180,15 @@ def head_rows(target: Target, ids: mx.array) -> mx.array:
     return mx.concatenate(parts, axis=1)
 
 
-PROBES = 32  # random hidden states, and rows of random context, by which scales are found
-NEAR = 1.0  # nats above a uniform guess that a first loss may have
-MOST_DOUBLINGS = 8
+# New drafters, and drafters that continue from another
+
+PROBES = 32  # random hidden states, and rows of random context, that the first loss is measured on
+NEAR_UNIFORM = 1.0  # nats that the first loss may be above that of a uniform guess
+MAX_DOUBLINGS = 8
 
 
 def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, Any]:
-    """The config of the drafter to train, which goes on from the one in a folder.
+    """The config of a drafter that continues from the one in a folder.
 
     A DFlash v1 drafter becomes a DFlash 2 drafter if the shape asks for one. DFlashError where it
     cannot be trained, or was made for another target.
@@ -213,9 +215,9 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
 
 
 def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
-    """The drafter in a folder as `warm_config` wants it, in float32.
+    """The drafter in a folder with the config of `warm_config`, in float32.
 
-    What a DFlash v1 drafter lacks of DFlash 2 begins by changing nothing.
+    The parts that DFlash 2 adds to a DFlash v1 drafter do not change its drafts at first.
     """
     own = parse(load_config(folder))
     drafter = load_drafter(folder, own, target)
@@ -223,7 +225,7 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
     restore_modules(drafter.model)
     if parse(raw).dflash2 and not own.dflash2:
         weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
-        model = begun(raw, target, own_parts(name for name, _ in weights))
+        model = random_model(raw, target, own_parts(name for name, _ in weights))
         model.load_weights(weights, strict=False)
         drafter = Drafter(model, target.embed, target.head)
     mx.eval(drafter.model.parameters())
@@ -233,51 +235,55 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
 def new_drafter(
     raw: dict[str, Any], target: Target, seed: int, tokens: list[int] | None = None
 ) -> Drafter:
-    """A drafter of random weights whose first loss is near a uniform guess's.
+    """A drafter with random weights whose first loss is near that of a uniform guess.
 
-    `tokens`: those that it drafts where it has a vocabulary of its own, sorted.
+    tokens: the sorted ids of its own vocabulary, if it has one.
     """
     target.tap(parse(raw).target_layer_ids)
     mx.random.seed(seed)
-    model = begun(raw, target)
+    model = random_model(raw, target)
     if tokens is not None:
-        give_head(model, target, tokens)
+        set_head(model, target, tokens)
     drafter = Drafter(model, target.embed, target.head)
-    calm(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
+    scale_weights(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
     mx.eval(drafter.model.parameters())
     return drafter
 
 
-def calm(drafter: Drafter, width: int) -> None:
-    """Scale random weights until the first guesses are not sharp and wrong; width: K * Ht.
+def scale_weights(drafter: Drafter, taps_width: int) -> None:
+    """Scale random weights until the first loss is near that of a uniform guess.
 
-    A block begins with the mask token's embedding. Where the head is tied to the embedding, what is
-    left of it in the hidden states is a sharp guess of that token, which never comes: twice the
-    loss of no guess on SmolLM2, seven times on a narrow model. So the layers' outputs are made
-    large beside it, and the last norm small enough for logits of a standard deviation of 1.
+    A block begins with the mask token's embedding. If the head is tied to the embedding, what the
+    hidden states keep of it makes the mask token likely, which never comes: the loss was twice that
+    of a uniform guess on SmolLM2, seven times on a narrow model. So the layers' outputs are made
+    larger, and the last norm small enough for logits with a standard deviation of 1.
+
+    taps_width: K * Ht.
     """
     model = drafter.model
     config = drafter.config
     logits = drafter.own_logits(mx.random.normal((PROBES, config.hidden_size))).astype(mx.float32)
     spread = float(mx.std(logits, axis=-1).mean())
     model.norm.weight = model.norm.weight / max(1.0, spread)
-    rows = mx.random.normal((1, PROBES, width))
+    rows = mx.random.normal((1, PROBES, taps_width))
     first = mx.random.randint(0, config.vocab_size, (1, 8))
     places = mx.full(first.shape, PROBES)
     labels = mx.random.randint(0, config.drafted, (first.size * (config.block_size - 1),))
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         hidden = block_hidden(drafter, model.context(rows, 0), first, places)
         hidden = hidden.reshape(-1, config.hidden_size)
         losses = cross_entropy(drafter, hidden, labels)
-        if float(losses.mean()) < math.log(config.drafted) + NEAR:
+        if float(losses.mean()) < math.log(config.drafted) + NEAR_UNIFORM:
             return
         for layer in model.layers:
             for linear in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 linear.weight = 2 * linear.weight
 
 
-def begun(raw: dict[str, Any], target: Target, own: frozenset[str] = frozenset()) -> DraftModel:
-    """A model of random weights, whose selector, if it has one, changes nothing yet."""
+def random_model(
+    raw: dict[str, Any], target: Target, own: frozenset[str] = frozenset()
+) -> DraftModel:
+    """A model with random weights; its selector, if it has one, does not change any draft yet."""
     model = DraftModel(parse(raw), target.hidden_size, own)
     if (selector := model.selector) is not None:
         selector.successor_codebook = mx.zeros_like(selector.successor_codebook)
@@ -291,7 +297,7 @@ MEANINGFUL = re.compile(
     r"think|im_start|im_end|tool|eot|eom|header|begin|end_?of|turn|unk|pad|^</?s>$|bos|eos|sep",
     re.IGNORECASE,
 )
-# What a tokenizer may use a token for; each is some token's id, or none's.
+# Tokens that a tokenizer may need; each may be missing.
 ROLES = ("unk", "bos", "eos", "pad", "sep", "cls")
 
 

@@ -5,7 +5,8 @@ embedding and its head are frozen.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -16,7 +17,7 @@ from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_nor
 from mlx.utils import tree_map
 
 from dflash_mlx.drafters.dflash.drafter import Drafter
-from dflash_mlx.drafters.dflash.model import KeysValues
+from dflash_mlx.drafters.dflash.model import DraftModel, KeysValues
 
 from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
 from .loss import block_losses, decay_weights, default_gamma, dpace_weights
@@ -24,9 +25,10 @@ from .settings import TrainSettings
 from .streams import Streams, Task
 from .taps import Taps, padded, stacked
 
-# The gradient of one training step, in memory that the number of anchors does not change.
+# The gradient of one training step. Its memory does not depend on the number of anchors: blocks are
+# computed in chunks, which share the keys and values of their sequence's context.
 
-Tree = Any  # of arrays, as mlx's gradients are
+Parameters = Any  # nested dicts and lists of arrays, as in mlx.nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,9 @@ class Sums:
 
     loss: mx.array
     weight: mx.array
-    gradient: Tree
+    gradient: Parameters
 
     def __add__(self, other: "Sums") -> "Sums":
-        """Both together."""
         gradient = tree_map(mx.add, self.gradient, other.gradient)
         return Sums(self.loss + other.loss, self.weight + other.weight, gradient)
 
@@ -56,7 +57,7 @@ class Blocks:
 
 
 class BlockGradient:
-    """Computes `Sums` for a drafter, on several streams on a CPU."""
+    """Computes the loss and its gradient over blocks, on several streams on a CPU."""
 
     def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
         size = drafter.config.block_size
@@ -70,22 +71,27 @@ class BlockGradient:
     def sums(self, parts: Sequence[Blocks], stopped: Callable[[], bool]) -> Sums | None:
         """The sums over all these blocks; None if `stopped` returned true before the end."""
         total = None
-        for ended in self._streams.together(self._sums_of(part, stopped) for part in parts):
-            for part in ended:
-                if part is None:
+        tasks = (self._sums_of(part, stopped) for part in parts)
+        for finished in self._streams.together(tasks):
+            for sums in finished:
+                if sums is None:
                     return None
-                total = part if total is None else total + part
+                total = sums if total is None else total + sums
                 mx.eval(total.loss, total.weight, total.gradient)
         return total
 
     def _sums_of(self, part: Blocks, stopped: Callable[[], bool]) -> Task[Sums | None]:
-        """The sums, or None if stopped."""
+        """The sums of one rectangle; None if stopped.
+
+        First the loss's gradient by the weights and by the context's keys and values, chunk by
+        chunk. Then, by the chain rule, the gradient by the weights that make the context.
+        """
         model = self._drafter.model
         parameters = model.trainable_parameters()
         taps = stacked(part.taps, int(part.rectangle.anchors.max())).astype(self._dtype)
         tokens = mx.array(padded(part.tokens))
         lengths = mx.array([len(row) for row in part.tokens])
-        with self._kept(parameters):
+        with restored(model, parameters):
             context = self._context(parameters, taps)
         yield context
         total = None
@@ -93,42 +99,40 @@ class BlockGradient:
         for anchors in part.rectangle.slices(self._settings.chunk):
             if stopped():
                 return None
-            with self._kept(parameters):
+            with restored(model, parameters):
                 (loss, weight), (gradient, slope) = self._of_blocks(
                     parameters, context, tokens, lengths, mx.array(anchors)
                 )
             sums = Sums(loss, weight, gradient)
             total = sums if total is None else total + sums
             slopes = slope if slopes is None else tree_map(mx.add, slopes, slope)
-            del gradient, slope, sums  # or their memory could not be used again
+            del gradient, slope, sums  # so that MLX can reuse their memory
             yield total.loss, total.weight, total.gradient, slopes
         assert total is not None
 
-        def against(parameters: Tree) -> mx.array:
-            ours = self._context(parameters, taps)
-            flat = zip(flatten(ours), flatten(slopes), strict=True)
-            return mx.stack([(a.astype(mx.float32) * b).sum() for a, b in flat]).sum()
+        def context_loss(parameters: Parameters) -> mx.array:
+            """The context times the loss's gradient by it: it has the same gradient as the loss."""
+            arrays = flatten(self._context(parameters, taps))
+            products = zip(arrays, flatten(slopes), strict=True)
+            return mx.stack([(a.astype(mx.float32) * slope).sum() for a, slope in products]).sum()
 
-        with self._kept(parameters):
-            through = mx.grad(against)(parameters)
-        total = Sums(total.loss, total.weight, tree_map(mx.add, total.gradient, through))
+        with restored(model, parameters):
+            by_context = mx.grad(context_loss)(parameters)
+        total = Sums(total.loss, total.weight, tree_map(mx.add, total.gradient, by_context))
         yield total.gradient
         return total
 
-    def _kept(self, parameters: Tree) -> "Kept":
-        return Kept(self._drafter, parameters)
-
-    def _enter(self, parameters: Tree) -> None:
+    def _enter(self, parameters: Parameters) -> None:
         """Put parameters into the model, in the dtype of the computation."""
         self._drafter.model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
 
-    def _context(self, parameters: Tree, taps: mx.array) -> list[KeysValues]:
+    def _context(self, parameters: Parameters, taps: mx.array) -> list[KeysValues]:
         self._enter(parameters)
         return self._drafter.model.context(taps, 0)
 
     def _loss(
         self,
-        parameters: Tree,
+        parameters: Parameters,
         context: list[KeysValues],
         tokens: mx.array,
         lengths: mx.array,
@@ -142,18 +146,13 @@ class BlockGradient:
         return (weights * losses).sum(), weights.sum()
 
 
-class Kept:
-    """Puts the model's own parameters back: gradients leave tracers in it."""
-
-    def __init__(self, drafter: Drafter, parameters: Tree):
-        self._drafter = drafter
-        self._parameters = parameters
-
-    def __enter__(self) -> None:
-        """Nothing yet."""
-
-    def __exit__(self, *_: object) -> None:
-        self._drafter.model.update(self._parameters)
+@contextmanager
+def restored(model: DraftModel, parameters: Parameters) -> Iterator[None]:
+    """Put the model's own parameters back at the end: gradients leave tracers in it."""
+    try:
+        yield
+    finally:
+        model.update(parameters)
 
 
 def flatten(context: list[KeysValues] | None) -> list[mx.array]:
@@ -185,14 +184,14 @@ class TrainOptimizer:
 
 
 class StreamedMuon(Muon):
-    """Muon whose matrices take turns on streams: each is many products, apart from the others."""
+    """Muon that updates its matrices on several streams in turn: each update is many products."""
 
     def __init__(self, streams: Streams, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self._turns = cycle(streams.each)
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
-        """The updated parameter, as Muon's."""
+        """As Muon, on the next stream."""
         with mx.stream(next(self._turns)):
             return super().apply_single(gradient, parameter, state)
 
@@ -269,7 +268,7 @@ class Trainer:
         loss = sums.loss
         weight = sums.weight
         mean = tree_map(lambda g: g / weight, sums.gradient)
-        del sums  # or its gradient's memory could not be used again
+        del sums  # so that MLX can reuse its gradient's memory
         gradient, norm = clip_grad_norm(mean, settings.clip)
         rate = settings.rate_at(number, self.steps)
         self._optimizer.set_rate(rate)
@@ -284,6 +283,6 @@ class Trainer:
         )
 
     def _blocks(self, rows: np.ndarray, taps: list[mx.array], part: Rectangle) -> Blocks:
-        """A rectangle with what its blocks read."""
+        """A rectangle with the taps and tokens of its sequences."""
         tokens = [self.sequences[rows[i]].tokens for i in part.rows]
         return Blocks(part, [taps[i] for i in part.rows], tokens)

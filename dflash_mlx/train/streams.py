@@ -1,8 +1,8 @@
-"""Independent MLX graphs at work at once: a stream for each core, all evaluated by one thread.
+"""Independent MLX graphs computed at the same time: one stream per core, evaluated by one thread.
 
-On a CPU a stream of MLX keeps one core busy. Threads that evaluate by themselves would wait for
-each other, because MLX bounds what all of them together have begun. On a GPU one stream is enough.
-`cpu.cores` says what has to be set before.
+On a CPU a stream of MLX keeps one core busy. Several threads would wait for each other, because MLX
+limits how much all of them together have started. On a GPU one stream is enough.
+`cpu.blas.use_all_cores` prepares the process.
 """
 
 import os
@@ -14,7 +14,7 @@ import mlx.core as mx
 from dflash_mlx.kernels.dispatch import on_cpu
 
 Result = TypeVar("Result")
-Task = Generator[Any, None, Result]  # yields what it needs evaluated before it goes on
+Task = Generator[Any, None, Result]  # yields arrays that must be evaluated before it continues
 
 
 def stream_count() -> int:
@@ -32,15 +32,15 @@ class Streams:
         self.each = [mx.default_stream(device), *more]
 
     def together(self, tasks: Iterable[Task[Result]]) -> Generator[list[Result]]:
-        """Run tasks, `count` at once; yields the results of those that have ended, round by round.
+        """Run tasks, `count` at once; yields the results of the finished ones, round by round.
 
-        What they need is evaluated together; between two yields a task is alone. The order of the
-        results does not depend on time.
+        The arrays that all tasks need are evaluated together; between two yields only one task
+        runs. The order of the results does not depend on time.
         """
         waiting = iter(tasks)
         running: list[Task[Result] | None] = [None] * self.count
         while True:
-            ended = list[Result]()
+            finished = list[Result]()
             needed = list[Any]()
             for place, stream in enumerate(self.each):
                 with mx.stream(stream):
@@ -50,9 +50,9 @@ class Streams:
                             needed.append(next(task))
                             break
                         except StopIteration as end:
-                            ended.append(end.value)
+                            finished.append(end.value)
                             running[place] = None
             mx.eval(needed)
-            yield ended
+            yield finished
             if not needed:
                 return

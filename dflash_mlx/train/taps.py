@@ -1,7 +1,7 @@
 """The frozen target's taps of training sequences: from disk, or by a pass of the target.
 
-The taps are the outputs of the target layers that the drafter reads (`target_layer_ids`). Those of
-the next step are read from disk while this one is computed.
+The taps are the outputs of the target layers that the drafter reads (`target_layer_ids`). The taps
+of the next step are read from disk while the current step is computed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SHARD_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the taps of one sequence lie: bytes from `start` on of a shard, [rows, width]."""
+    """The taps [rows, width] of one sequence in a shard, from byte `start` on."""
 
     file: Path
     start: int
@@ -41,8 +41,8 @@ class Place:
 class TapStore:
     """Taps by a key of the sequence's tokens.
 
-    folder: of one target and one choice of layers; `width` is K * Ht. Damaged shards, and those of
-    another width, are left out; `damaged` names them, and they are made again.
+    folder: for one target and one choice of layers. width: K * Ht. Shards that are damaged or have
+    another width are ignored, and their taps computed again; `damaged` names them.
     """
 
     def __init__(self, folder: Path, width: int):
@@ -73,7 +73,7 @@ class TapStore:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is kept in memory as a shard."""
+        """Write the taps that wait in memory as a shard."""
         if not self._waiting:
             return
         name = f"shard-{self._next:06d}.safetensors"
@@ -92,10 +92,7 @@ class TapStore:
         self._next += 1
 
     def read(self, key: str) -> np.ndarray:
-        """The taps [S, K * Ht] of a key that is written, their bfloat16 bits as uint16.
-
-        Any thread may call it.
-        """
+        """The taps [S, K * Ht] of a written key, their bfloat16 bits as uint16. Thread-safe."""
         place = self._places[key]
         count = place.rows * self._width
         bits = np.fromfile(place.file, dtype="<u2", count=count, offset=place.start)
@@ -132,8 +129,8 @@ MAX_PASS_TOKENS = 2048  # of all target passes that run at once
 class Taps:
     """Taps by sequence number, bfloat16 as a 16-bit target gives them.
 
-    store: where they lie on disk; None computes them anew whenever they are asked for. budget:
-    bytes that may be kept in memory besides.
+    store: the taps on disk; None computes them whenever they are needed. budget: bytes of taps that
+    may stay in memory.
     """
 
     def __init__(
@@ -156,7 +153,7 @@ class Taps:
 
     @property
     def missing_bytes(self) -> int:
-        """What the taps take that the store lacks, at 16 bits a number."""
+        """The bytes of the taps that the store lacks."""
         width = self._target.tapped * self._target.hidden_size
         return 2 * width * self._tokens(self._missing())
 
@@ -167,18 +164,18 @@ class Taps:
         return sorted(missing.values(), key=lambda n: len(self._sequences[n].tokens))
 
     def make(self, report: Callable[[TapsProgress], None]) -> None:
-        """Compute and store what the store lacks; if `report` raises, that stays which was done."""
+        """Compute and store the missing taps; if `report` raises, those done are kept."""
         assert self._store is not None
         order = self._missing()
         total = self._tokens(order)
         done = 0
         began = perf_counter()
         try:
-            for ended in self._streams.together(map(self._read, self._passes(order))):
-                for found in ended:
-                    for n, taps in found.items():
+            for finished in self._streams.together(map(self._read, self._passes(order))):
+                for by_number in finished:
+                    for n, taps in by_number.items():
                         self._store.add(self._keys[n], taps)
-                    done += self._tokens([*found])
+                    done += self._tokens([*by_number])
                     report(TapsProgress(done, total, perf_counter() - began))
         finally:
             self._store.flush()
@@ -198,8 +195,8 @@ class Taps:
             set(numbers) - by_number.keys() - fresh.keys(),
             key=lambda n: len(self._sequences[n].tokens),
         )
-        for ended in self._streams.together(map(self._read, self._passes(missing))):
-            for taps in ended:
+        for finished in self._streams.together(map(self._read, self._passes(missing))):
+            for taps in finished:
                 fresh |= taps
         mx.eval(list(fresh.values()))
         for n, taps in fresh.items():
@@ -210,7 +207,7 @@ class Taps:
         return [by_number[n] for n in numbers]
 
     def load_ahead(self, numbers: list[int]) -> None:
-        """Begin to read the taps of sequences that `rows` will be asked for next."""
+        """Start to read the taps of the sequences of the next call of `rows`."""
         if self._store is None:
             return
         self._reader = self._reader or ThreadPoolExecutor(1)
@@ -253,7 +250,7 @@ class Taps:
 
 
 def as_taps(bits: np.ndarray) -> mx.array:
-    """What a store reads, as bfloat16."""
+    """Bits of a store as bfloat16."""
     return mx.array(bits).view(mx.bfloat16)
 
 

@@ -165,7 +165,7 @@ def test_a_run_of_before_goes_on(target, prompts, tmp_path):
 def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypatch, fault):
     """Guards the first weights: sharp guesses of the mask token cost several times as much."""
     if fault:
-        monkeypatch.setattr(new_drafter, "calm", lambda *_: None)
+        monkeypatch.setattr(new_drafter, "scale_weights", lambda *_: None)
     run, events = start(target, prompts, tmp_path, steps=1)
     run.train()
     assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
