@@ -155,7 +155,7 @@ class LocalBackend:
     @property
     def template(self) -> "Template":
         """The target's."""
-        return self.pair.target.template
+        return self.pair.template
 
     @property
     def stats(self) -> Stats:
@@ -179,7 +179,7 @@ class LocalBackend:
         grammar = options.structure
         if grammar is not None:
             with Spinner(out, "preparing the grammar"):
-                self.pair.target.compiler.compile(grammar)
+                self.pair.compiler.compile(grammar)
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
@@ -207,13 +207,13 @@ class LocalBackend:
         """Those of the target's generation_config.json."""
         from dflash_mlx.models.target import recommended_sampling
 
-        return recommended_sampling(self.pair.target.path)
+        return recommended_sampling(self.pair.target.checkpoint)
 
     def without_tools(self) -> str | None:
         """As the chat template and the tokenizer say."""
         from dflash_mlx.chat.tool_parser import without_tools
 
-        return without_tools(self.pair.target)
+        return without_tools(self.pair.template, self.pair.tokenizer)
 
     def with_calls(
         self, messages: Messages, schemas: Sequence[dict[str, Any]]
@@ -222,15 +222,14 @@ class LocalBackend:
         from dflash_mlx.chat.tool_parser import named_calls
         from dflash_mlx.tools.loop import CallSplitter
 
-        tokenizer = self.pair.target.tokenizer
+        tokenizer = self.pair.tokenizer
         return CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
 
     def fitted(self, result: str) -> str:
         """As `Backend` says."""
-        target = self.pair.target
-        room = target.context_length // 4
+        room = self.pair.target.context_length // 4
         kept = result[: MAX_TOKEN * room]
-        while (tokens := len(target.encode(kept))) > room:
+        while (tokens := len(self.pair.encode(kept))) > room:
             kept = kept[: len(kept) * room // tokens]
         return kept
 

@@ -35,10 +35,10 @@ def answers() -> list[tuple[list[int], list[int]]]:
     model, _ = load_model(bundled("target"))
     if mx.default_device() == mx.Device(mx.cpu):
         model.set_dtype(mx.float32)
-    target, found = pair().target, []
+    found = []
     for sample in held_out(PROMPTS):
-        prompt = target.chat_tokens([{"role": "user", "content": sample.prompt}])
-        parts = stream_generate(model, target.tokenizer, prompt, max_tokens=MAX_TOKENS)
+        prompt = pair().chat_tokens([{"role": "user", "content": sample.prompt}])
+        parts = stream_generate(model, pair().tokenizer, prompt, max_tokens=MAX_TOKENS)
         found.append((prompt, [part.token for part in parts]))
     return found
 

@@ -131,7 +131,7 @@ def local_lines(dialogue: Dialogue, conversation: str) -> list[str]:
     """What only a model on this machine has to tell."""
     import mlx.core as mx
 
-    from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
+    from dflash_mlx.types import SNAPSHOT_LIMITS
 
     sequence = dialogue.local.session.sequence
     used = len(sequence.tokens)
@@ -148,7 +148,7 @@ def local_lines(dialogue: Dialogue, conversation: str) -> list[str]:
     cache = sequence.target_cache
     if cache.needs_snapshots:
         places = format_count(cache.snapshots, "place", "places") + " to go back to"
-        limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
+        limit = f"at most {SNAPSHOT_LIMITS.count}, or {format_bytes(SNAPSHOT_LIMITS.nbytes)}"
         lines.append(
             labelled_line("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")
         )

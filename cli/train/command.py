@@ -373,7 +373,7 @@ def train(
 
     use_all_cores()  # must run before MLX is imported
     from dflash_mlx.hub import resolve
-    from dflash_mlx.models.target import Target
+    from dflash_mlx.pair import load_target
     from dflash_mlx.train.answers import AnswerSettings
     from dflash_mlx.train.data import read_prompts
     from dflash_mlx.train.run import Run, check_out
@@ -399,13 +399,16 @@ def train(
                 raise typer.Exit
 
         try:
-            path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
+            names = resolve.pair_names(values["model"], None, no_draft=True)
+            checkpoint = resolve.open_checkpoint(names.target, names.target_label)
             if resume:
-                record.check_files(values, path)
-            record.write(values, path)
+                record.check_files(values, checkpoint.path)
+            record.write(values, checkpoint.path)
             kept = True
-            target = Target.load(path, trust_remote_code=values["trust_remote_code"])
-            run = Run(target, job, settings, answer_settings, on_event)
+            target, tokenizer = load_target(
+                checkpoint, trust_remote_code=values["trust_remote_code"]
+            )
+            run = Run(target, tokenizer, job, settings, answer_settings, on_event)
             finished = run.train(lambda: interrupt.requested)
         except KeyboardInterrupt:
             finished = False

@@ -9,14 +9,13 @@ import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.grammar import Grammar
 
 from .constraint import Constraint, Masks, lead_after
+from .grammar import load_llguidance, refused, source_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-from dflash_mlx.grammar import Grammar
-
-from .grammar import load_llguidance, refused, source_of
 
 # From grammars to matchers of one target's tokens.
 
@@ -42,30 +41,28 @@ class Compiler:
         it is not installed, or does not know the tokenizer.
         """
         with self._lock:
-            found = self._kept.get(grammar)
-        if found is None:
+            matcher = self._kept.get(grammar)
+        if matcher is None:
             source = source_of(grammar)
             guide = load_llguidance()
-            found = guide.LLMatcher(self._read()[0], source, log_level=0)
-            if found.is_error():
-                raise refused(grammar, found.get_error())
+            matcher = guide.LLMatcher(self._read()[0], source, log_level=0)
+            if matcher.is_error():
+                raise refused(grammar, matcher.get_error())
         with self._lock:
-            self._kept[grammar] = found
+            self._kept[grammar] = matcher
             self._kept.move_to_end(grammar)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return found
+        return matcher
 
     def constrain(
-        self, grammar: Grammar | None, opening: Sequence[int], stop_ids: frozenset[int]
-    ) -> Constraint | None:
-        """What rules an answer at its beginning; None where nothing does. As `compile`.
+        self, grammar: Grammar, opening: Sequence[int], stop_ids: frozenset[int]
+    ) -> Constraint:
+        """The constraint of an answer at its beginning. Raises as `compile`.
 
         opening: the tokens that it goes on from. stop_ids: further tokens that end it; ends that
         the target does not know are no ends to the grammar.
         """
-        if grammar is None:
-            return None
         lead = None if grammar.whole else lead_after(self._tokenizer, opening)
         return Constraint(self.compile(grammar), lead, self._read()[1], self._ends | stop_ids)
 

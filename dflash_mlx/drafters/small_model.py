@@ -11,18 +11,65 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx import nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from dflash_mlx.chat.reasoning_parser import eos_ids_of
+from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
-from dflash_mlx.models.target import Target
+from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.target import Target, target_config
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTokens
 from dflash_mlx.speculation.sampling import Shaper
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # committed tokens that are read at the latest
 CHUNK = 2048  # tokens a pass
+
+
+def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
+    """Whether a checkpoint is a language model's."""
+    return checkpoint.format == "language model"
+
+
+def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
+    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`."""
+    target_config(checkpoint)
+
+
+def load(
+    checkpoint: Checkpoint,
+    target: Target,
+    tokenizer: TokenizerWrapper,
+    *,
+    bits: int = 0,
+    trust_remote_code: bool = False,
+) -> "ModelDrafter":
+    """Load a checked model; see `DrafterKind.load`.
+
+    Raises DFlashError if it has other tokens than the target, or layers that cannot go back.
+    """
+    own = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise DFlashError(
+            f"the model '{checkpoint.path.name}' has other tokens than '{target.path.name}'.",
+            hint="give a smaller model of the same family, or --draft lookup",
+        )
+    reader = Target.load(checkpoint, eos_ids_of(own))
+    reader.kernels = Kernels()
+    if reader.make_cache().needs_snapshots:
+        raise DFlashError(
+            f"the layers of '{checkpoint.path.name}' are recurrent or slide, and cannot take "
+            "drafts back.",
+            hint="give a model with full attention, or --draft lookup",
+        )
+    quantise(reader.model, bits)
+    target.tap(())
+    return ModelDrafter(reader, target.vocab_size)
 
 
 class ModelDrafter:
@@ -159,11 +206,11 @@ class ModelCache:
     def _pass(self, tokens: mx.array) -> mx.array:
         """Read tokens [S]: the logits [1, V] after the last, of the target's vocabulary."""
         rows = SequenceRows(self._cache, tokens.astype(mx.int32), tape=False, last=True)
-        (found,) = self.source.reader.read([rows])
-        missing = self.source.vocab_size - found.logits.shape[-1]
+        (output,) = self.source.reader.read([rows])
+        missing = self.source.vocab_size - output.logits.shape[-1]
         if missing > 0:  # one of the two has rows for tokens that there are not
-            return mx.pad(found.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return found.logits[:, : self.source.vocab_size]
+            return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+        return output.logits[:, : self.source.vocab_size]
 
 
 class ModelBlock:

@@ -168,8 +168,8 @@ def rotate(
         return each.transpose(2, 1, 0, 3)
     if packed:
         parts = zip(rows.split(x, axis=2), rows.segments, strict=True)
-        found = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
-        return mx.concatenate(found, axis=2)
+        rotated = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
+        return mx.concatenate(rotated, axis=2)
     levels = enumerate(rows.split(x.transpose(2, 1, 0, 3)))
     each = rows.join([rope(level, offset=offset + depth, **options) for depth, level in levels])
     return each.transpose(2, 1, 0, 3)

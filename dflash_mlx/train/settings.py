@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids
 from dflash_mlx.errors import UsageError
-from dflash_mlx.hub.formats import V1, V2
+from dflash_mlx.files.formats import V1, V2
 from dflash_mlx.models.target import Target
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16}

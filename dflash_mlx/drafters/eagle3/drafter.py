@@ -1,8 +1,7 @@
 """An EAGLE-3 head as what drafts: its caches and its blocks.
 
 It drafts one token after another, each in a pass of its one layer, sequences one after another.
-Rows of drafts never stay: the target's features take their place when tokens are committed. Does
-not know how drafts are accepted.
+Rows of drafts never stay: the target's features take their place when tokens are committed.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -151,17 +151,16 @@ class RecurrentCache(ArraysCache):
         self.load(*v)
 
 
-class States:
-    """The adapter of `RecurrentCache`: back into the last pass, or to a snapshot."""
+class RecurrentAdapter:
+    """`RecurrentCache`: rewinds into the last pass, or to a snapshot."""
 
     goes_anywhere = False
 
     def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
-        """As the cache says."""
         return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
-        """A replay for the layers that need one."""
+        """Replay the layers that have a log of writes, all in one operation."""
         tapes = [cache.writes(length) for cache in caches]
         rows = [length - cache.start for cache, tape in zip(caches, tapes, strict=True) if tape]
         states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
@@ -169,34 +168,31 @@ class States:
             cache.rewind(length, next(states) if tape else None)
 
     def can_keep_path(self, cache: RecurrentCache) -> bool:
-        """Whether there is a tape."""
         return True
 
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
     ) -> None:
-        """A replay for the layers that kept such a tape."""
+        """Replay the path in the layers that have a log of writes, all in one operation."""
         tapes = [cache.writes() for cache in caches]
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):
             cache.keep_path(rows, next(states) if tape else None)
 
     def save(self, cache: RecurrentCache) -> tuple[mx.array, ...]:
-        """As the cache does."""
         return cache.save()
 
     def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
-        """As the cache does."""
         cache.load(part, length)
 
     def fill(self, cache: RecurrentCache, depth: int) -> None:
-        """Its state stays as it is."""
+        """Change the offset only; a state has the same size at any depth."""
         cache.load(cache.save(), depth)
 
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
-        """Each row goes on from its parent's state."""
+        """Let each row continue from its parent's state."""
         cache.tree = tree
 
     def end_tree(self, cache: RecurrentCache) -> None:
-        """Rows follow each other again."""
+        """Let rows follow each other again."""
         cache.tree = None

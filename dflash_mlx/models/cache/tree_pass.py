@@ -43,12 +43,12 @@ class TreePass:
     @cached_property
     def levels(self) -> list[tuple[int, mx.array]]:
         """For each depth the number of rows, and their parents' places among those one up."""
-        found, places = [], {0: 0}
+        levels, places = [], {0: 0}
         for rows in self.tree.levels():
             parents = [places[self.tree.parents[row - 1] if row else 0] for row in rows]
-            found.append((len(rows), mx.array(parents)))
+            levels.append((len(rows), mx.array(parents)))
             places = {row: place for place, row in enumerate(rows)}
-        return found
+        return levels
 
     @cached_property
     def by_level(self) -> mx.array:
@@ -77,10 +77,10 @@ class TreePass:
         They are places among `size` - 1 inputs before the pass and then its rows.
         """
         if size not in self._windows:
-            found = [list(range(size))]
+            places = [list(range(size))]
             for row, parent in enumerate(self.tree.parents, 1):
-                found.append([*found[parent][1:], size - 1 + row])
-            self._windows[size] = mx.array(found)
+                places.append([*places[parent][1:], size - 1 + row])
+            self._windows[size] = mx.array(places)
         return self._windows[size]
 
 
