@@ -79,26 +79,23 @@ class ModelDrafter:
     block_size = BLOCK
 
     def __init__(self, reader: Target, vocab_size: int):
-        """`reader` runs the model, whose caches must go back to any token."""
+        """`reader` runs the model; its caches must be able to rewind to any token."""
         self.reader, self.vocab_size = reader, vocab_size
         assert not reader.make_cache().needs_snapshots
 
     @property
     def model(self) -> nn.Module:
-        """Its weights."""
         return self.reader.model
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its config.json."""
         return self.reader.config
 
     def row_bytes(self, item: int) -> int:
-        """What a token takes in a cache, in numbers of `item` bytes."""
+        """Bytes of one token in a cache whose numbers have `item` bytes."""
         return cache_bytes(self.config, 1, item)
 
     def make_cache(self) -> "ModelCache":
-        """An empty cache."""
         return ModelCache(self)
 
     def draft(
@@ -109,7 +106,7 @@ class ModelDrafter:
 
 
 class ModelCache:
-    """One sequence's rows: of committed tokens, then of drafts that may become such."""
+    """One sequence's rows: those of committed tokens, then those of the newest drafts."""
 
     def __init__(self, source: ModelDrafter):
         self.source = source
@@ -120,7 +117,7 @@ class ModelCache:
 
     @property
     def offset(self) -> int:
-        """Tokens that were committed."""
+        """Number of committed tokens."""
         return self._read + len(self._waiting)
 
     @property
@@ -130,7 +127,7 @@ class ModelCache:
         return self._cache.state
 
     def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit tokens; those that were drafted just so are not read again."""
+        """Commit tokens; the first ones that equal the newest drafts are not read again."""
         kept = 0
         if self._drafted is not None:
             known = np.array(self._drafted).tolist()
@@ -150,7 +147,7 @@ class ModelCache:
             self._read = length
 
     def fork(self) -> "ModelCache":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         self._drop_drafts()
         twin = ModelCache(self.source)
         twin._cache, twin._read, twin._waiting = self._cache.fork(), self._read, [*self._waiting]
@@ -162,7 +159,7 @@ class ModelCache:
         return self._cache.copy_rows(start, end)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
-        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self._commit_waiting()
         self._cache.extend(parts, None)
         self._read = self._cache.offset
@@ -190,7 +187,7 @@ class ModelCache:
         return mx.concatenate(tokens), mx.concatenate(rows)
 
     def _drop_drafts(self, kept: int = 0) -> None:
-        """Take back the rows of drafts but the first ones, which become committed."""
+        """Remove the rows of drafts, except for the first ones, which become committed."""
         if self._drafted is not None:
             self._read += kept
             self._cache.rewind(self._read)
@@ -214,7 +211,7 @@ class ModelCache:
 
 
 class ModelBlock:
-    """The positions after one anchor; a `DraftBlock` that runs the model when it is asked."""
+    """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
 
     def __init__(self, cache: ModelCache, anchor: int, positions: int):
         self._cache, self._anchor, self._positions = cache, anchor, positions
@@ -245,5 +242,5 @@ class ModelBlock:
         return Independent(self._greedy[1]).confidence()
 
     def top_tokens(self, count: int) -> TopTokens:
-        """The likeliest tokens beside the greedy answer, as if each position stood alone."""
+        """The likeliest tokens of each position, as if it did not depend on the others."""
         return Independent(self._greedy[1]).top_tokens(count)

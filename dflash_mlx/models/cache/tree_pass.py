@@ -13,7 +13,7 @@ from dflash_mlx.speculation.tree import Tree
 
 
 class TreePass:
-    """A tree as the layers of one pass need it, R rows with the anchor's; made once a pass."""
+    """A tree in the form that the layers of one pass need; R rows, the anchor's included."""
 
     def __init__(self, tree: Tree):
         self.tree = tree
@@ -42,7 +42,7 @@ class TreePass:
 
     @cached_property
     def levels(self) -> list[tuple[int, mx.array]]:
-        """For each depth the number of rows, and their parents' places among those one up."""
+        """For each depth the number of rows, and their parents' places in the depth above."""
         levels, places = [], {0: 0}
         for rows in self.tree.levels():
             parents = [places[self.tree.parents[row - 1] if row else 0] for row in rows]
@@ -57,7 +57,7 @@ class TreePass:
 
     @cached_property
     def by_row(self) -> mx.array:
-        """The way back from `by_level`."""
+        """The inverse permutation of `by_level`."""
         return mx.argsort(self.by_level)
 
     def split(self, x: mx.array) -> list[mx.array]:
@@ -85,7 +85,7 @@ class TreePass:
 
 
 def tree_mask(tree: TreePass, held: Callable[[int | None], tuple[int, int | None]]) -> Any:
-    """What stands in for the `make_mask` of one cache while it reads a tree.
+    """A replacement for the `make_mask` of one cache while it reads a tree.
 
     `held(window)` gives the earlier rows that the cache holds, and the window that applies.
     """
