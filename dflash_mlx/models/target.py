@@ -84,10 +84,10 @@ def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
 class Target:
     """A loaded model, and the kernels that it and its drafter run.
 
-    `config` is mlx-lm's version of config.json, with its language model's entries at the top level.
-    `eos_ids` are the tokens that end an answer.
-    `stock_attention` names the attention classes that no kernel supports. `shared_by` describes
-    the ranks that share it; it is empty for a whole target, and latencies depend on it.
+    `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
+    entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
+    the attention classes that no kernel supports. `shared_by` describes the ranks that share the
+    target; it is empty for a whole one, and latencies depend on it.
     """
 
     shared_by = ""
