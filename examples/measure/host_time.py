@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import dflash_mlx  # noqa: F401  before MLX, whose matrix products on the CPU it makes fast
+
 # isort: split
 import mlx.core as mx
 from mlx import nn
