@@ -211,16 +211,18 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 
         if model_options.model is not None and not resolve.is_hub_id(model_options.model):
             # Reports a wrong target before a missing drafter.
-            target_config(resolve.fetch(model_options.model))
+            target_config(resolve.open_checkpoint(model_options.model))
         names = resolve.pair_names(
             model_options.model, model_options.draft, no_draft=model_options.no_draft
         )
-        target = resolve.fetch(names.target, download_progress(spinner, label))
-        target_config(target)
+        checkpoint = resolve.open_checkpoint(
+            names.target, names.target_label, download_progress(spinner, label)
+        )
+        target_config(checkpoint)
         draft = None
         if names.draft is not None:
             draft = resolve.fetch(names.draft, download_progress(spinner, label))
-    return names.target_label, target, draft
+    return names.target_label, checkpoint.path, draft
 
 
 def check_memory(

@@ -32,7 +32,7 @@ def stream(
     on_prefill: Progress = silent,
     **keywords: Any,
 ) -> Iterator[Block]:
-    """Answer one prompt block by block; the options are a `GenerationOptions`, or its fields."""
+    """Answer one prompt block by block; options are a `GenerationOptions`, or its fields."""
     asked = options_of(options, keywords, "dflash")
     return Session(pair, mode=asked.mode).stream(prompt, asked, on_prefill=on_prefill)
 

@@ -11,12 +11,16 @@ class Family:
     `body` has the layers and the token table, `outer` the head and the arguments. `embed_scale` is
     the body's attribute that token embeddings are multiplied by. `project`: whether Gated DeltaNet
     layers project their input by joined or by separate matrices; empty where there are none.
+    `sinks`: whether attention has sink logits. `shares_kv_heads`: whether mlx-lm's shard() lets
+    several ranks have the same head of keys and values.
     """
 
     body: str = "model"
     outer: str = ""
     embed_scale: str = ""
     project: Literal["", "joined", "separate"] = ""
+    sinks: bool = False
+    shares_kv_heads: bool = False
 
 
 INNER = "language_model.model"
@@ -28,7 +32,7 @@ FAMILIES: dict[str, Family] = {
     "gemma4_unified": Family(INNER, OUTER, embed_scale="embed_scale"),
     "glm4_moe": Family(),
     "glm_moe_dsa": Family(),
-    "gpt_oss": Family(),
+    "gpt_oss": Family(sinks=True),
     "kimi_k2": Family(),
     "kimi_k25": Family(INNER, OUTER),
     "llama": Family(),
@@ -36,8 +40,8 @@ FAMILIES: dict[str, Family] = {
     "minimax_m2": Family(),
     "muse_glimmer": Family(),  # normalises embeddings; its drafters take them from the table
     "qwen3": Family(),
-    "qwen3_5": Family(INNER, OUTER, project="separate"),
-    "qwen3_5_moe": Family(INNER, OUTER, project="separate"),
+    "qwen3_5": Family(INNER, OUTER, project="separate", shares_kv_heads=True),
+    "qwen3_5_moe": Family(INNER, OUTER, project="separate", shares_kv_heads=True),
     "qwen3_moe": Family(),
     "qwen3_next": Family(project="joined"),
 }

@@ -1,24 +1,30 @@
-"""A target and its drafter, found, checked against each other, and loaded.
+"""A target and its drafter: found, checked against each other, and loaded.
 
-Both configs and all tensor shapes are looked at before any weight is read.
+Both configs and all tensor shapes are checked before any weights are read.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 import mlx.core as mx
 from mlx import nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from .chat.reasoning_parser import eos_ids_of
+from .chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
+from .constrained.compiler import Compiler
 from .distributed.group import World
 from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
 from .drafters.base import DraftSource
-from .drafters.load import check_drafter, load_source
+from .drafters.load import check_drafter, load_drafter
 from .drafters.ngram import BLOCK
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
 from .errors import UsageError
+from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
 from .models.quantise import is_quantised
@@ -30,18 +36,44 @@ from .types import Progress, silent
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loaded target with its drafter (None: there is none), and the names they go by.
+    """A loaded target with its tokenizer, and its drafter (None: there is none).
 
-    With `lookup` drafts may be copied from earlier text, also without a drafter. `engine` answers
-    for it, from whatever thread it is asked.
+    With `lookup` drafts may be copied from earlier text, also without a drafter. `engine` answers;
+    any thread may ask it.
     """
 
     target: Target
     drafter: DraftSource | None
+    tokenizer: TokenizerWrapper
+    template: Template
+    compiler: Compiler
     target_name: str
     draft_name: str | None
     lookup: bool = False
     engine: Engine = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        drafter: DraftSource | None,
+        tokenizer: TokenizerWrapper,
+        target_name: str,
+        draft_name: str | None,
+        *,
+        lookup: bool = False,
+    ) -> Self:
+        """A pair with the template and the grammar compiler of its tokenizer."""
+        return cls(
+            target,
+            drafter,
+            tokenizer,
+            template=Template(tokenizer, target.path.name),
+            compiler=Compiler(tokenizer, target.vocab_size, target.eos_ids),
+            target_name=target_name,
+            draft_name=draft_name,
+            lookup=lookup,
+        )
 
     @property
     def draft_label(self) -> str | None:
@@ -65,9 +97,20 @@ class Pair:
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)
-        object.__setattr__(self, "engine", Engine(self.target, self.drafter, lookup=self.lookup))
+        engine = Engine(self.target, self.drafter, compiler=self.compiler, lookup=self.lookup)
+        object.__setattr__(self, "engine", engine)
         if isinstance(self.target, LeaderTarget):
             self.engine.prefixes = LeaderPrefixes(self.target.orders)
+
+    def chat_tokens(
+        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
+    ) -> list[int]:
+        """The token ids of a chat with the opening of the next answer."""
+        return self.encode(self.template.write(messages, options))
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of text that holds its special tokens, as a template writes it."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def load(
@@ -109,29 +152,42 @@ def load(
             "a prefix cache on disk needs some memory too, and cache_ram is 0.",
             hint="leave one of them out",
         )
-    if target is not None and not resolve.is_hub_id(target):
-        target_config(resolve.fetch(target))  # a wrong folder is said before a missing drafter
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = resolve.pair_names(target, draft, no_draft=no_draft)
-    target_path = resolve.fetch(names.target, on_download)
-    config = target_config(target_path)
-    draft_path = None if names.draft is None else resolve.fetch(names.draft, on_download)
+    checkpoint = resolve.open_checkpoint(names.target, names.target_label, on_download)
+    target_config(checkpoint)
+    draft_checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
-    if draft_path is not None:
-        check_drafter(draft_path, config, names)
+    if draft_checkpoint is not None:
+        check_drafter(draft_checkpoint, checkpoint)
 
     def load_models() -> Pair:
         if world is None:
-            loaded = Target.load(target_path, trust_remote_code=trust_remote_code, exact=exact)
+            loaded, tokenizer = load_target(
+                checkpoint, trust_remote_code=trust_remote_code, exact=exact
+            )
         else:
             name = names.target_label if target is None else elsewhere(names.target)
-            loaded = load_leader(world, name, target_path, trust_remote_code=trust_remote_code)
+            tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
+            loaded = load_leader(world, name, checkpoint, eos_ids_of(tokenizer))
         drafter = None
-        if draft_path is not None:
+        if draft_checkpoint is not None:
             bits = chosen_bits(draft_bits, target_quantised=is_quantised(loaded.model))
-            drafter = load_source(draft_path, loaded, bits, trust_remote_code=trust_remote_code)
-        labels = names.target_label, names.draft_label
-        pair = Pair(loaded, drafter, *labels, lookup=lookup or names.lookup)
+            drafter = load_drafter(
+                draft_checkpoint,
+                loaded,
+                tokenizer,
+                bits=bits,
+                trust_remote_code=trust_remote_code,
+            )
+        pair = Pair.of(
+            loaded,
+            drafter,
+            tokenizer,
+            names.target_label,
+            names.draft_label,
+            lookup=lookup or names.lookup,
+        )
         prepare_kernels(pair, on_kernels)
         prefixes = pair.engine.prefixes
         room = default_limit()
@@ -139,10 +195,26 @@ def load(
             room = min(room, loaded.room)
         prefixes.limit = room if cache_ram is None else cache_ram
         if cache_disk:
-            prefixes.disk = disk_of(pair, draft_path, cache_disk)
+            prefixes.disk = disk_of(pair, draft_checkpoint, cache_disk)
         return pair
 
     return mlx_thread().call(load_models)
+
+
+def load_target(
+    checkpoint: Checkpoint, *, trust_remote_code: bool = False, exact: bool = False
+) -> tuple[Target, TokenizerWrapper]:
+    """A model and its tokenizer; arguments and errors as `load`. Call it in MLX's thread."""
+    target_config(checkpoint)
+    tokenizer = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
+    return Target.load(checkpoint, eos_ids_of(tokenizer), exact=exact), tokenizer
+
+
+def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoint | None:
+    """The drafter's checkpoint, downloaded if need be; None without a drafter of its own."""
+    if names.draft is None:
+        return None
+    return resolve.open_checkpoint(names.draft, names.draft_label or "", on_download)
 
 
 def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
@@ -168,9 +240,11 @@ def elsewhere(name: str | Path) -> str:
     return str(name) if resolve.is_hub_id(name) else str(Path(name).expanduser().absolute())
 
 
-def disk_of(pair: Pair, draft: Path | None, limit: int) -> DiskCache:
-    """The prefix cache on disk of a pair; `draft` is the folder of its drafter, if it has one."""
-    key = pair_key(pair.target, draft, None if pair.drafter is None else pair.drafter.model)
+def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
+    """The prefix cache on disk of a pair with this drafter; raises DFlashError as `DiskCache`."""
+    folder = None if draft is None else draft.path
+    model = None if pair.drafter is None else pair.drafter.model
+    key = pair_key(pair.target, folder, model)
     return DiskCache(key, Labels(pair.target_name, pair.draft_name), limit, cache_root())
 
 
@@ -212,20 +286,31 @@ def with_drafter(
     check_bits(draft_bits)
     check_lookup(lookup=lookup, no_draft=no_draft)
     names = names_with(pair, draft, no_draft=no_draft)
-    path = None if names.draft is None else resolve.fetch(names.draft, on_download)
+    checkpoint = open_drafter(names, on_download)
     check_bits_of(names, draft_bits)
-    if path is not None:
-        check_drafter(path, pair.target.config, names)
+    if checkpoint is not None:
+        check_drafter(checkpoint, pair.target.checkpoint)
 
     def load_other() -> Pair:
-        drafter, labels = None, (pair.target_name, names.draft_label)
+        drafter = None
         try:
-            if path is None:
+            if checkpoint is None:
                 pair.target.tap(())
             else:
                 bits = chosen_bits(draft_bits, target_quantised=is_quantised(pair.target.model))
-                drafter = load_source(path, pair.target, bits, trust_remote_code=trust_remote_code)
-            other = Pair(pair.target, drafter, *labels, lookup=lookup or names.lookup)
+                drafter = load_drafter(
+                    checkpoint,
+                    pair.target,
+                    pair.tokenizer,
+                    bits=bits,
+                    trust_remote_code=trust_remote_code,
+                )
+            other = replace(
+                pair,
+                drafter=drafter,
+                draft_name=names.draft_label,
+                lookup=lookup or names.lookup,
+            )
             prepare_kernels(other, on_kernels)
         except BaseException:
             pair.target.tap(pair.drafter.taps if pair.drafter else ())
@@ -234,7 +319,7 @@ def with_drafter(
         before.clear()
         prefixes.limit = before.limit
         if before.disk is not None:
-            prefixes.disk = disk_of(other, path, before.disk.limit)
+            prefixes.disk = disk_of(other, checkpoint, before.disk.limit)
         return other
 
     return mlx_thread().call(load_other)

@@ -1,7 +1,4 @@
-"""One conversation with a pair: prompts in, readable blocks out, nothing read twice.
-
-A chat template and a `Sequence`.
-"""
+"""One conversation with a pair: prompts in, blocks of text out; nothing is read twice."""
 
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -31,10 +28,10 @@ from .types import Block, Progress, silent
 
 
 class Reply:
-    """One answer of a sequence that has been given a request.
+    """One answer of a sequence, block by block.
 
-    `stats` grow with it; `stop` is the stop string that ended it. Follow its end, or whatever
-    breaks it off, with `close`.
+    `stats` count its tokens so far; `stop` is the stop string that ended it. Call `close` at its
+    end, also after an exception.
     """
 
     def __init__(self, engine: Engine, sequence: TokenSequence, request: Request, reader: Reader):
@@ -53,13 +50,13 @@ class Reply:
 
     @property
     def prompt_read(self) -> int:
-        """Tokens of the prompt that are read, those that were kept from earlier included."""
+        """Tokens of the prompt that were read, including those kept from earlier."""
         return self.stats.prompt_tokens - self._sequence.unread
 
     def ask(self) -> Future[Block]:
-        """The next round's block, and the asking for the one after it; a block may be empty.
+        """Request the next round's block and, ahead of time, the one after it.
 
-        UsageError where the sequence was given another request.
+        A block may be empty. Raises UsageError if the sequence has begun another request.
         """
         if self._sequence.answer is not self._answer:
             raise UsageError(
@@ -71,10 +68,7 @@ class Reply:
         return self._asked.popleft()
 
     def take(self, block: Block) -> Block | None:
-        """A block that came, counted and with its text, which may end the answer.
-
-        None while the prompt is being read.
-        """
+        """Count a block and add its text, which may end the answer; None for a prefill chunk."""
         if not block.tokens:
             return None
         self.stats.record(block)
@@ -92,7 +86,7 @@ class Reply:
         return replace(block, text=text, thinking=thinking, finish_reason=reason)
 
     def blocks(self, on_prefill: Progress) -> Generator[Block]:
-        """All blocks, waited for in the caller's thread; `on_prefill` as in `Session.stream`."""
+        """All blocks; waits in the caller's thread. `on_prefill` as in `Session.stream`."""
         kept = self.stats.cached_tokens
         total = self.stats.prompt_tokens - kept
         try:
@@ -110,9 +104,9 @@ class Reply:
             self.close()
 
     def close(self) -> None:
-        """Take back what was asked for ahead; the sequence keeps the prompt and what was taken."""
-        for one in self._asked:
-            one.cancel()
+        """Cancel the rounds requested ahead; the sequence keeps the prompt and the taken blocks."""
+        for future in self._asked:
+            future.cancel()
         self._asked.clear()
         if self._sequence.answer is self._answer:
             made = self.stats.generated
@@ -126,10 +120,10 @@ SYSTEM = ("system", "developer")  # roles
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """A request, and what the text around it tells.
+    """A request, and how to serve it.
 
-    snapshots_at: numbers of prompt tokens that other prompts will surely begin with. split:
-    thinking comes apart from text.
+    snapshots_at: lengths in tokens of prefixes of the prompt that other prompts will share.
+    split: separate thinking from text.
     """
 
     request: Request
@@ -138,11 +132,11 @@ class Prompted:
 
 
 class Session:
-    """Answers prompts one after another; a prompt that goes on from the last is not read again.
+    """Answers prompts one after another; the part of a prompt that was read before is reused.
 
-    Nor is what any other session of the pair has read, as far as the pair's prefix cache holds it;
-    with `shares` False this session neither takes from it nor adds to it. `mode` may be set between
-    answers. May be used from any thread, by one at a time.
+    Also what other sessions of the pair have read, if it is in the pair's prefix cache; with
+    `shares` False this session neither reads nor writes that cache. `mode` may be set between
+    answers. Any thread may use a session, one at a time.
     """
 
     def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
@@ -154,16 +148,13 @@ class Session:
 
     @property
     def policy(self) -> PolicyState | None:
-        """What was chosen for the rounds so far, and why; None before an answer."""
+        """The policy's choices so far, and their reasons; None before an answer."""
         answer = self.sequence.answer
         return None if answer is None else answer.policy.state
 
     @property
     def snapshot_bytes(self) -> int:
-        """Memory of the places in the conversation that the caches can go back to.
-
-        They are kept where layers are recurrent or slide; registry.py has their limits.
-        """
+        """Bytes of the cache snapshots; only recurrent and sliding layers need them."""
         return self.sequence.target_cache.snapshot_bytes
 
     @takes_options
@@ -199,19 +190,18 @@ class Session:
         """
         options = options_of(options, keywords, self.mode)
         check_mode(self.pair, options.mode)
-        target = self.pair.target
         template_options = TemplateOptions(
             options.think, options.reasoning_effort, options.tools or None
         )
         structure = options.structure
         if structure is not None:  # here, where nobody waits for it but the caller
-            target.compiler.compile(structure)
+            self.pair.compiler.compile(structure)
         ids = self._ids(prompt, template_options, options.raw)
         snapshots_at, opening = self._turn(prompt, ids, template_options, options.raw)
         request = Request.of(
             replace(options, schema=None, grammar=structure),
             tuple(ids),
-            stop_ids=target.eos_ids,
+            stop_ids=self.pair.target.eos_ids,
             opening=tuple(opening),
         )
         return Prompted(request, tuple(snapshots_at))
@@ -222,7 +212,7 @@ class Session:
         drafting = request.mode != "baseline"
         read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
-        tokenizer, opening = self.pair.target.tokenizer, request.going_on_from
+        tokenizer, opening = self.pair.tokenizer, request.going_on_from
         reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
         reply = Reply(engine, self.sequence, request, reader)
         reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
@@ -232,25 +222,27 @@ class Session:
     def _turn(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
     ) -> tuple[list[int], list[int]]:
-        """How many of a prompt's tokens others will surely begin with, and the opening.
+        """The lengths of prefixes that other prompts will share, and the generation prompt.
 
         Those are the next prompt of this chat, and prompts with the same system message and tools.
-        The opening is what the answer goes on from, after the messages; it is not among the tokens
-        counted: a template may write past answers otherwise. Of a prompt that is no chat it is all.
+        The generation prompt is the text after the messages that opens the answer. It is not part
+        of the prefixes, because a template may write past answers differently. Of a prompt that is
+        no chat it is the whole prompt.
         """
-        last, target = len(ids) - 1, self.pair.target
+        last = len(ids) - 1
+        pair = self.pair
         messages = as_messages(prompt, raw)
         if messages is None:
             return [last], ids
-        closed, text = (target.template.write(messages, options, opening=o) for o in (False, True))
-        opening = target.encode(text[len(closed) :]) if text.startswith(closed) else ids
+        closed, text = (pair.template.write(messages, options, opening=o) for o in (False, True))
+        opening = pair.encode(text[len(closed) :]) if text.startswith(closed) else ids
         if not self.sequence.target_cache.needs_snapshots:
             return [last], opening
         begun = [closed]
         if options.tools or messages[0]["role"] in SYSTEM:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
-                begun.append(target.template.write(another_chat(messages), options))
-        return [count_common(target.encode(text), ids[:last]) for text in begun], opening
+                begun.append(pair.template.write(another_chat(messages), options))
+        return [count_common(pair.encode(text), ids[:last]) for text in begun], opening
 
     def tokens(
         self,
@@ -261,26 +253,26 @@ class Session:
         tools: Sequence[dict[str, Any]] | None = None,
         raw: bool = False,
     ) -> list[int]:
-        """The token ids of a prompt; they depend on nothing that was said before.
+        """The token ids of a prompt; they do not depend on earlier answers.
 
-        So an answer is what a fresh session would give. What was read is used again as far as its
-        ids are the same, also where a tokenizer would have written the last answer otherwise.
+        So an answer is what a fresh session would give. Tokens read before are reused as far as
+        their ids are the same.
         """
         return self._ids(prompt, TemplateOptions(think, reasoning_effort, tools or None), raw)
 
     def _ids(self, prompt: Prompt, options: TemplateOptions, raw: bool) -> list[int]:
         if isinstance(prompt, str) and not prompt.strip():
             raise UsageError("the prompt is empty.", hint="say something")
-        target, messages = self.pair.target, as_messages(prompt, raw)
+        messages = as_messages(prompt, raw)
         if messages is not None:
-            return target.chat_tokens(messages, options)
+            return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
                 "thinking, effort and tools are told by a chat template, and this is no chat.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):
-            return target.tokenizer.encode(prompt)
+            return self.pair.tokenizer.encode(prompt)
         try:
             return [int(token) for token in prompt]  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -291,7 +283,7 @@ class Session:
 
 
 def check_mode(pair: Pair, mode: Mode) -> None:
-    """UsageError for a mode that there is not, and for one that needs the drafter a pair lacks."""
+    """Raise UsageError for an unknown mode, and for one that needs a drafter if there is none."""
     if mode not in MODES:
         raise UsageError(f"there is no mode '{mode}'.", hint=f"use one of {', '.join(MODES)}")
     if mode != "baseline" and not pair.drafts:
@@ -308,13 +300,13 @@ def another_chat(messages: Messages) -> Messages:
 
 
 def count_common(a: list[int], b: list[int]) -> int:
-    """How many tokens two texts begin with that are the same."""
+    """The length of the longest common prefix of two token lists."""
     pairs = enumerate(zip(a, b, strict=False))
-    return next((n for n, (one, other) in pairs if one != other), min(len(a), len(b)))
+    return next((n for n, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def as_messages(prompt: Prompt, raw: bool) -> Messages | None:
-    """A prompt as messages; None for raw text and for token ids. UsageError for a wrong message."""
+    """A prompt as messages; None for raw text and token ids. UsageError for an invalid message."""
     if isinstance(prompt, str):
         return None if raw else [{"role": "user", "content": prompt}]
     if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], dict):

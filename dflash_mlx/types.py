@@ -51,6 +51,16 @@ class Block:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """How many snapshots a conversation's caches keep, and how many bytes they take at most."""
+
+    count: int
+    nbytes: int
+
+
+SNAPSHOT_LIMITS = SnapshotLimits(6, 1 << 30)
+
 # What long work tells those who watch it.
 
 Progress = Callable[[int, int], None]  # what is done, and all

@@ -9,7 +9,7 @@ import dflash_mlx
 
 console = Console(highlight=False)
 pair = dflash_mlx.load()
-decode = pair.target.tokenizer.decode
+decode = pair.tokenizer.decode
 prompt = " ".join(sys.argv[1:]) or "Write a Python function that adds 3 to a number."
 for block in dflash_mlx.stream(pair, prompt):
     accepted, own = block.tokens[: block.accepted], block.tokens[block.accepted :]

@@ -84,7 +84,7 @@ class LocalBackend:
     @property
     def template(self) -> "Template":
         """The target's chat template."""
-        return self.pair.target.template
+        return self.pair.template
 
     @property
     def stats(self) -> Stats:
@@ -110,7 +110,7 @@ class LocalBackend:
         grammar = options.structure
         if grammar is not None:
             with Spinner(out, "preparing the grammar"):
-                self.pair.target.compiler.compile(grammar)
+                self.pair.compiler.compile(grammar)
 
     def stream(
         self, prompt: Any, options: GenerationOptions, *, on_prefill: Progress = silent
@@ -138,7 +138,7 @@ class LocalBackend:
         """Sampling options of the target's generation_config.json, by name."""
         from dflash_mlx.models.target import recommended_sampling
 
-        return recommended_sampling(self.pair.target.path)
+        return recommended_sampling(self.pair.target.checkpoint)
 
     def fresh_session(self) -> "Session":
         """A session of the same pair that shares no cache."""
@@ -152,7 +152,7 @@ class LocalBackend:
         """What the chat template or the tokenizer lacks; None if the model can call tools."""
         from dflash_mlx.chat.tool_parser import without_tools
 
-        return without_tools(self.pair.target)
+        return without_tools(self.pair.template, self.pair.tokenizer)
 
     def tool_parser(
         self, messages: Messages, schemas: Sequence[dict[str, Any]]
@@ -161,7 +161,7 @@ class LocalBackend:
         from dflash_mlx.chat.tool_parser import named_calls
         from dflash_mlx.tools.loop import CallSplitter
 
-        tokenizer = self.pair.target.tokenizer
+        tokenizer = self.pair.tokenizer
         return CallSplitter(tokenizer, schemas), named_calls(messages, tokenizer)
 
     def truncate_result(self, result: str) -> str:
@@ -169,7 +169,7 @@ class LocalBackend:
         target = self.pair.target
         limit = target.context_length // 4
         kept = result[: MAX_TOKEN_LENGTH * limit]
-        while (tokens := len(target.encode(kept))) > limit:
+        while (tokens := len(self.pair.encode(kept))) > limit:
             kept = kept[: len(kept) * limit // tokens]
         return kept
 
@@ -251,13 +251,13 @@ class LocalBackend:
 
     def _snapshot_rows(self) -> list[tuple[str, str]]:
         """Snapshots of a recurrent model's cache, and their limits."""
-        from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
+        from dflash_mlx.types import SNAPSHOT_LIMITS
 
         cache = self.session.sequence.target_cache
         if not cache.needs_snapshots:
             return []
         places = format_count(cache.snapshots, "place", "places") + " to go back to"
-        limit = f"at most {SNAPSHOTS}, or {format_bytes(SNAPSHOT_BYTES)}"
+        limit = f"at most {SNAPSHOT_LIMITS.count}, or {format_bytes(SNAPSHOT_LIMITS.nbytes)}"
         return [("snapshots", f"{places} · {format_bytes(cache.snapshot_bytes)} · {limit}")]
 
     def warnings(self) -> list[str]:

@@ -281,7 +281,7 @@ def report(
     out: Output,
 ) -> None:
     """Print the report on stdout, and draw the plots."""
-    tokenizer = pair.target.tokenizer
+    tokenizer = pair.tokenizer
     first = measured[0]
     if own.json:
         document = bench_json(first) if first.source is None else drafts_json(measured)

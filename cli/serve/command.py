@@ -212,7 +212,7 @@ def warm_up(server: "Server", out: Output) -> None:
     with Spinner(out, "measuring this machine"):
         api.generate(
             pair,
-            pair.target.encode(WARM_UP),
+            pair.encode(WARM_UP),
             mode=settings.options.mode,
             max_tokens=WARM_UP_TOKENS,
             block_size=settings.options.block_size,

@@ -19,6 +19,7 @@ from ..terminal.output import Output
 from ..terminal.signals import Interrupt
 
 if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
     from rich.progress import TaskID
 
     from dflash_mlx.models.target import Target
@@ -357,9 +358,9 @@ def train(
     with Interrupt(terminate=True) as interrupt, View(out) as view:
         on_event = event_handler(view, interrupt, forecast_only=forecast)
         try:
-            target = open_target(values, record, resume=resume)
+            target, tokenizer = open_target(values, record, resume=resume)
             started = True
-            finished = train_drafter(target, job, settings, answers, on_event, interrupt)
+            finished = train_drafter(target, tokenizer, job, settings, answers, on_event, interrupt)
         except KeyboardInterrupt:
             finished = False
     if not finished:
@@ -413,20 +414,24 @@ def check_files(job: "TrainJob") -> None:
         read_prompts(file)
 
 
-def open_target(values: dict[str, Any], record: Record, *, resume: bool) -> "Target":
-    """Download and load the target; record the run's flags and files."""
+def open_target(
+    values: dict[str, Any], record: Record, *, resume: bool
+) -> "tuple[Target, TokenizerWrapper]":
+    """Download and load the target and its tokenizer; record the run's flags and files."""
     from dflash_mlx.hub import resolve
-    from dflash_mlx.models.target import Target
+    from dflash_mlx.pair import load_target
 
-    path = resolve.fetch(resolve.pair_names(values["model"], None, no_draft=True).target)
+    names = resolve.pair_names(values["model"], None, no_draft=True)
+    checkpoint = resolve.open_checkpoint(names.target, names.target_label)
     if resume:
-        record.check_files(values, path)
-    record.write(values, path)
-    return Target.load(path, trust_remote_code=values["trust_remote_code"])
+        record.check_files(values, checkpoint.path)
+    record.write(values, checkpoint.path)
+    return load_target(checkpoint, trust_remote_code=values["trust_remote_code"])
 
 
 def train_drafter(
     target: "Target",
+    tokenizer: "TokenizerWrapper",
     job: "TrainJob",
     settings: TrainSettings,
     answers: AnswerSettings,
@@ -436,7 +441,7 @@ def train_drafter(
     """Do the run; whether it reached its end."""
     from dflash_mlx.train.run import Run
 
-    run = Run(target, job, settings, answers, on_event)
+    run = Run(target, tokenizer, job, settings, answers, on_event)
     return run.train(lambda: interrupt.requested)
 
 

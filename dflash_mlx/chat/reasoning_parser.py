@@ -212,6 +212,11 @@ def splitter(tokenizer: TokenizerWrapper, prompt: Sequence[int]) -> Splitter:
     return TagSplitter(tokenizer.think_start, tokenizer.think_end, inside=inside)
 
 
+def eos_ids_of(tokenizer: TokenizerWrapper) -> frozenset[int]:
+    """The tokens that end an answer."""
+    return frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
+
+
 def end_of_turn_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
     """The ids of the tokens that end an answer of several messages; empty for other formats."""
     for form in MESSAGE_FORMATS:

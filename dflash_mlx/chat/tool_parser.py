@@ -491,23 +491,16 @@ def numbered_calls(messages: Messages) -> Messages:
 TOOL = {"type": "function", "function": {"name": "probe", "description": "?", "parameters": {}}}
 
 
-class CallsTools(Protocol):
-    """What is asked of a target."""
-
-    template: Template
-    tokenizer: TokenizerWrapper
-
-
-def without_tools(target: CallsTools) -> str | None:
+def without_tools(template: Template, tokenizer: TokenizerWrapper) -> str | None:
     """Why this model cannot call tools, as the end of a sentence; None where it can."""
     sample = [{"role": "user", "content": "?"}]
     try:
-        told = target.template.write(sample, TemplateOptions(tools=[TOOL]))
-        told = told != target.template.write(sample)
+        told = template.write(sample, TemplateOptions(tools=[TOOL]))
+        told = told != template.write(sample)
     except DFlashError:
         told = False
     if not told:
         return "does not call tools"
-    if call_format(target.tokenizer) is None:
+    if call_format(tokenizer) is None:
         return "calls tools in a form that cannot be read"
     return None

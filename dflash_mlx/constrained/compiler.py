@@ -9,14 +9,13 @@ import numpy as np
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.grammar import Grammar
 
 from .constraint import Bitmask, Constraint, reasoning_state
+from .grammar import grammar_error, llguidance_source, load_llguidance
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-from dflash_mlx.grammar import Grammar
-
-from .grammar import grammar_error, llguidance_source, load_llguidance
 
 MAX_COMPILED = 32  # grammars
 
@@ -56,15 +55,13 @@ class Compiler:
         return matcher
 
     def constrain(
-        self, grammar: Grammar | None, generation_prompt: Sequence[int], stop_ids: frozenset[int]
-    ) -> Constraint | None:
-        """The constraint of an answer at its start; None without a grammar.
+        self, grammar: Grammar, generation_prompt: Sequence[int], stop_ids: frozenset[int]
+    ) -> Constraint:
+        """The constraint of an answer at its start.
 
         generation_prompt: the tokens that the answer continues. stop_ids: more tokens that end it.
         Raises as `compile`.
         """
-        if grammar is None:
-            return None
         matcher = self.compile(grammar)
         _, bitmask = self._read_vocabulary()
         reasoning = None

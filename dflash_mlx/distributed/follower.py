@@ -16,6 +16,7 @@ from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.engine.prefix_cache.prefix_cache import default_limit
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows
@@ -50,8 +51,8 @@ class Follower:
         match order:
             case ["measure", question, name]:
                 self._leader.send(told(question, lambda: self.measure(name)))
-            case ["load", question, name, facts, trust, split]:
-                self._leader.send(told(question, lambda: self.load(name, facts, trust, split)))
+            case ["load", question, name, facts, split]:
+                self._leader.send(told(question, lambda: self.load(name, facts, split)))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -98,7 +99,7 @@ class Follower:
         needed = estimate_memory(own_folder(name), item_bytes=item, ranks=ranks)
         return [needed.weights, needed.caches, working_set()]
 
-    def load(self, name: str, facts: Facts, trust: bool, split: str) -> list[int]:
+    def load(self, name: str, facts: Facts, split: str) -> list[int]:
         """Load this rank's part of a target: the bytes that a prefix cache may take then."""
         self._target = None
         self._caches = {}
@@ -107,7 +108,8 @@ class Follower:
         path = own_folder(name)
         check_same(facts_of(path), facts)
         read_model = partial(part_loader(split), group=self._world.group)
-        self._target = Target.load(path, trust_remote_code=trust, read_model=read_model)
+        no_ends = frozenset[int]()  # rank 0 decides where an answer ends
+        self._target = Target.load(Checkpoint.read(path), no_ends, read_model=read_model)
         return [default_limit()]
 
     def read(self, parts: list[Order], *, at_once: bool) -> None:

@@ -21,6 +21,7 @@ from dflash_mlx.engine.prefix_cache.tree import Layers, Match, Node, RadixTree
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.cache.target_cache import Snapshot, TargetCache
 from dflash_mlx.models.memory import MemoryEstimate
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -161,19 +162,19 @@ class LeaderTarget(Target):
 
 
 def load_leader(
-    world: World, name: str | Path, path: Path, *, trust_remote_code: bool = False
+    world: World, name: str | Path, checkpoint: Checkpoint, eos_ids: frozenset[int]
 ) -> LeaderTarget:
-    """Load a target on all ranks, from the folder `path` here and by its name elsewhere.
+    """Load a target on all ranks, from its checkpoint here and by its name elsewhere.
 
     Raises DFlashError as `Target.load`, for what cannot be sharded, and where another rank has
     other files or versions.
     """
-    question = ask(world, "load", str(name), facts_of(path), trust_remote_code, split())
+    question = ask(world, "load", str(name), facts_of(checkpoint.path), split())
     own: DFlashError | None = None
     target = None
     try:
         read_model = partial(part_loader(split()), group=world.group)
-        target = LeaderTarget.load(path, trust_remote_code=trust_remote_code, read_model=read_model)
+        target = LeaderTarget.load(checkpoint, eos_ids, read_model=read_model)
     except DFlashError as error:
         own = error
     answers = [answer_of(peer, question) for peer in world.peers]

@@ -19,8 +19,9 @@ from mlx_lm.utils import load_model
 
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.checkpoint import text_config
 from dflash_mlx.models.attention import give_class, stock_class
-from dflash_mlx.models.target import Tap, flat
+from dflash_mlx.models.target import Tap
 
 # Sharding for families that mlx-lm has no shard() for
 
@@ -140,7 +141,7 @@ def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
 
     DFlashError for a family that mlx-lm cannot shard, and for sizes that ranks cannot share evenly.
     """
-    kind = flat(config)["model_type"]
+    kind = text_config(config)["model_type"]
     ranks = group.size()
     if not hasattr(model, "shard") and kind not in OWN:
         raise DFlashError(
@@ -182,7 +183,7 @@ def uneven_sizes(config: dict[str, Any], ranks: int) -> list[tuple[str, int]]:
 
     Ranks may share a head of keys and values where the family's shard() knows how.
     """
-    config = flat(config)
+    config = text_config(config)
     kind = config["model_type"]
     heads = config["num_attention_heads"]
     found = [("attention heads", heads)]
@@ -192,7 +193,7 @@ def uneven_sizes(config: dict[str, Any], ranks: int) -> list[tuple[str, int]]:
     uneven = [(what, n) for what, n in found if n % ranks]
     if "kv_lora_rank" in config:  # one latent for all heads
         return uneven
-    shared = kind in OWN or kind.startswith("qwen3_5")
+    shared = kind in OWN or FAMILIES[kind].shares_kv_heads
     for key in ("num_key_value_heads", "num_global_key_value_heads"):
         n = config.get(key) or heads
         if n % ranks and not (shared and ranks % n == 0):
@@ -263,7 +264,7 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
     DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys,
     and where rank 0's do not stand for all.
     """
-    body: Any = reduce(getattr, FAMILIES[flat(config)["model_type"]].body.split("."), model)
+    body: Any = reduce(getattr, FAMILIES[text_config(config)["model_type"]].body.split("."), model)
     layers = body.layers
     ranks = group.size()
     if ranks > len(layers):

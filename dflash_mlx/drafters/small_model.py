@@ -11,18 +11,65 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 from mlx import nn
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from dflash_mlx.chat.reasoning_parser import eos_ids_of
+from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
-from dflash_mlx.models.target import Target
+from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.target import Target, target_config
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTokens
 from dflash_mlx.speculation.sampling import Shaper
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
 WAITING = 128  # committed tokens that are read at the latest
 CHUNK = 2048  # tokens a pass
+
+
+def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
+    """Whether a checkpoint is a language model's."""
+    return checkpoint.format == "language model"
+
+
+def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
+    """Raise DFlashError if the model's family is not supported; tokens are compared in `load`."""
+    target_config(checkpoint)
+
+
+def load(
+    checkpoint: Checkpoint,
+    target: Target,
+    tokenizer: TokenizerWrapper,
+    *,
+    bits: int = 0,
+    trust_remote_code: bool = False,
+) -> "ModelDrafter":
+    """Load a checked model; see `DrafterKind.load`.
+
+    Raises DFlashError if it has other tokens than the target, or layers that cannot go back.
+    """
+    own = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise DFlashError(
+            f"the model '{checkpoint.path.name}' has other tokens than '{target.path.name}'.",
+            hint="give a smaller model of the same family, or --draft lookup",
+        )
+    reader = Target.load(checkpoint, eos_ids_of(own))
+    reader.kernels = Kernels()
+    if reader.make_cache().needs_snapshots:
+        raise DFlashError(
+            f"the layers of '{checkpoint.path.name}' are recurrent or slide, and cannot take "
+            "drafts back.",
+            hint="give a model with full attention, or --draft lookup",
+        )
+    quantise(reader.model, bits)
+    target.tap(())
+    return ModelDrafter(reader, target.vocab_size)
 
 
 class ModelDrafter:
@@ -32,26 +79,23 @@ class ModelDrafter:
     block_size = BLOCK
 
     def __init__(self, reader: Target, vocab_size: int):
-        """`reader` runs the model, whose caches must go back to any token."""
+        """`reader` runs the model; its caches must be able to rewind to any token."""
         self.reader, self.vocab_size = reader, vocab_size
         assert not reader.make_cache().needs_snapshots
 
     @property
     def model(self) -> nn.Module:
-        """Its weights."""
         return self.reader.model
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its config.json."""
         return self.reader.config
 
     def row_bytes(self, item: int) -> int:
-        """What a token takes in a cache, in numbers of `item` bytes."""
+        """Bytes of one token in a cache whose numbers have `item` bytes."""
         return cache_bytes(self.config, 1, item)
 
     def make_cache(self) -> "ModelCache":
-        """An empty cache."""
         return ModelCache(self)
 
     def draft(
@@ -62,7 +106,7 @@ class ModelDrafter:
 
 
 class ModelCache:
-    """One sequence's rows: of committed tokens, then of drafts that may become such."""
+    """One sequence's rows: those of committed tokens, then those of the newest drafts."""
 
     def __init__(self, source: ModelDrafter):
         self.source = source
@@ -73,7 +117,7 @@ class ModelCache:
 
     @property
     def offset(self) -> int:
-        """Tokens that were committed."""
+        """Number of committed tokens."""
         return self._read + len(self._waiting)
 
     @property
@@ -83,7 +127,7 @@ class ModelCache:
         return self._cache.state
 
     def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit tokens; those that were drafted just so are not read again."""
+        """Commit tokens; the first ones that equal the newest drafts are not read again."""
         kept = 0
         if self._drafted is not None:
             known = np.array(self._drafted).tolist()
@@ -103,7 +147,7 @@ class ModelCache:
             self._read = length
 
     def fork(self) -> "ModelCache":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         self._drop_drafts()
         twin = ModelCache(self.source)
         twin._cache, twin._read, twin._waiting = self._cache.fork(), self._read, [*self._waiting]
@@ -115,7 +159,7 @@ class ModelCache:
         return self._cache.copy_rows(start, end)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
-        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self._commit_waiting()
         self._cache.extend(parts, None)
         self._read = self._cache.offset
@@ -143,7 +187,7 @@ class ModelCache:
         return mx.concatenate(tokens), mx.concatenate(rows)
 
     def _drop_drafts(self, kept: int = 0) -> None:
-        """Take back the rows of drafts but the first ones, which become committed."""
+        """Remove the rows of drafts, except for the first ones, which become committed."""
         if self._drafted is not None:
             self._read += kept
             self._cache.rewind(self._read)
@@ -159,15 +203,15 @@ class ModelCache:
     def _pass(self, tokens: mx.array) -> mx.array:
         """Read tokens [S]: the logits [1, V] after the last, of the target's vocabulary."""
         rows = SequenceRows(self._cache, tokens.astype(mx.int32), tape=False, last=True)
-        (found,) = self.source.reader.read([rows])
-        missing = self.source.vocab_size - found.logits.shape[-1]
+        (output,) = self.source.reader.read([rows])
+        missing = self.source.vocab_size - output.logits.shape[-1]
         if missing > 0:  # one of the two has rows for tokens that there are not
-            return mx.pad(found.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return found.logits[:, : self.source.vocab_size]
+            return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+        return output.logits[:, : self.source.vocab_size]
 
 
 class ModelBlock:
-    """The positions after one anchor; a `DraftBlock` that runs the model when it is asked."""
+    """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
 
     def __init__(self, cache: ModelCache, anchor: int, positions: int):
         self._cache, self._anchor, self._positions = cache, anchor, positions
@@ -198,5 +242,5 @@ class ModelBlock:
         return Independent(self._greedy[1]).confidence()
 
     def top_tokens(self, count: int) -> TopTokens:
-        """The likeliest tokens beside the greedy answer, as if each position stood alone."""
+        """The likeliest tokens of each position, as if it did not depend on the others."""
         return Independent(self._greedy[1]).top_tokens(count)

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import mlx.core as mx
 
+from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.base import DraftSource
 from dflash_mlx.drafters.ngram import Lookup
 from dflash_mlx.errors import DFlashError, UsageError
@@ -36,10 +37,21 @@ CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
 class Engine:
     """Answers for many sequences of one target at once; what it learns of them stays with it."""
 
-    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
-        """With `lookup` drafts may be copied from earlier text, also without a drafter."""
+    def __init__(
+        self,
+        target: Target,
+        drafter: DraftSource | None,
+        *,
+        compiler: Compiler | None = None,
+        lookup: bool = False,
+    ):
+        """With `lookup` drafts may be copied from earlier text, also without a drafter.
+
+        `compiler` compiles the grammars of requests; not needed for requests without one.
+        """
         self.target = target
         self.drafter = drafter
+        self.compiler = compiler
         self.lookup = lookup
         self.scheduler = Scheduler(target, drafter, lookup=lookup)
         self.prefixes = PrefixCache()
@@ -174,9 +186,12 @@ class Engine:
                 hint="shorten the prompt",
             )
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
-        constraint = target.compiler.constrain(
-            request.structure, request.going_on_from, request.stop_ids
-        )
+        constraint = None
+        if request.structure is not None:
+            assert self.compiler is not None
+            constraint = self.compiler.constrain(
+                request.structure, request.going_on_from, request.stop_ids
+            )
         width = self.scheduler.block_size(request)
         idle = not any(other is not sequence for other in self._answering)
         policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)

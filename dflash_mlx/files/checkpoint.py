@@ -1,45 +1,141 @@
-"""Checks of a model's files before loading: safetensors headers and JSON objects."""
+"""A model's folder: its config.json, the headers of its weights, and its other JSON files."""
 
 import json
 import os
 import tempfile
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dflash_mlx.errors import DFlashError
 
+from .formats import Format, format_of
+
 TORCH_FILE = "pytorch_model.bin"  # weights as torch.save writes them: EAGLE-3 heads only
 WRONG_FILES = "the weights do not belong to this config.json: download the drafter again"
+TOKENIZER_PATTERNS = (
+    "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
+)  # fmt: skip
 
 
-def check_weights(folder: Path, pattern: str) -> list[Path]:
-    """The sorted files that match `pattern`, all complete.
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """The header of one tensor in a safetensors file; `dtype` as there, such as "BF16"."""
 
-    Raises DFlashError if there is none, or names the first damaged one.
+    dtype: str
+    shape: list[int]
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """One model on disk: its folder and config.json, which `read` opens once.
+
+    Everything else is read on first use, once; no weights are read. `label` is the model's name
+    in messages, such as its Hub id.
     """
-    files = sorted(folder.glob(pattern))
-    if not files:
-        raise DFlashError(
-            f"there are no weights ({pattern}) in '{folder}'.", hint="download the model again"
-        )
-    for file in files:
-        header(file)
-    return files
+
+    path: Path
+    config: dict[str, Any]
+    label: str = ""
+
+    @classmethod
+    def read(cls, path: Path, label: str = "") -> Self:
+        """Read config.json. Raises DFlashError if it is missing or is not a JSON object."""
+        return cls(path, load_config(path), label)
+
+    @property
+    def name(self) -> str:
+        """The label, or the folder's name."""
+        return self.label or self.path.name
+
+    @cached_property
+    def format(self) -> Format:
+        """The kind of model that the config describes."""
+        return format_of(self.config)
+
+    @cached_property
+    def text_config(self) -> dict[str, Any]:
+        """The config with the entries of its language model at the top level."""
+        return text_config(self.config)
+
+    @cached_property
+    def weight_files(self) -> list[Path]:
+        """The sorted safetensors files, all complete.
+
+        Raises DFlashError if there is none, or if one is damaged.
+        """
+        return list(self._headers)
+
+    def check_weights(self) -> None:
+        """Raise DFlashError if there is no weight file, or if one is damaged."""
+        _ = self._headers
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorHeader]:
+        """The header of each tensor by its name. Raises DFlashError as `weight_files`."""
+        return {name: header for file in self._headers.values() for name, header in file.items()}
+
+    @cached_property
+    def _headers(self) -> dict[Path, dict[str, TensorHeader]]:
+        pattern = "model*.safetensors" if self.format == "language model" else "*.safetensors"
+        files = sorted(self.path.glob(pattern))
+        if not files:
+            raise DFlashError(
+                f"there are no weights ({pattern}) in '{self.path}'.",
+                hint="download the model again",
+            )
+        return {file: tensor_headers(file) for file in files}
+
+    @cached_property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """tokenizer_config.json; empty if there is none. Raises DFlashError if it is damaged."""
+        return optional_json(self.path / "tokenizer_config.json")
+
+    @cached_property
+    def generation_config(self) -> dict[str, Any]:
+        """generation_config.json; empty if there is none. Raises DFlashError if it is damaged."""
+        return optional_json(self.path / "generation_config.json")
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the folder holds a tokenizer's vocabulary."""
+        return any(any(self.path.glob(pattern)) for pattern in TOKENIZER_PATTERNS)
+
+    @property
+    def tokenizer_code(self) -> list[str]:
+        """The Python files of the tokenizer, from `auto_map` of tokenizer_config.json.
+
+        Empty for a tokenizer without remote code. A file of another repository reads
+        owner/model/file.py. Raises DFlashError if the tokenizer's config cannot be read.
+        """
+        auto_map = self.tokenizer_config.get("auto_map")
+        classes = auto_map.get("AutoTokenizer") if isinstance(auto_map, dict) else auto_map
+        classes = classes if isinstance(classes, list) else [classes]
+        names = [name.rpartition(".")[0] for name in classes if isinstance(name, str)]
+        return sorted({name.replace("--", "/") + ".py" for name in names if name})
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with the entries of its language model at the top level.
+
+    Multimodal models have it as `text_config`, drafters of `speculators` as
+    `transformer_layer_config`. `model_type` stays the outer one.
+    """
+    inner = config.get("text_config") or config.get("transformer_layer_config")
+    if not isinstance(inner, dict):
+        return config
+    return {**config, **inner, "model_type": config.get("model_type")}
 
 
 def header(file: Path) -> dict[str, list[int]]:
-    """Tensor names and shapes of a safetensors file; raises as `tensors`."""
-    return {name: found["shape"] for name, found in tensors(file).items()}
+    """Tensor names and shapes of a safetensors file; raises as `tensor_headers`."""
+    return {name: tensor.shape for name, tensor in tensor_headers(file).items()}
 
 
-def byte_counts(file: Path) -> dict[str, int]:
-    """Tensor names and sizes in bytes of a safetensors file; raises as `tensors`."""
-    offsets = {name: found["data_offsets"] for name, found in tensors(file).items()}
-    return {name: end - start for name, (start, end) in offsets.items()}
-
-
-def tensors(file: Path) -> dict[str, dict[str, Any]]:
-    """What the header of a safetensors file says of each tensor: "shape", "data_offsets", "dtype".
+def tensor_headers(file: Path) -> dict[str, TensorHeader]:
+    """The headers of a safetensors file by tensor name.
 
     Raises DFlashError if the file is shorter than its header says.
     """
@@ -50,15 +146,29 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
         if size < 8 or length > size - 8:
             raise damaged
         try:
-            found = json.loads(stream.read(length))
-            found.pop("__metadata__", None)
-            end = max((one["data_offsets"][1] for one in found.values()), default=0)
-            complete = all("shape" in one for one in found.values())
+            entries = json.loads(stream.read(length))
+            entries.pop("__metadata__", None)
+            end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+            headers = {name: tensor_header(entry) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
             raise damaged from None
-    if size < 8 + length + end or not complete:
+    if size < 8 + length + end:
         raise damaged
-    return found
+    return headers
+
+
+def tensor_header(entry: dict[str, Any]) -> TensorHeader:
+    """One entry of a safetensors header."""
+    start, end = entry["data_offsets"]
+    return TensorHeader(entry["dtype"], entry["shape"], end - start)
+
+
+def optional_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty without the file. Raises DFlashError for other content."""
+    try:
+        return json_object(path)
+    except FileNotFoundError:
+        return {}
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -78,7 +188,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def compare_shapes(path: Path, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:
-    """DFlashError unless a drafter's files hold just the tensors that its config wants."""
+    """Raise DFlashError unless a drafter's files hold exactly the tensors that its config wants."""
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
             raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=WRONG_FILES)

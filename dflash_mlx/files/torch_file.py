@@ -10,9 +10,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-# Files that torch.save wrote
-
-# What such a file raises where it cannot be read.
+# The exceptions of a file that cannot be read.
 UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, EOFError)
 STORAGES = {
     "FloatStorage": mx.float32,
@@ -25,7 +23,7 @@ STORAGES = {
 
 
 def read_torch_file(path: Path, *, shapes: bool = False) -> Any:
-    """The object in a file, with its tensors as MLX arrays, or as `shapes`, lists of numbers.
+    """The object in a file, with its tensors as MLX arrays; with `shapes` as lists of their sizes.
 
     Raises one of UNREADABLE.
     """
@@ -88,7 +86,7 @@ class TensorReader(pickle.Unpickler):
 
 
 def tensor_shape(storage: Any, offset: int, shape: Any, *rest: Any) -> list[int]:
-    """The shape of a tensor whose numbers are not wanted."""
+    """The shape of a tensor, without its numbers."""
     return [*shape]
 
 
@@ -98,4 +96,4 @@ class ShapeReader(TensorReader):
     rebuild = staticmethod(tensor_shape)
 
     def persistent_load(self, pid: Any) -> None:
-        """Nothing of a storage is read."""
+        """Read nothing of a storage."""

@@ -1,8 +1,9 @@
-"""How many bits the weights of a drafter's linear layers have in memory. Does not import MLX.
+"""The bits of a drafter's linear weights in memory. Does not import MLX.
 
-A draft reads all of them. Beside a target of 4 bits a drafter of 16 is a large share of what a step
-reads, and at 8 bits it is right nearly as often (the bundled pair's card has the figures); so it
-has 8 bits where the target is quantised, and those that were published elsewhere.
+Every draft reads all of these weights. Beside a 4-bit target, a 16-bit drafter is a large share of
+the bytes that a step reads. At 8 bits its drafts are accepted nearly as often (the bundled pair's
+card has the numbers). So a drafter gets 8 bits beside a quantised target, and stays as published
+beside others.
 """
 
 from dflash_mlx.errors import UsageError
@@ -13,7 +14,7 @@ SCALE_BITS = 0.5  # bits for each weight that the scales and biases of quantisat
 
 
 def check_bits(asked: int | None) -> None:
-    """UsageError for bits that there are not; None leaves them to `chosen_bits`."""
+    """Raise UsageError for unsupported bits; None leaves the choice to `chosen_bits`."""
     if asked is not None and asked not in CHOICES:
         raise UsageError(
             f"draft_bits cannot be {asked}.", hint="give 4 or 8, or 0 for what was published"
@@ -21,12 +22,12 @@ def check_bits(asked: int | None) -> None:
 
 
 def chosen_bits(asked: int | None, *, target_quantised: bool) -> int:
-    """The bits that were asked for; else 8 beside a quantised target, and 0 beside others."""
+    """The bits asked for; by default 8 beside a quantised target, and 0 beside others."""
     if asked is not None:
         return asked
     return BESIDE_QUANTISED if target_quantised else 0
 
 
 def share_of_bytes(bits: int) -> float:
-    """What is left of a drafter's 16-bit weights at these bits."""
+    """The size of a drafter's weights at these bits, as a share of its 16-bit weights."""
     return (bits + SCALE_BITS) / 16 if bits else 1.0

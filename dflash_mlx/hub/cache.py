@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, header, json_object, load_config
-
-from .formats import is_drafter, is_eagle
+from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint, tensor_headers
 
 # `allow_patterns` and `ignore_patterns` of huggingface_hub: files of a repository's top folder.
 # Some tokenizers are Python code; a download does not run it.
@@ -23,9 +21,6 @@ TEXT_PATTERNS = [
 ]  # fmt: skip
 ALLOW_PATTERNS = ["*.safetensors", "mask_embedding.pt", *TEXT_PATTERNS]
 IGNORE_PATTERNS = ["*/*"]
-TOKENIZER_PATTERNS = (
-    "tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json", "*.tiktoken"
-)  # fmt: skip
 INCOMPLETE = ".dflash.incomplete"  # suffix of a blob during its download
 WEIGHT_INDEX = "model.safetensors.index.json"
 
@@ -44,8 +39,20 @@ def repo_folder(repo: str) -> Path:
 
 def cached_folder(repo: str) -> Path | None:
     """The folder of the latest cached revision if it is complete, else None."""
+    checkpoint = cached_checkpoint(repo)
+    return None if checkpoint is None else checkpoint.path
+
+
+def cached_checkpoint(repo: str) -> Checkpoint | None:
+    """The latest cached revision if it is complete, else None."""
     folder = latest_revision(repo)
-    return folder if folder is not None and not first_missing_file(folder) else None
+    if folder is None:
+        return None
+    try:
+        checkpoint = Checkpoint.read(folder, repo)
+    except DFlashError:
+        return None
+    return None if missing_file(checkpoint) else checkpoint
 
 
 def latest_revision(repo: str) -> Path | None:
@@ -73,13 +80,18 @@ def latest_revision(repo: str) -> Path | None:
 
 def first_missing_file(folder: Path) -> str:
     """The name of the first absent or truncated file of a model folder; empty if complete."""
+    try:
+        return missing_file(Checkpoint.read(folder))
+    except DFlashError:
+        return "config.json"
+
+
+def missing_file(checkpoint: Checkpoint) -> str:
+    """`first_missing_file` of a folder whose config.json was read."""
+    folder = checkpoint.path
     for path in folder.rglob("*"):
         if not path.exists():  # a symlink to a deleted blob
             return path.name
-    try:
-        config = load_config(folder)
-    except DFlashError:
-        return "config.json"
     try:
         shards = shard_names(folder / WEIGHT_INDEX)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -87,38 +99,22 @@ def first_missing_file(folder: Path) -> str:
     files = [folder / name for name in shards] or sorted(folder.glob("*.safetensors"))
     for file in files:
         try:
-            header(file)
+            tensor_headers(file)
         except (DFlashError, FileNotFoundError):
             return file.name
-    if not files and is_eagle(config) and (folder / TORCH_FILE).exists():
+    if not files and checkpoint.format == "eagle3" and (folder / TORCH_FILE).exists():
         return "" if zipfile.is_zipfile(folder / TORCH_FILE) else TORCH_FILE
     if not files:
         return "*.safetensors"
-    if is_drafter(config):
+    if checkpoint.format != "language model":
         return ""
-    if not any(any(folder.glob(name)) for name in TOKENIZER_PATTERNS):
+    if not checkpoint.has_tokenizer:
         return "tokenizer.json"
     try:
-        code = tokenizer_code(folder)
+        code = checkpoint.tokenizer_code
     except DFlashError:
         return "tokenizer_config.json"
     return next((name for name in code if "/" not in name and not (folder / name).exists()), "")
-
-
-def tokenizer_code(folder: Path) -> list[str]:
-    """The Python files of a folder's tokenizer, from `auto_map` of tokenizer_config.json.
-
-    Empty for a tokenizer without remote code. A file of another repository reads
-    owner/model/file.py. Raises DFlashError if the tokenizer's config cannot be read.
-    """
-    try:
-        auto_map = json_object(folder / "tokenizer_config.json").get("auto_map")
-    except FileNotFoundError:
-        return []
-    classes = auto_map.get("AutoTokenizer") if isinstance(auto_map, dict) else auto_map
-    classes = classes if isinstance(classes, list) else [classes]
-    names = [name.rpartition(".")[0] for name in classes if isinstance(name, str)]
-    return sorted({name.replace("--", "/") + ".py" for name in names if name})
 
 
 def shard_names(index: Path) -> list[str]:
@@ -142,12 +138,12 @@ def cached_bytes(repo: str) -> int:
 
 def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
-    found = []
+    repos = []
     for folder in sorted(cache_folder().glob("models--*--*")):
         places = ("snapshots/*/*.safetensors", f"snapshots/*/{TORCH_FILE}", f"blobs/*{INCOMPLETE}")
         if any(any(folder.glob(place)) for place in places):
-            found.append(folder.name.removeprefix("models--").replace("--", "/", 1))
-    return found
+            repos.append(folder.name.removeprefix("models--").replace("--", "/", 1))
+    return repos
 
 
 def remove(repo: str) -> int:
@@ -179,6 +175,6 @@ def delete_revisions(repo: str) -> None:
 
     cache = scan_cache_dir(cache_folder())
     # Only this repository: a copy under another name may have revisions with the same hashes.
-    repos = [found for found in cache.repos if (found.repo_type, found.repo_id) == ("model", repo)]
-    hashes = [revision.commit_hash for found in repos for revision in found.revisions]
+    repos = [entry for entry in cache.repos if (entry.repo_type, entry.repo_id) == ("model", repo)]
+    hashes = [revision.commit_hash for entry in repos for revision in entry.revisions]
     replace(cache, repos=frozenset(repos)).delete_revisions(*hashes).execute()

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import TORCH_FILE, json_object
+from dflash_mlx.files.formats import is_eagle
 from dflash_mlx.types import Progress
 
 from .cache import (
@@ -30,7 +31,6 @@ from .cache import (
     first_missing_file,
     repo_folder,
 )
-from .formats import is_eagle
 from .registry import did_you_mean
 
 # Conversion of the exceptions of huggingface_hub and the disk to DFlashErrors with a hint.
@@ -373,13 +373,15 @@ def request_plan(repo: str) -> Plan:
     # snapshot_download(dry_run=True) sends one request for each file, and moves the cache's `main`
     # to a revision that is not cached.
     info = HfApi().model_info(repo, files_metadata=True, timeout=TIMEOUT)
-    found = {s.rfilename: s for s in info.siblings or []}
+    siblings = {s.rfilename: s for s in info.siblings or []}
     names = list(
-        filter_repo_objects(found, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS)
+        filter_repo_objects(
+            siblings, allow_patterns=ALLOW_PATTERNS, ignore_patterns=IGNORE_PATTERNS
+        )
     )
     commit = str(info.sha)
     weights = any(name.endswith(".safetensors") for name in names)
-    if not weights and {"config.json", TORCH_FILE} <= found.keys():
+    if not weights and {"config.json", TORCH_FILE} <= siblings.keys():
         config = hf_hub_download(repo, "config.json", revision=commit, etag_timeout=TIMEOUT)
         if is_eagle(json_object(Path(config))):
             names = [*names, TORCH_FILE]
@@ -393,9 +395,9 @@ def request_plan(repo: str) -> Plan:
     folder = repo_folder(repo)
     files = []
     for name in names:
-        lfs = found[name].lfs
-        size = found[name].size or 0
-        blob = (lfs.sha256 if lfs else found[name].blob_id) or ""
+        lfs = siblings[name].lfs
+        size = siblings[name].size or 0
+        blob = (lfs.sha256 if lfs else siblings[name].blob_id) or ""
         url = hf_hub_url(repo, name, revision=commit)
         files.append(File(name, url, size, blob, bytes_in_cache(folder, commit, name, blob, size)))
     plan = Plan(repo, tuple(sorted(files, key=lambda file: (file.size, file.name))))
@@ -435,29 +437,29 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
             super().__init__(*args, **{**options, "disable": True})
 
     with dflash_errors(repo):
-        found = request_plan(repo)
-        check_room(found)
-        done = found.total_bytes - found.missing_bytes
+        wanted = request_plan(repo)
+        check_room(wanted)
+        done = wanted.total_bytes - wanted.missing_bytes
 
         def count(more: int) -> None:
             nonlocal done
             done += more
             if on_download:
-                on_download(done, found.total_bytes)
+                on_download(done, wanted.total_bytes)
 
         count(0)
-        incomplete = [file for file in found.files if file.cached < file.size and file.blob]
+        incomplete = [file for file in wanted.files if file.cached < file.size and file.blob]
         if incomplete:
             headers = build_hf_headers(library_name="dflash-chat")
             Transfer(repo_folder(repo) / "blobs", headers, count).run(incomplete)
         folder = Path(
             snapshot_download(
                 repo,
-                allow_patterns=[file.name for file in found.files],
+                allow_patterns=[file.name for file in wanted.files],
                 tqdm_class=Silent,
             )
         )
-        count(found.total_bytes - done)
+        count(wanted.total_bytes - done)
         if what := first_missing_file(folder):
             raise DFlashError(
                 f"'{repo}' is not whole on the Hub: {what} is missing or damaged.",
@@ -468,13 +470,13 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
 
 def check_room(*plans: Plan) -> None:
     """Raise DFlashError if the disk has not enough free space for the missing files."""
-    needed = sum(found.missing_bytes for found in plans)
+    needed = sum(plan.missing_bytes for plan in plans)
     folder = cache_folder()
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free
     if needed and needed + RESERVED_BYTES > free:
-        names = " and ".join(f"'{found.repo}'" for found in plans)
+        names = " and ".join(f"'{plan.repo}'" for plan in plans)
         raise DFlashError(
             f"there is no room for {names}: {needed / 1e9:.1f} GB are missing, and "
             f"'{folder}' has {free / 1e9:.1f} GB free.",

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from dflash_mlx.families import FAMILIES
+from dflash_mlx.files.formats import ARCHITECTURES, ASSISTANT, EAGLE3, V1
+from dflash_mlx.types import SNAPSHOT_LIMITS
 
 from .bits import chosen_bits, share_of_bytes
 from .cache import cached_state
-from .formats import ARCHITECTURES, ASSISTANT, EAGLE3, V1
 
 SUPPORTED_DRAFTERS = frozenset((*ARCHITECTURES, ASSISTANT, EAGLE3))
 
@@ -25,7 +26,6 @@ BITS = {"4bit": 4.5, "8bit": 8.5, "bf16": 16.0, "MXFP4-Q4": 4.5, "MXFP4-Q8": 4.6
 CONTEXT = 4096  # tokens of context in `Entry.memory_bytes`
 COMFORTABLE_SHARE = 0.75  # of the working set; above it a pair gets a warning
 DISK_MARGIN = 2_000_000_000  # bytes to leave free
-SNAPSHOTS, SNAPSHOT_BYTES = 6, 1 << 30  # limits of a conversation's cache snapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Entry:
 
 def max_snapshot_bytes(state: int) -> int:
     """The largest number of bytes of a conversation's cache snapshots, of `state` bytes each."""
-    return max(state, min(SNAPSHOTS * state, SNAPSHOT_BYTES))
+    return max(state, min(SNAPSHOT_LIMITS.count * state, SNAPSHOT_LIMITS.nbytes))
 
 
 @cache
@@ -108,7 +108,7 @@ def expand(pair: dict[str, Any]) -> list[Entry]:
     published = pair["target"], "", pair.get("bytes")
     mlx = pair.get("mlx", {"repo": "", "quants": []})
     variants = [published] + [(f"{mlx['repo']}-{quant}", quant, None) for quant in mlx["quants"]]
-    found = []
+    expanded = []
     for target, quant, size in variants:
         params, exact_size = pair.get("params"), size is not None
         if not exact_size and params is not None:
@@ -116,7 +116,7 @@ def expand(pair: dict[str, Any]) -> list[Entry]:
         draft_bytes = pair.get("draft_bytes")
         if draft_bytes is None and "draft_params" in pair:
             draft_bytes = 2 * pair["draft_params"]
-        found.append(
+        expanded.append(
             Entry(
                 target=target,
                 draft=pair["draft"],
@@ -134,7 +134,7 @@ def expand(pair: dict[str, Any]) -> list[Entry]:
                 note=pair.get("note", ""),
             )
         )
-    return found
+    return expanded
 
 
 def find(target: str) -> Entry | None:
@@ -185,47 +185,50 @@ def words(name: str) -> list[str]:
 
 def forms() -> list[list[Entry]]:
     """The known targets, each with all forms of its weights, the published ones first."""
-    found: list[list[Entry]] = []
+    models: list[list[Entry]] = []
     for entry in {entry.target: entry for entry in entries()}.values():
         if entry.quant:
-            found[-1].append(entry)
+            models[-1].append(entry)
         else:
-            found.append([entry])
-    return found
+            models.append([entry])
+    return models
 
 
 def usual(model: list[Entry]) -> Entry:
-    """The form that a name without one means: the quantised one of the fewest bits, if any."""
+    """The form that a name without a form means: the quantised one of the fewest bits, if any."""
     return next((entry for entry in model if entry.quantised), model[0])
 
 
 def meant(name: str) -> list[Entry]:
-    """The entries that a short name can mean: of one target the forms of its weights, or the one
-    form that the name says. Empty where no target, or more than one, has such a name.
+    """The entries that a short name can mean: all forms of one target, or the form in the name.
+
+    Empty if no target, or more than one, has such a name.
     """
-    said, found = words(name), []
+    given = words(name)
+    models = []
     for model in forms():
-        own = words(model[0].target)
-        if says(said, own):
-            found.append(model)
+        full = words(model[0].target)
+        if is_short_for(given, full):
+            models.append(model)
             continue
         for entry in model[1:]:
-            if says(said, own + words(entry.quant)) or says(said, words(entry.target)):
-                found.append([entry])
-    return found[0] if len(found) == 1 else []
+            with_form = full + words(entry.quant)
+            if is_short_for(given, with_form) or is_short_for(given, words(entry.target)):
+                models.append([entry])
+    return models[0] if len(models) == 1 else []
 
 
-def says(said: list[str], own: list[str]) -> bool:
-    """Whether the words that were said are a model's own, but for optional ones."""
-    return said == [word for word in own if word in said or not OPTIONAL.fullmatch(word)]
+def is_short_for(given: list[str], full: list[str]) -> bool:
+    """Whether the given words are those of a full name, apart from optional ones."""
+    return given == [word for word in full if word in given or not OPTIONAL.fullmatch(word)]
 
 
 def find_target(name: str, state_of: Callable[[str], str] = cached_state) -> str | None:
-    """The Hub id of the one target that a name means; None where that is open, and for a folder.
+    """The Hub id of the one target that a name means; None if it is not clear, and for a folder.
 
-    A whole id may differ in case. Of a target's forms the one that is downloaded counts; without a
-    download the quantised one of the fewest bits, else the published one. `state_of` is as
-    `cache.cached_state`.
+    A whole id may differ in case. If several forms of the target's weights exist, it is the
+    downloaded one; without a download the quantised one of the fewest bits, else the published
+    one. `state_of` is as `cache.cached_state`.
     """
     if name.startswith((".", "~", "/")) or Path(name).exists():
         return None

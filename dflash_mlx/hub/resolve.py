@@ -8,10 +8,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.types import Progress
 
 from . import registry
-from .cache import cached_folder
+from .cache import cached_checkpoint, cached_folder
 from .download import download
 from .registry import did_you_mean
 
@@ -75,8 +76,8 @@ def pair_names(
         return Names(source, label, draft, str(draft))
     if target is None:
         return Names(source, label, bundled("draft"), BUNDLED)
-    found = known_drafter(target)
-    return Names(source, label, found, found or LOOKUP)
+    known = known_drafter(target)
+    return Names(source, label, known, known or LOOKUP)
 
 
 def known_drafter(target: str | Path) -> str | None:
@@ -92,6 +93,21 @@ def known_drafter(target: str | Path) -> str | None:
     return entry.draft
 
 
+def open_checkpoint(
+    name: str | Path, label: str = "", on_download: Progress | None = None
+) -> Checkpoint:
+    """The checkpoint of a model, downloaded as by `fetch`. Messages call it by its label.
+
+    Raises DFlashError as `fetch`, and if the folder has no valid config.json.
+    """
+    folder = local_folder(name)
+    if folder is None and (cached := cached_checkpoint(str(name))) is not None:
+        return cached
+    if folder is None:
+        folder = download(str(name), on_download)
+    return Checkpoint.read(folder, label)
+
+
 def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     """The local folder of a model. Downloads a Hub id unless its cached revision is complete.
 
@@ -99,6 +115,12 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
     `on_download(done, total)` is called with counts of bytes. Raises DFlashError if there is no
     such folder, or if the download fails.
     """
+    folder = local_folder(name) or cached_folder(str(name))
+    return folder or download(str(name), on_download)
+
+
+def local_folder(name: str | Path) -> Path | None:
+    """The folder of that name; None for a Hub id. Raises DFlashError for any other name."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -112,7 +134,7 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
             f"there is no {'folder' if '/' in str(name) else 'model or folder'} '{name}'.",
             hint=did_you_mean(str(name)) or "give a folder, or a Hub id such as Qwen/Qwen3-4B",
         )
-    return cached_folder(str(name)) or download(str(name), on_download)
+    return None
 
 
 def is_hub_id(name: str | Path) -> bool:

@@ -1,9 +1,23 @@
-"""Attention of a target's layers by this package's operation, wherever that takes it.
+"""Attention of a target's layers by this package's operation, where it supports the layer.
 
-mlx-lm's attention modules call `scaled_dot_product_attention` by that name. Those of one model
-instance get a class of their own, which runs their code with that name leading here; mlx-lm's
-classes and modules stay as they are. In a packed pass attention goes sequence by sequence; modules
-whose code cannot be led here run as a whole for one sequence after another.
+mlx-lm's attention modules take no function as a parameter: their `__call__` looks up the name
+`scaled_dot_product_attention` in its globals. Replacing that global would change every model in
+the process. So each attention module of one model instance gets a subclass of its class. The
+subclass has the same code with other globals:
+
+    mlx_lm.models.qwen3.Attention           its subclass, for the modules of one target
+      __call__                                __call__
+        code     -------- the same object ----> code
+        globals                                 globals: a copy
+          scaled_dot_product_attention            scaled_dot_product_attention
+            -> mlx-lm's function                    -> Attention.attend, here
+
+mlx-lm's classes and modules stay as they are, and so do other models of the same class.
+Subclassing and overriding `__call__` would not do: it would copy the code of each family's
+attention into this package.
+
+A packed pass attends sequence by sequence. Attention that `covered` excludes (latent attention)
+keeps its own function, and runs as a whole for one sequence after another.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,10 +47,10 @@ KINDS = (KVCache, MaskedCache, SlidingCache)
 
 @dataclass(frozen=True, slots=True)
 class CachedRows:
-    """What one cache holds in a pass: keys and values [1, Hkv, capacity, D] by position.
+    """The contents of one cache in a pass: keys and values [1, Hkv, capacity, D] by position.
 
-    Row 0 has position `start`; `context` rows were there before the pass, then come its own. A row
-    sees the `window` newest positions, 0 is all, which is what `mask` says.
+    Row 0 has position `start`. The first `context` rows are from before the pass, its own follow.
+    A row sees the `window` newest positions (0: all); `mask` says the same.
     """
 
     keys: mx.array
@@ -48,7 +62,7 @@ class CachedRows:
 
 
 class MaskedRows:
-    """One sequence's rows in a pass: the windows of their masks, and what its caches hold."""
+    """One sequence's rows in a pass: the windows of their masks, and the contents of its caches."""
 
     def __init__(self, rows: Rows):
         self._rows: dict[tuple[int, int], Rows] = {(0, 0): rows}
@@ -68,9 +82,9 @@ class MaskedRows:
         return recorded
 
     def cached(self, keys: mx.array, cache: Any, mask: Any) -> CachedRows | None:
-        """What a layer reads that was given these keys; None if that is not known.
+        """The cached rows that a layer with these keys reads; None if they are not known.
 
-        Some layers have no cache, and read what an earlier one with the same mask has read.
+        Some layers have no cache, and read the rows of an earlier layer with the same mask.
         """
         _, shared = self._shared.get(id(keys), (None, None))
         if cache is None or shared is not None:
@@ -80,9 +94,10 @@ class MaskedRows:
             if id(mask) not in self._windows:
                 return None
             _, window = self._windows[id(mask)]
-        if (found := by_position(cache, self.count, window, mask)) is not None:
-            self._shared[id(keys)] = keys, found
-        return found
+        rows = by_position(cache, self.count, window, mask)
+        if rows is not None:
+            self._shared[id(keys)] = keys, rows
+        return rows
 
     @property
     def count(self) -> int:
@@ -98,7 +113,7 @@ class MaskedRows:
 
 
 def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | None:
-    """What a cache holds that `count` rows were just added to; None for other kinds of caches."""
+    """The contents of a cache to which `count` rows were just added; None for unknown caches."""
     if type(cache) not in KINDS:
         return None
     keys, values = cache.keys, cache.values
@@ -109,7 +124,7 @@ def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | 
 
 
 class Attention:
-    """What the attention modules of one model instance call, and the passes that run now."""
+    """The function that one model's attention modules call, and the pass that runs now."""
 
     def __init__(self, kernels: Callable[[], Kernels]):
         self._kernels = kernels
@@ -124,10 +139,10 @@ class Attention:
         parts: Sequence[tuple[int, Iterable[Any] | None, TreePass | None]],
         packed: PackedPass | None = None,
     ) -> Iterator[None]:
-        """The pass in this context reads, for each sequence, so many rows with these caches.
+        """Run one pass; `parts` has the number of rows, the caches and the tree of each sequence.
 
-        With a tree the rows are its, else a chain; None for a sequence without caches. DFlashError
-        for more rows than an exact pass can have.
+        The rows are the tree's, or a chain without one; caches are None for a sequence without
+        them. Raises DFlashError for more rows than an exact pass can have.
         """
         changed: list[tuple[Any, Any]] = []
         try:
@@ -158,7 +173,10 @@ class Attention:
         return begun
 
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
-        """Not for a prompt, nor for a plain step, unless it has to have the bits of a verify."""
+        """Whether the operation takes these rows.
+
+        Not those of a prompt. Those of a plain step only if they must have the bits of a verify.
+        """
         kernels = self._kernels()
         if not kernels.replaces_stock(OP):
             return False
@@ -181,19 +199,22 @@ class Attention:
         return self._chains[count]
 
     def adopt(self, module: nn.Module) -> None:
-        """Let an attention module run its code with mlx-lm's function replaced by `attend`.
+        """Let an attention module call `attend` instead of mlx-lm's function.
 
-        The module gets a class of its own, whose base is its class, and keeps everything else.
+        The module's class becomes a subclass; see the module's docstring. All else stays.
         """
         kind = stock_class(module)
         if kind not in self._classes:
-            call: Any = kind.__call__
-            names = {**call.__globals__, NAME: self.attend}
-            ours = FunctionType(
-                call.__code__, names, call.__name__, call.__defaults__, call.__closure__
+            stock: Any = kind.__call__
+            call = FunctionType(
+                stock.__code__,
+                {**stock.__globals__, NAME: self.attend},
+                stock.__name__,
+                stock.__defaults__,
+                stock.__closure__,
             )
-            ours.__kwdefaults__ = call.__kwdefaults__
-            self._classes[kind] = type(kind.__name__, (kind,), {"__call__": ours, STOCK: kind})
+            call.__kwdefaults__ = stock.__kwdefaults__
+            self._classes[kind] = subclass(kind, call)
         module.__class__ = self._classes[kind]
 
     def attend(
@@ -206,13 +227,13 @@ class Attention:
         mask: Any,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """As mlx-lm's function of that name: queries [1, Hq, T, D] -> [1, Hq, T, D].
+        """As mlx-lm's `scaled_dot_product_attention`: queries [1, Hq, T, D] -> [1, Hq, T, D].
 
-        DFlashError in exact mode for a cache or mask that is not known.
+        Raises DFlashError in exact mode for a cache or mask that is not known.
         """
         if not isinstance(keys, PerSegment):
-            (now,) = self._passes
-            return self._attend(now, queries, keys, values, cache, scale, mask, sinks)
+            (masked,) = self._passes
+            return self._attend(masked, queries, keys, values, cache, scale, mask, sinks)
         count = len(keys)
         caches = [None] * count if cache is None else cache.members
         assert self._packed is not None
@@ -221,15 +242,15 @@ class Attention:
         each = zip(self._passes, parts, keys, values, caches, masks, strict=True)
         return mx.concatenate(
             [
-                self._attend(now, q, k, v, member, scale, seen, sinks)
-                for now, q, k, v, member, seen in each
+                self._attend(masked, q, k, v, member, scale, seen, sinks)
+                for masked, q, k, v, member, seen in each
             ],
             axis=2,
         )
 
     def _attend(
         self,
-        now: MaskedRows | None,
+        masked: MaskedRows | None,
         queries: mx.array,
         keys: Any,
         values: Any,
@@ -239,13 +260,16 @@ class Attention:
         sinks: mx.array | None,
     ) -> mx.array:
         kernels = self._kernels()
-        cached = None if now is None or len(queries) > 1 else now.cached(keys, cache, mask)
-        if now is not None and cached is not None:
+        cached = None
+        if masked is not None and len(queries) == 1:
+            cached = masked.cached(keys, cache, mask)
+        if masked is not None and cached is not None:
             scores = Scores(scale, window=cached.window, sinks=sinks)
-            found = queries, cached.keys, cached.values, now.rows(cached), scores
-            if (out := kernels.attempt(OP, *found)) is not None:
+            rows = masked.rows(cached)
+            out = kernels.attempt(OP, queries, cached.keys, cached.values, rows, scores)
+            if out is not None:
                 return out
-        if now is not None and kernels.exact:
+        if masked is not None and kernels.exact:
             raise DFlashError(
                 f"exact mode does not know how a layer uses its '{type(cache).__name__}'.",
                 hint="leave exact mode off for this model",
@@ -254,9 +278,9 @@ class Attention:
 
 
 def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
-    """Let an attention module that cannot be led here run sequence by sequence in a packed pass.
+    """Let an attention module that is not `covered` run sequence by sequence in a packed pass.
 
-    `enter(tree)` makes the rows of one sequence the current ones; it returns what was before.
+    `enter(tree)` makes the rows of one sequence the current ones, and returns the former ones.
     """
     kind: Any = stock_class(module)
 
@@ -279,22 +303,28 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
 
 
 def give_class(module: nn.Module, call: Callable[..., Any]) -> None:
-    """Give one module instance a class of its own that runs `call`; everything else stays."""
-    kind = stock_class(module)
-    own: Any = type(kind.__name__, (kind,), {"__call__": call, STOCK: kind})
-    module.__class__ = own
+    """Let one module instance run `call` when it is called; all else stays.
+
+    Its class becomes a subclass, because Python looks up `__call__` on the class.
+    """
+    module.__class__ = subclass(stock_class(module), call)
+
+
+def subclass(kind: type, call: Callable[..., Any]) -> Any:
+    """A subclass of mlx-lm's or MLX's class `kind` whose `__call__` is `call`."""
+    return type(kind.__name__, (kind,), {"__call__": call, STOCK: kind})
 
 
 def stock_class(module: nn.Module) -> type:
-    """mlx-lm's or MLX's class of a module that may have been given one of its own."""
+    """mlx-lm's or MLX's class of a module, also after `give_class` or `adopt`."""
     return getattr(type(module), STOCK, type(module))
 
 
 def covered(module: nn.Module) -> bool:
-    """Whether an attention module is of the kind whose inner function can be another.
+    """Whether `adopt` works for an attention module: it calls mlx-lm's function by that name.
 
-    Latent attention is not: a part of its scores comes as a mask of numbers, and a single row takes
-    another way through it than several.
+    Latent attention is excluded: a part of its scores comes as a mask of numbers, and a single row
+    takes another path through it than several.
     """
     call: Any = stock_class(module).__call__
     named = call.__globals__.get(NAME) is scaled_dot_product_attention
@@ -304,9 +334,11 @@ def covered(module: nn.Module) -> bool:
 def install(
     layers: Iterable[Any], attention: Attention, enter: Callable[[Any], Any]
 ) -> tuple[str, ...]:
-    """Let one model's layers attend by `attention`; returns the classes that stay stock's."""
+    """Let one model's layers attend by `attention`. Returns the names of classes that do not."""
     stock: set[str] = set()
-    for layer in [layer for layer in layers if hasattr(layer, "self_attn")]:
+    for layer in layers:
+        if not hasattr(layer, "self_attn"):
+            continue
         if covered(layer.self_attn):
             attention.adopt(layer.self_attn)
         else:

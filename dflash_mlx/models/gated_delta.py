@@ -171,12 +171,12 @@ def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     layer: to stack the layers for one would move every state twice more.
     """
     path, count = mx.array([*rows], mx.int32), mx.array([len(rows)], mx.int32)
-    found: list[State] = []
+    states: list[State] = []
     for tape in tapes:
         parts = (part[None] for part in (tape.state, tape.delta, tape.keys, tape.gates))
         after, window = tape.kernels(gated_delta_replay.OP, *parts, path, count, tape.inputs)
-        found.append([window, after])
-    return found
+        states.append([window, after])
+    return states
 
 
 def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:

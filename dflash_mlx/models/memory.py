@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.files.checkpoint import TORCH_FILE, byte_counts, load_config
+from dflash_mlx.files.checkpoint import TORCH_FILE, load_config, tensor_headers, text_config
 from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
@@ -95,9 +95,13 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 
 def whole_bytes(target: Path) -> int:
     """The bytes of what every rank has all of: the embeddings and the head."""
-    sizes = [byte_counts(file) for file in target.glob("model*.safetensors")]
-    names = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
-    return sum(n for each in sizes for name, n in each.items() if any(s in name for s in names))
+    parts = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
+    return sum(
+        tensor.nbytes
+        for file in target.glob("model*.safetensors")
+        for name, tensor in tensor_headers(file).items()
+        if any(part in name for part in parts)
+    )
 
 
 def cache_bytes(config: dict[str, Any], tokens: int, item_bytes: int = 2) -> int:
@@ -134,21 +138,11 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     """
     config = text_config(config)
     kinds, window = layer_types(config), config.get("sliding_window")
-    one = kinds.count("linear_attention") * state_bytes(config, item_bytes)
+    state = kinds.count("linear_attention") * state_bytes(config, item_bytes)
     if window:
         width = kv_width(config, "sliding_attention") * item_bytes
-        one += kinds.count("sliding_attention") * window * width
-    return max_snapshot_bytes(one)
-
-
-def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with the entries of its language model at the top level.
-
-    Multimodal models have it as `text_config`, drafters of `speculators` as
-    `transformer_layer_config`.
-    """
-    inner = config.get("text_config") or config.get("transformer_layer_config")
-    return {**config, **(inner or {})}
+        state += kinds.count("sliding_attention") * window * width
+    return max_snapshot_bytes(state)
 
 
 def layer_types(config: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One pass over the rows of several sequences, which stand in one [1, R] batch.
+"""One pass over the rows of several sequences, packed into one [1, R] batch.
 
 Norms, projections, experts and the head see R rows and read their weights once. Attention and
 recurrences go sequence by sequence, each over its own cache: nothing is padded, and no cache is
@@ -22,7 +22,7 @@ from .cache.tree_pass import TreePass
 
 @dataclass(frozen=True, slots=True)
 class SequenceRows:
-    """What one sequence brings to a pass: its tokens [S], behind what its `cache` holds.
+    """One sequence's input to a pass: tokens [S] that follow those in its `cache`.
 
     The tokens follow one another, or they are the anchor and the nodes of a `tree`. With a `tape`
     the pass can be taken back row by row. With `last` only the last row's logits are wanted.
@@ -37,7 +37,7 @@ class SequenceRows:
 
 @dataclass(frozen=True, slots=True)
 class SequencePass:
-    """What a pass gave one sequence: logits [S, V], or [1, V] of its last row, and taps [1, S, D].
+    """One sequence's output: logits [S, V], or [1, V] of its last row, and taps [1, S, D].
 
     D is the number of tapped layers times the target's hidden size.
     """
@@ -74,7 +74,7 @@ class PackedPass:
 
     @property
     def rows(self) -> int:
-        """R."""
+        """R, the number of rows."""
         return self._ends[-1]
 
     def split(self, x: mx.array, axis: int) -> list[mx.array]:
@@ -83,7 +83,7 @@ class PackedPass:
 
 
 class PerSegment(list[Any]):
-    """Keys, values or masks of a packed pass, one for each segment; layers only hand it on."""
+    """Keys, values or masks of a packed pass, one for each segment; layers only pass it on."""
 
 
 class PackedCache:
@@ -107,7 +107,7 @@ class PackedCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> PerSegment | None:
-        """Each segment's own mask; None where the caches make none."""
+        """Each segment's own mask; None if no cache makes one."""
         assert self.packed.rows == N
         masks = PerSegment(
             member.make_mask(seg.count, return_array=return_array, window_size=window_size)
@@ -116,7 +116,7 @@ class PackedCache:
         return None if all(mask is None for mask in masks) else masks
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PerSegment, PerSegment]:
-        """Add keys and values [1, Hkv, R, D] to the caches: what each of them holds then."""
+        """Add keys and values [1, Hkv, R, D] to the caches; returns the contents of each."""
         parts = zip(self.packed.split(keys, 2), self.packed.split(values, 2), strict=True)
         pairs = [
             member.update_and_fetch(*part) for member, part in zip(self.members, parts, strict=True)
@@ -125,7 +125,7 @@ class PackedCache:
 
 
 def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
-    """What each segment has, also where none has any."""
+    """The mask of each segment; None for each if the pass has no masks."""
     return [None] * count if masks is None else list(masks)
 
 
@@ -168,8 +168,8 @@ def rotate(
         return each.transpose(2, 1, 0, 3)
     if packed:
         parts = zip(rows.split(x, axis=2), rows.segments, strict=True)
-        found = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
-        return mx.concatenate(found, axis=2)
+        rotated = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
+        return mx.concatenate(rotated, axis=2)
     levels = enumerate(rows.split(x.transpose(2, 1, 0, 3)))
     each = rows.join([rope(level, offset=offset + depth, **options) for depth, level in levels])
     return each.transpose(2, 1, 0, 3)

@@ -1,4 +1,4 @@
-"""Gated DeltaNet layers whose passes can be taken back, of one or of several sequences.
+"""Gated DeltaNet layers whose passes can be undone row by row, for one or several sequences.
 
 Stands in for the layers' modules on one model instance; mlx-lm's classes stay as they are.
 """
@@ -23,7 +23,7 @@ KEPT_STATES = 4 << 20
 
 
 class TapedDelta(nn.Module):
-    """Stands in for a Gated DeltaNet module: the same numbers, with a tape where one is wanted.
+    """Stands in for a Gated DeltaNet module: the same results, and a tape of the pass if wanted.
 
     `kernels` gives the target's, asked anew every pass. `keeps_states` says whether states
     on the way through a pass are kept.
@@ -38,10 +38,10 @@ class TapedDelta(nn.Module):
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
     ) -> mx.array:
-        """Rows [1, S, H] -> [1, S, H]; stock mlx-lm wherever no tape is wanted.
+        """Rows [1, S, H] -> [1, S, H]; mlx-lm's module if no tape is wanted.
 
-        Where plain steps have to have the bits of a verify, they are taken the same way. The
-        projections of a packed pass are computed once, its recurrences one sequence at a time.
+        In exact mode decode steps run the same code as a verify. A packed pass computes its
+        projections once, and its recurrences one sequence at a time.
         """
         if isinstance(cache, PackedCache):
             return self._packed(inputs, cache)
@@ -117,7 +117,7 @@ class TapedDelta(nn.Module):
 
 
 def stride_of(net: Any, count: int) -> int:
-    """After how many of a pass's rows a state is kept, or all of them."""
+    """The number of rows between two kept states, at most `count`."""
     size = 4 * net.num_v_heads * net.head_v_dim * net.head_k_dim
     return min(count, -(-count * size // KEPT_STATES))
 
@@ -132,5 +132,5 @@ def tape_layers(layers: list[Any], project: Project, kernels: Callable[[], Kerne
 
 
 def recurrent_caches(layers: list[Any]) -> list[Any]:
-    """Empty caches of one model; the recurrent ones can go back."""
+    """Empty caches of one model, with a `RecurrentCache` for each recurrent layer."""
     return [RecurrentCache() if type(layer) is ArraysCache else layer for layer in layers]

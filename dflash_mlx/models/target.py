@@ -1,11 +1,18 @@
 """The target: an mlx-lm model whose hidden states can be read while it runs.
 
-Taps sit on the layers of this one model instance, never on a class, and record only during a call
-of this module; stock mlx-lm code runs on the same instance unchanged.
+A `Tap` stands in for a decoder layer whose output the drafter reads:
+
+    model.layers = [ layer 0, Tap(layer 1), layer 2, ..., Tap(layer 9), ... ]
+                                  |                          |
+                                  +--- hidden states --------+--> joined as taps [1, S, K * Ht]
+
+Taps sit on this one model instance, never on a class. They record only during `read` and
+`forward`, so mlx-lm's own code runs on the same instance unchanged.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import reduce
 from itertools import accumulate
 from pathlib import Path
@@ -14,18 +21,13 @@ from typing import Any, Self
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import load_model
 
-from dflash_mlx.chat.reasoning_parser import end_of_turn_ids
-from dflash_mlx.chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
-from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.cpu.modules import restore_modules, use_cpu_caches, use_cpu_modules
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.families import FAMILIES
-from dflash_mlx.files.checkpoint import check_weights, json_object, load_config
-from dflash_mlx.hub.formats import is_drafter
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels, available
 from dflash_mlx.options import SamplingParams, declared
 
@@ -39,16 +41,8 @@ from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows
 from .recurrent import recurrent_caches, tape_layers
 
 
-def flat(config: dict[str, Any]) -> dict[str, Any]:
-    """A config.json with the settings of its language model, if it has them apart, on top."""
-    inner = config.get("text_config")
-    if not isinstance(inner, dict):
-        return config
-    return {**config, **inner, "model_type": config.get("model_type")}
-
-
 class Tap(nn.Module):
-    """A decoder layer of our instance that also hands its output on; attributes are the layer's."""
+    """Stands in for a decoder layer, and records its output; attributes are the layer's."""
 
     def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
         super().__init__()
@@ -62,7 +56,7 @@ class Tap(nn.Module):
         return out
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else is asked of the layer."""
+        """Every other attribute is the layer's."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -70,11 +64,16 @@ class Tap(nn.Module):
 
 
 def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
-    """Let the final norm of our instance leave out rows whose logits nobody wants."""
+    """Let a model's final norm pass on only the rows whose logits are wanted (None: all).
+
+    mlx-lm's models compute the head right after this norm, for all rows they are given. A prompt
+    needs the logits of its last row only, and the head of a large vocabulary is expensive. Like
+    attention modules, the norm of this instance gets a subclass of its class.
+    """
     kind: Any = attention.stock_class(norm)
 
     def call(self: Any, x: mx.array) -> mx.array:
-        """x [B, S, H] -> [B, rows, H]."""
+        """x [B, S, H] -> [B, wanted rows, H]."""
         rows = wanted()
         return kind.__call__(self, x if rows is None else x[:, rows])
 
@@ -82,10 +81,12 @@ def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
 
 
 class Target:
-    """A loaded target with its tokenizer, and the kernels that its pair runs.
+    """A loaded model, and the kernels that it and its drafter run.
 
-    `stock_attention` names the classes of attention that no kernel knows. `shared_by` says between
-    whom it is sharded; it is empty for a whole one, and times depend on it.
+    `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
+    entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
+    the attention classes that no kernel supports. `shared_by` describes the ranks that share the
+    target; it is empty for a whole one, and latencies depend on it.
     """
 
     shared_by = ""
@@ -93,14 +94,17 @@ class Target:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: TokenizerWrapper,
-        config: dict[str, Any],
-        path: Path,
+        checkpoint: Checkpoint,
+        eos_ids: frozenset[int],
         kernels: Kernels | None = None,
     ):
-        config = flat(config)
+        config = text_config(checkpoint.config)
         family = FAMILIES[config["model_type"]]
-        self.model, self.tokenizer, self.config, self.path = model, tokenizer, config, path
+        self.model = model
+        self.checkpoint = checkpoint
+        self.config = config
+        self.eos_ids = eos_ids
+        self.path = checkpoint.path
         self._body: Any = reduce(getattr, family.body.split("."), model)
         self._outer: Any = reduce(getattr, filter(None, family.outer.split(".")), model)
         self._embed_scale = getattr(self._body, family.embed_scale) if family.embed_scale else 1.0
@@ -123,18 +127,15 @@ class Target:
         # Gemma's class makes a table of its own size where config.json says none on top.
         self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
-        self.eos_ids = frozenset(tokenizer.eos_token_ids) | end_of_turn_ids(tokenizer)
-        self.template = Template(tokenizer, path.name)
-        self.compiler = Compiler(tokenizer, self.vocab_size, self.eos_ids)
 
     @property
     def kernels(self) -> Kernels:
-        """The kernels that all layers run, and the pair; may be set at any time between passes."""
+        """The kernels that the layers and the drafter run; can be set between passes."""
         return self._kernels
 
     @kernels.setter
     def kernels(self, kernels: Kernels) -> None:
-        """DFlashError where they are to be exact and some layer is not known to be."""
+        """Raise DFlashError for exact kernels if some layer is not known to be exact."""
         if kernels.exact and (unknown := (*self.stock_attention, *linear.unknown(self.model))):
             raise DFlashError(
                 f"exact mode does not know the layers {', '.join(unknown)} of "
@@ -149,23 +150,22 @@ class Target:
     @classmethod
     def load(
         cls,
-        path: Path,
+        checkpoint: Checkpoint,
+        eos_ids: frozenset[int],
         *,
-        trust_remote_code: bool = False,
         exact: bool = False,
         read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
     ) -> Self:
-        """Load a folder; float32 where MLX computes on the CPU, which is slow at 16 bits.
+        """Load a model; float32 where MLX computes on the CPU, which is slow at 16 bits.
 
-        With `trust_remote_code` the Python files that the model brings for its tokenizer are run.
         With `exact` no row's bits depend on how many rows are read with it. `read_model` gives the
         model and its config. Raises DFlashError for a missing or damaged file, for a model type
         that is not known, or not known to be exact.
         """
         use_openblas()  # says so, if it is too late
-        target_config(path)
-        check_weights(path, "model*.safetensors")
-        tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
+        target_config(checkpoint)
+        path = checkpoint.path
+        checkpoint.check_weights()
         try:
             model, config = read_model(path)
         except DFlashError:
@@ -177,10 +177,10 @@ class Target:
             ) from error
         use_cpu_modules(model)
         mx.eval(model.parameters())
-        return cls(model, tokenizer, config, path, available(exact=exact))
+        return cls(model, replace(checkpoint, config=config), eos_ids, available(exact=exact))
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
-        """Choose the decoder layers whose outputs are read, in the order they are joined."""
+        """Choose the decoder layers whose outputs are read, in the order of joining."""
         for number in sorted(set(layer_ids) - set(self._tapped)):
             self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
@@ -225,10 +225,10 @@ class Target:
         return TargetCache(recurrent_caches(sliding_caches(layers)))
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
-        """One pass over the rows of these sequences, each behind what its own cache holds.
+        """One pass over the rows of these sequences, each after the tokens in its own cache.
 
-        The rows of all stand in one batch, so weights are read once. Nothing is evaluated, or
-        `at_once` the layers up to each tap while the host builds those behind it.
+        All rows are in one batch, so weights are read once. Evaluates nothing; or, with `at_once`,
+        the device computes the layers up to each tap while the host builds the next ones.
         """
         with ExitStack() as stack:
             trees: list[TreePass | None] = []
@@ -257,10 +257,11 @@ class Target:
         return [SequencePass(*both) for both in each]
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
-        """Read tokens [B, S] after what the cache holds: logits [B, S, V], taps [B, S, K * Ht].
+        """Read tokens [B, S] after those in the cache: logits [B, S, V], taps [B, S, K * Ht].
 
-        Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache is reading
-        a tree every row follows its parent. Batches, and sequences without a cache, are stock's.
+        Evaluates nothing. Without tapped layers the taps are [B, S, 0]. While the cache reads a
+        tree, every row follows its parent. Batches and sequences without a cache run mlx-lm's
+        attention.
         """
         tree = None if cache is None else cache.tree
         members = cache.members if cache is not None and len(tokens) == 1 else None
@@ -291,7 +292,7 @@ class Target:
         return logits, mx.concatenate(taps, axis=-1)
 
     def _enter(self, rows: TreePass | PackedPass | None) -> TreePass | PackedPass | None:
-        """Make rows the current ones for rotary embeddings; what was current before."""
+        """Make rows the current ones for rotary embeddings. Returns the former ones."""
         before, self._current = self._current, rows
         return before
 
@@ -299,36 +300,28 @@ class Target:
         """Taps [B, S, K * Ht] of whole sequences [B, S], read without a cache."""
         return self.forward(tokens, None)[1]
 
-    def chat_tokens(
-        self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
-    ) -> list[int]:
-        """Token ids of a chat with the opening of the next answer."""
-        return self.encode(self.template.write(messages, options))
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of text whose special tokens are written out, as a template writes them."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
-
 
 def wanted_rows(parts: Sequence[SequenceRows]) -> mx.array | None:
     """The rows of a pass whose logits are wanted; None for all."""
     if not any(part.last for part in parts):
         return None
-    found, first = [], 0
+    rows: list[int] = []
+    first = 0
     for part in parts:
         end = first + part.tokens.size
-        found += [end - 1] if part.last else range(first, end)
+        rows += [end - 1] if part.last else range(first, end)
         first = end
-    return mx.array(found)
+    return mx.array(rows)
 
 
-def target_config(path: Path) -> dict[str, Any]:
-    """The target's config.json, its language model's part on top.
+def target_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The config of a checkpoint that can be a target, its language model's entries on top.
 
-    Raises DFlashError for a drafter and for a type that is not known.
+    Raises DFlashError for a drafter, and for a model type that is not supported.
     """
-    config = flat(load_config(path))
-    if is_drafter(config):
+    path = checkpoint.path
+    config = checkpoint.text_config
+    if checkpoint.format != "language model":
         raise DFlashError(
             f"'{path.name}' is a drafter, not a model that can answer by itself.",
             hint="give it as --draft, and its target as --model",
@@ -352,42 +345,40 @@ def target_config(path: Path) -> dict[str, Any]:
     return config
 
 
-# How a model's makers would sample it
+# The sampling options that a model's authors recommend
 
 FILE = "generation_config.json"
 FIELDS = tuple(option.name for option in declared(SamplingParams) if option.name != "seed")
 
 
-def recommended_sampling(folder: Path) -> dict[str, float]:
-    """The fields of `SamplingParams` that a model's folder names; empty where it names none.
+def recommended_sampling(checkpoint: Checkpoint) -> dict[str, float]:
+    """The fields of `SamplingParams` that generation_config.json gives; empty without any.
 
-    As transformers reads the file: with do_sample false, or without it and a temperature, a model
-    is decoded greedily, and the rest says nothing; with do_sample true alone the temperature is 1.
-    (Its default of 50 for a top_k that is not there is not taken.) Raises DFlashError for a file
-    that is not JSON, or has a value that cannot be.
+    As transformers reads the file: decoding is greedy if do_sample is false, or if there is neither
+    do_sample nor a temperature; then the other fields have no effect. With do_sample alone the
+    temperature is 1. transformers' default top_k of 50 is not used. Raises DFlashError for a file
+    that is not JSON, or has an invalid value.
     """
-    try:
-        raw = json_object(folder / FILE)
-    except FileNotFoundError:
-        return {}
+    raw = checkpoint.generation_config
     if raw.get("do_sample") is False:
         return {}
-    found = {n: value_of(n, raw[n], folder) for n in FIELDS if raw.get(n) is not None}
+    given = [name for name in FIELDS if raw.get(name) is not None]
+    values = {name: value_of(name, raw[name], checkpoint.path) for name in given}
     if raw.get("do_sample"):
-        found.setdefault("temperature", 1.0)
-    return found if found.get("temperature") else {}
+        values.setdefault("temperature", 1.0)
+    return values if values.get("temperature") else {}
 
 
 def value_of(name: str, value: Any, folder: Path) -> float:
-    """A value as `SamplingParams` takes it; DFlashError for what cannot be one."""
+    """A value as `SamplingParams` takes it. Raises DFlashError for any other."""
     try:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError(value)
-        found: Any = {name: int(value) if name == "top_k" else float(value)}
-        SamplingParams(**found)
+        number: Any = int(value) if name == "top_k" else float(value)
+        SamplingParams(**{name: number})
     except (UsageError, ValueError, OverflowError):
         raise DFlashError(
             f"'{folder / FILE}' recommends a {name} that cannot be: {value!r:.40}.",
             hint="mend the file, or remove it",
         ) from None
-    return found[name]
+    return number

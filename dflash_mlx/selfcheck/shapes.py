@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 from mlx import nn
 
+from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.memory import kv_width, layer_types
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def attention_shapes(config: dict[str, Any]) -> tuple[AttentionShape, ...]:
             dim = config.get("global_head_dim") or dim
         kv_heads = kv_width(config, kind) // (2 * dim)
         window = (config.get("sliding_window") or 0) if kind == "sliding_attention" else 0
-        sinks = config["model_type"] == "gpt_oss"
+        sinks = FAMILIES[config["model_type"]].sinks
         shapes.append(AttentionShape(heads, kv_heads, dim, window, sinks))
     return tuple(shapes)
 

@@ -259,7 +259,7 @@ def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
         raise Problem(400, "messages is empty.", "messages")
     config = body.output_config or OutputConfig()
     think = thinking_of(body.thinking)
-    template = pair.target.template
+    template = pair.template
     effort = config.effort
     if think is False and template.think_switch is not None:
         effort = None

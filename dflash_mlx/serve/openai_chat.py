@@ -247,7 +247,7 @@ def chosen_tools(
     what = "tool_choice" if kind != "auto" else "response_format"
     try:
         forced = forced_calls(
-            pair.target.tokenizer, may, most_one=one, otherwise=grammar if kind == "auto" else None
+            pair.tokenizer, may, most_one=one, otherwise=grammar if kind == "auto" else None
         )
     except DFlashError as error:
         beside = " beside tools" if kind == "auto" else ""
@@ -353,7 +353,7 @@ def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
     if effort is not None:
         options = replace(options, reasoning_effort=effort)
     return Job(
-        prompt=named_calls(template_messages(body.messages), pair.target.tokenizer),
+        prompt=named_calls(template_messages(body.messages), pair.tokenizer),
         options=options,
         choices=1 if body.n is None else body.n,
         calls=chosen.calls,
@@ -398,7 +398,7 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]
     effort = body.reasoning_effort
     if effort is None:
         return think, None
-    template = pair.target.template
+    template = pair.template
     if effort in template.efforts:
         return think, effort  # type: ignore[return-value]
     if template.think_switch is not None:
@@ -419,7 +419,7 @@ class ChatWriter:
         self._body = body
         self._job = job
         self._runner = runner
-        self._tokenizer = runner.pair.target.tokenizer
+        self._tokenizer = runner.pair.tokenizer
         self._head = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),

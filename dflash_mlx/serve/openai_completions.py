@@ -81,7 +81,7 @@ class CompletionWriter:
         self._body = body
         self._job = job
         self._runner = runner
-        self._tokenizer = runner.pair.target.tokenizer
+        self._tokenizer = runner.pair.tokenizer
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",

@@ -373,7 +373,7 @@ class ResponseObject:
         output += [self.item(item, status) for item in items[-1:]]
         stats = last.stats
         thought = "".join(item.text for item in items if item.kind == "thinking")
-        thinking = len(self._runner.pair.target.encode(thought)) if thought else 0
+        thinking = len(self._runner.pair.encode(thought)) if thought else 0
         return {
             **self._object(status, output),
             "completed_at": None if cut else int(time.time()),

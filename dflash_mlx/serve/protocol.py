@@ -263,7 +263,7 @@ def check_model(name: str | None, settings: Settings) -> None:
 
 def check_tools(pair: Pair) -> None:
     """Problem 400 where the model cannot be told of tools, or its calls cannot be read."""
-    if why := without_tools(pair.target):
+    if why := without_tools(pair.template, pair.tokenizer):
         raise Problem(400, f"this model {why}.", param="tools")
 
 

@@ -327,7 +327,7 @@ class Runner:
                 reply = await uninterrupted(one.session.begin, one.prompted)
             except DFlashError as error:
                 raise of_error(error, asked=True) from error
-            tokenizer, calls = self.pair.target.tokenizer, job.calls
+            tokenizer, calls = self.pair.tokenizer, job.calls
             reader = None if calls is None else reader_of(tokenizer, calls)
             deltas = Deltas(one.choice, reply, reader, job.one_call)
             reading = job.progress and not one.choice

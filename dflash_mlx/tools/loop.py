@@ -126,7 +126,7 @@ def run(
     asked = options_of(options, keywords, "dflash")
     if asked.tools or "tools" in keywords:
         raise UsageError("tools are given twice.", hint="give them as the third argument")
-    if why := without_tools(pair.target):
+    if why := without_tools(pair.template, pair.tokenizer):
         raise UsageError(f"this model {why}.", hint="choose a model that does")
     given = as_messages(prompt, raw=False)
     if given is None:
@@ -134,7 +134,7 @@ def run(
     session = Session(pair, mode=asked.mode)
     stats: list[Stats] = []
     schemas = [tool.schema for tool in box.values()]
-    tokenizer = pair.target.tokenizer
+    tokenizer = pair.tokenizer
     asked = replace(asked, tools=schemas)
 
     def answer(steps: Steps) -> Step:

@@ -8,8 +8,9 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.template import TemplateOptions
+from dflash_mlx.chat.template import Template, TemplateOptions
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import read_lines, value_of
 from dflash_mlx.models.target import Target
@@ -96,19 +97,22 @@ class TokenizedPrompt:
     reference: list[int]
 
 
-def tokenize(target: Target, prompts: list[Prompt]) -> list[TokenizedPrompt]:
+def tokenize(
+    target: Target, tokenizer: TokenizerWrapper, prompts: list[Prompt]
+) -> list[TokenizedPrompt]:
     """Token ids of the prompts and of their reference answers.
 
     Raises DFlashError for a prompt that the target's chat template cannot write, and for one that
     leaves no room for an answer in the target's context.
     """
     encoded = []
+    template = Template(tokenizer, target.path.name)
     for prompt in prompts:
         try:
-            text = target.template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
+            text = template.write(list(prompt.messages), TemplateOptions(think=prompt.think))
         except DFlashError as error:
             raise DFlashError(f"line {prompt.line}: {error.message}", hint=error.hint) from error
-        tokens = target.encode(text)
+        tokens = tokenizer.encode(text, add_special_tokens=False)
         if len(tokens) >= target.context_length:
             raise DFlashError(
                 f"the prompt in line {prompt.line} has {len(tokens)} tokens, the target's context"
@@ -117,8 +121,9 @@ def tokenize(target: Target, prompts: list[Prompt]) -> list[TokenizedPrompt]:
             )
         reference: list[int] = []
         if prompt.reference:
-            end = target.tokenizer.eos_token_id
-            reference = [*target.encode(without_overlap(text, prompt.reference)), end]
+            answer = without_overlap(text, prompt.reference)
+            reference = tokenizer.encode(answer, add_special_tokens=False)
+            reference.append(tokenizer.eos_token_id)
         encoded.append(TokenizedPrompt(tokens, reference))
     return encoded
 

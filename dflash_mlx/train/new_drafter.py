@@ -9,15 +9,17 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.load import check_fit, check_tensors, own_parts
+from dflash_mlx.drafters.dflash.load import load as load_drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
-from dflash_mlx.drafters.load import check_fit, check_tensors, load_drafter, own_parts
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import load_config
-from dflash_mlx.hub.formats import V1, V2
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.formats import V1, V2
 from dflash_mlx.models.target import Target
 
 from .data import TrainingSequence
@@ -193,15 +195,16 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
     A DFlash v1 drafter becomes a DFlash 2 drafter if the shape asks for one. DFlashError where it
     cannot be trained, or was made for another target.
     """
-    raw = load_config(folder)
+    checkpoint = Checkpoint.read(folder)
+    raw = checkpoint.config
     config = parse(raw)
     if config.draft_vocab_size:
         raise DFlashError(
             f"'{folder.name}' is a drafter with its own vocabulary, which cannot be trained yet.",
             hint="start from another drafter, or from nothing: --draft-vocab",
         )
-    check_fit(config, target.config, folder.name, target.path.name)
-    check_tensors(folder, config, target.hidden_size)
+    check_fit(config, folder.name, target.checkpoint)
+    check_tensors(checkpoint, config, target.hidden_size)
     if not shape.dflash2 or config.dflash2:
         return raw
     nested = {**(raw.get("dflash_config") or {}), **dflash2_entries(shape, target.hidden_size)}
@@ -219,8 +222,8 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
 
     The parts that DFlash 2 adds to a DFlash v1 drafter do not change its drafts at first.
     """
-    own = parse(load_config(folder))
-    drafter = load_drafter(folder, own, target)
+    drafter = load_drafter(Checkpoint.read(folder), target)
+    own = drafter.config
     drafter.model.set_dtype(mx.float32)
     restore_modules(drafter.model)
     if parse(raw).dflash2 and not own.dflash2:
@@ -301,7 +304,12 @@ MEANINGFUL = re.compile(
 ROLES = ("unk", "bos", "eos", "pad", "sep", "cls")
 
 
-def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = None) -> int:
+def choose_mask_token(
+    target: Target,
+    tokenizer: TokenizerWrapper,
+    used: Iterable[int],
+    wanted: int | None = None,
+) -> int:
     """The id of the mask token: `wanted` if given, else an unused token.
 
     used: ids that occur in the data. The order of choice is: tokens named "mask", reserved tokens,
@@ -309,7 +317,6 @@ def choose_mask_token(target: Target, used: Iterable[int], wanted: int | None = 
     use, that ends answers, or that the tokenizer needs, as for unknown text. Raises DFlashError if
     there is none, or if `wanted` is in use.
     """
-    tokenizer = target.tokenizer
     roles = (getattr(tokenizer, f"{role}_token_id", None) for role in ROLES)
     taken = set(used) | set(target.eos_ids) | {token for token in roles if token is not None}
     if wanted is not None:

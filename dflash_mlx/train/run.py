@@ -13,14 +13,15 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.load import load as load_drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
-from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.memory import working_set
 from dflash_mlx.models.target import Target
 
@@ -161,6 +162,7 @@ class Run:
     def __init__(
         self,
         target: Target,
+        tokenizer: TokenizerWrapper,
         job: TrainJob,
         settings: TrainSettings,
         answers: AnswerSettings,
@@ -180,7 +182,7 @@ class Run:
         if state is not None:  # before the target answers anything
             self._check_settings(state)
         train, val = self._prompts()
-        questions, count = self._with_room(tokenize(target, train + val), len(train))
+        questions, count = self._with_room(tokenize(target, tokenizer, train + val), len(train))
         self.raw = (
             warm_config(job.warm_start, target, job.shape)
             if job.warm_start
@@ -201,7 +203,7 @@ class Run:
             raise DFlashError(
                 "no answer has two tokens.", hint="raise --max-tokens, or give other prompts"
             )
-        self.drafter = self._build(target, whole, sequences, state)
+        self.drafter = self._build(target, tokenizer, whole, sequences, state)
         streams = Streams()
         self._taps = Taps(target, sequences, settings.cache_taps << 20, streams, store)
         self._held_out_taps = Taps(target, self._held_out, 0, streams, store)
@@ -282,7 +284,7 @@ class Run:
         """The answers; taps that are read on the way are stored."""
         warm = self.job.warm_start
         limit = self.settings.max_length
-        drafter = load_drafter(warm, parse(load_config(warm)), target) if warm else None
+        drafter = load_drafter(Checkpoint.read(warm), target) if warm else None
         target.tap(parse(self.raw).target_layer_ids)
 
         def keep(tokens: tuple[int, ...], taps: mx.array) -> None:
@@ -300,6 +302,7 @@ class Run:
     def _build(
         self,
         target: Target,
+        tokenizer: TokenizerWrapper,
         whole: list[TrainingSequence],
         trained: list[TrainingSequence],
         state: dict[str, Any] | None,
@@ -311,7 +314,7 @@ class Run:
             mask = state["draft"]["dflash_config"]["mask_token_id"]
         else:
             used = {token for s in whole for token in s.tokens}
-            mask = choose_mask_token(target, used, self.job.mask_token)
+            mask = choose_mask_token(target, tokenizer, used, self.job.mask_token)
         self.raw = draft_config(target, self.job.shape, mask)
         count = self.job.shape.draft_vocab
         tokens = None if count is None else frequent_tokens(target, trained, count)

@@ -161,8 +161,8 @@ def main() -> None:
     """Run the prompts and print one table a temperature."""
     from text import held_out
 
+    import dflash_mlx
     from dflash_mlx.hub.resolve import bundled
-    from dflash_mlx.models.target import Target
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("others", nargs="+", help="zlab, dspark or vlm, = and its python")
@@ -173,9 +173,10 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=200)
     args = parser.parse_args()
 
-    target = Target.load(args.target)
+    pair = dflash_mlx.load(args.target, no_draft=True)
+    ends = list(pair.target.eos_ids)
     prompts = [
-        target.chat_tokens([{"role": "user", "content": s.prompt}]) for s in held_out(args.prompts)
+        pair.chat_tokens([{"role": "user", "content": s.prompt}]) for s in held_out(args.prompts)
     ]
     engines = {"ours": Worker(sys.executable, OURS, args.target, args.draft)}
     for name, python in (other.split("=", 1) for other in args.others):
@@ -185,7 +186,7 @@ def main() -> None:
         for number, ids in enumerate([prompts[0], *prompts * args.repeats]):  # the first warms up
             first = number % len(engines)
             for name in [*engines][first:] + [*engines][:first]:
-                job = {"ids": ids, "max_tokens": args.max_tokens, "ends": list(target.eos_ids)}
+                job = {"ids": ids, "max_tokens": args.max_tokens, "ends": ends}
                 answer = engines[name].answer(job | {"temperature": temperature, "seed": number})
                 if number:
                     answers[name].append(answer)

@@ -17,13 +17,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import dflash_mlx  # before MLX, whose matrix products on the CPU it makes fast
+import dflash_mlx  # noqa: F401  before MLX, whose matrix products on the CPU it makes fast
 
 # isort: split
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
@@ -52,8 +53,7 @@ def narrow_target(layers: int) -> Target:
     model = Model(ModelArgs.from_dict(config))
     nn.quantize(model, 32, 4)
     mx.eval(model.parameters())
-    tokenizer = dflash_mlx.load().target.tokenizer
-    return Target(model, tokenizer, config, Path("narrow"))
+    return Target(model, Checkpoint(Path("narrow"), config), frozenset())
 
 
 def milliseconds(target: Target, rows: int) -> float:

@@ -25,6 +25,9 @@ from ledger.trace import Graph
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
+from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import MetalLauncher
 
@@ -135,7 +138,7 @@ class Dspark(Theirs):
         module = importlib.import_module("mlx_dspark.dflash_model")
         super().__init__("mlx-dspark 0.20.3", module, published, pair)
         target = importlib.import_module("mlx_dspark.target").Target
-        self.target = target(pair.stock, pair.target.tokenizer)
+        self.target = target(pair.stock, load_tokenizer(Checkpoint.read(bundled("target"))))
 
     def round(self, tokens: mx.array, caches: list[Any], kept: int) -> list[mx.array]:
         """As its loop does after a draft."""

@@ -47,7 +47,7 @@ def main() -> None:
         modes=modes,
         temperatures=(0.0, 1.0),
         max_tokens=128 if args.quick else 2048,
-        think=False if pair.target.template.think_switch else None,
+        think=False if pair.template.think_switch else None,
     )
     bench.check(pair, schedule, questions)
     with bench.Results(bench.facts_of(pair, schedule), args.out) as results:

@@ -22,7 +22,7 @@ TOKENS, TEXTS = 100_000, 1000
 
 def first_tokens(pair: dflash_mlx.Pair) -> tuple[str, str]:
     """Milliseconds to the first token and tokens that were not read, of each question."""
-    system = SYSTEM * ((pair.target.context_length - 200) // len(pair.target.encode(SYSTEM)))
+    system = SYSTEM * ((pair.target.context_length - 200) // len(pair.encode(SYSTEM)))
     seconds, cached = [], []
     for question in QUESTIONS:
         messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]

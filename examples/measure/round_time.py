@@ -27,6 +27,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.qwen3 import Model, ModelArgs
 
+import dflash_mlx
 from dflash_mlx.cpu.modules import use_cpu_modules
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
@@ -119,7 +120,8 @@ def narrow_pair(layers: int) -> Pair:
     use_cpu_modules(target.model)
     use_cpu_modules(model)
     drafter = Drafter(model, target.embed, target.head, target.head_type)
-    return Pair(target, drafter, "narrow", "narrow")
+    tokenizer = dflash_mlx.load().tokenizer
+    return Pair.of(target, drafter, tokenizer, "narrow", "narrow")
 
 
 def main() -> None:
@@ -134,7 +136,7 @@ def main() -> None:
     model, draft = peer_models(module, pair)
     assert pair.drafter is not None
     pair.target.tap(pair.drafter.config.target_layer_ids)
-    sides = {"ours": ours(pair), "Z Lab": theirs(module, model, draft, pair.target.tokenizer)}
+    sides = {"ours": ours(pair), "Z Lab": theirs(module, model, draft, pair.tokenizer)}
     found: dict[str, list[Times]] = {name: [] for name in sides}
     for _ in range(given.rounds + WARM):
         for name, rounds in sides.items():

@@ -21,9 +21,10 @@ from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
-from dflash_mlx.hub.formats import is_drafter
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.session import Session
@@ -459,7 +460,7 @@ def test_two_pairs_do_not_see_each_other(folders: Any) -> None:
     settings = tiny.draft_settings(target)
     settings["dflash_config"]["target_layer_ids"] = [1]
     drafter = tiny.random_drafter(target, **settings)
-    second = Pair(target, drafter, "second", "second")
+    second = tiny.make_pair(target, drafter, "second", "second")
     prompt = tiny.prompt_of(9)
     alone = [api.generate(p, prompt, max_tokens=20) for p in (first, second)]
     streams = [Session(p).stream(prompt, max_tokens=20) for p in (first, second)]
@@ -531,9 +532,9 @@ def test_a_new_drafter_that_was_broken_off(
 
 def test_load_drafter_alone(folders: Any) -> None:
     """A drafter can be bound to a target that is already loaded."""
-    target = load(folders[0], no_draft=True).target
-    config = parse(json.loads((folders[1] / "config.json").read_text()))
-    drafter = load_drafter(folders[1], config, target)
+    pair = load(folders[0], no_draft=True)
+    target = pair.target
+    drafter = load_drafter(Checkpoint.read(folders[1]), target, pair.tokenizer)
     sequence = Sequence(target, drafter)
     sequence.read([1, 2, 3])
     assert sequence.draft_cache is not None

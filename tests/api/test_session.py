@@ -12,7 +12,6 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -40,7 +39,7 @@ def golden() -> Pair:
 def tiny_pair(family: str, **changes: Any) -> Pair:
     """A random pair."""
     target = tiny.make_target(family, **changes)
-    return Pair(target, tiny.random_drafter(target), family, "random")
+    return tiny.make_pair(target, tiny.random_drafter(target), family, "random")
 
 
 def speaking(
@@ -51,7 +50,7 @@ def speaking(
     Its drafter fails where an answer is another one, if `strict`.
     """
     target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
-    target = Target(target.model, tokenizer, target.config, target.path)
+    target = tiny.with_ends(target, tokenizer)
     script = [*prompt, *tokenizer.encode(text, add_special_tokens=False), 256, *[0] * 16]
 
     def read(parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
@@ -66,7 +65,7 @@ def speaking(
     honest = target.read
     target.read = read  # type: ignore[method-assign]
     fake: Any = tiny.scripted_drafter(script, vocab=272, strict=strict)
-    return Pair(target, fake, "script", "script")
+    return tiny.make_pair(target, fake, "script", "script", tokenizer)
 
 
 def chat(
@@ -133,8 +132,9 @@ def thinking_pair(family: str) -> Pair:
     wrapper._tokenizer.chat_template = REWRITES
     tokenizer = TokenizerWrapper(wrapper._tokenizer, BPEStreamingDetokenizer)  # type: ignore[arg-type]
     target = tiny.make_target(family, vocab_size=272)
-    target = Target(target.model, tokenizer, target.config, target.path)
-    return Pair(target, tiny.random_drafter(target), family, "random")
+    target = tiny.with_ends(target, tokenizer)
+    drafter = tiny.random_drafter(target)
+    return tiny.make_pair(target, drafter, family, "random", tokenizer)
 
 
 @every_mode
@@ -151,21 +151,21 @@ def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:
         answer = tiny.joined(list(session.stream(messages, max_tokens=9)))
         stats = session.stats
         assert least <= stats.cached_tokens < stats.prompt_tokens
-        ids = target.chat_tokens(messages)
+        ids = pair.chat_tokens(messages)
         assert answer == tiny.plain(target, ids, 9, target.eos_ids, margin=0)
-        text = target.tokenizer.decode(answer[:9]) + "</think>said"
+        text = pair.tokenizer.decode(answer[:9]) + "</think>said"
         messages.append({"role": "assistant", "content": text})
 
     for number in range(3):
         ask(f"more than a window {number}", closed)
-        closed = len(target.encode(target.template.write(messages[:-1], opening=False)))
+        closed = len(pair.encode(pair.template.write(messages[:-1], opening=False)))
     del messages[-2:]
-    ask("another one", len(target.encode(target.template.write(messages[:-1], opening=False))))
+    ask("another one", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
     del messages[-1]
     question = messages.pop()["content"]
-    ask(question, len(target.encode(target.template.write([*messages], opening=False))))
+    ask(question, len(pair.encode(pair.template.write([*messages], opening=False))))
     del messages[-4:]
-    ask("far back", len(target.encode(target.template.write(messages[:-1], opening=False))))
+    ask("far back", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
 
 
 @every_mode
@@ -304,12 +304,12 @@ def test_prompt_kinds(golden: Pair) -> None:
     """A string is one user message, raw text is itself, ids are themselves."""
     session = Session(golden)
     ids = session.tokens("tea?")
-    assert golden.target.tokenizer.decode(ids) == (
+    assert golden.tokenizer.decode(ids) == (
         "<|im_start|>user\ntea?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert session.tokens([{"role": "user", "content": "tea?"}]) == ids
     assert session.tokens(ids) == ids
-    assert session.tokens("tea?", raw=True) == golden.target.encode("tea?")
+    assert session.tokens("tea?", raw=True) == golden.encode("tea?")
     answers = [
         api.generate(golden, prompt, max_tokens=9).tokens
         for prompt in ("tea?", [{"role": "user", "content": "tea?"}], ids)
@@ -324,7 +324,7 @@ def test_text_of_an_answer(golden: Pair) -> None:
     result = api.generate(golden, prompt, max_tokens=96)
     assert result.finish_reason == "stop"
     assert result.tokens[-1] == 98
-    assert result.text == golden.target.tokenizer.decode(result.tokens[:-1]).lstrip(" ")
+    assert result.text == golden.tokenizer.decode(result.tokens[:-1]).lstrip(" ")
     assert result.thinking == ""
 
 
@@ -427,7 +427,7 @@ def test_two_sessions_interleaved(family: str) -> None:
 def test_modes_and_pairs() -> None:
     """A pair without a drafter decodes plainly only; an unknown mode is refused."""
     target = tiny.make_target("qwen3")
-    alone = Pair(target, None, "qwen3", None)
+    alone = tiny.make_pair(target, None, "qwen3", None)
     prompt = tiny.prompt_of(5)
     wanted = tiny.plain(target, prompt, 5)
     assert api.generate(alone, prompt, mode="baseline", max_tokens=5).tokens == wanted

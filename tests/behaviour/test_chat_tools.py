@@ -342,7 +342,7 @@ def test_servers_that_do_not_run(chat: Callable[..., Session]) -> None:
 def test_a_model_without_tools(chat: Callable[..., Session]) -> None:
     """It is said, and it gets none."""
     session = chat(HERE)
-    session.pair.target.template._tokenizer._tokenizer.chat_template = (
+    session.pair.template._tokenizer._tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
     )
     summary = session.talk.tools.summary(session.talk.backend)
@@ -376,7 +376,7 @@ def test_a_saved_chat_goes_on(chat: Callable[..., Session]) -> None:
     assert resumed.sent != first.sent
     # A model that calls no tools reads the same as text.
     chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-    resumed.pair.target.template._tokenizer._tokenizer.chat_template = chat_template
+    resumed.pair.template._tokenizer._tokenizer.chat_template = chat_template
     resumed.talk.chat = saved
     resumed.type("hello")
     roles = [message["role"] for message in resumed.prompts[-1][0]]

@@ -38,8 +38,8 @@ def pair(request: pytest.FixtureRequest) -> Pair:
 def tokens_of(pair: Pair, text: str) -> list[int]:
     """A prompt as the target's template has it, if it has one."""
     if pair.target_name == "bundled":
-        return pair.target.chat_tokens([{"role": "user", "content": text}])
-    return pair.target.encode(text)
+        return pair.chat_tokens([{"role": "user", "content": text}])
+    return pair.encode(text)
 
 
 def check_served(pair: Pair, mode: Any) -> None:
@@ -58,7 +58,7 @@ def check_served(pair: Pair, mode: Any) -> None:
         params = SamplingParams(**sampling)
         plain = api.generate(pair, prompt, mode="baseline", sampling=params, max_tokens=30)
         tokens = [token for token in plain.tokens if token not in pair.target.eos_ids]
-        assert found == pair.target.tokenizer.decode(tokens)
+        assert found == pair.tokenizer.decode(tokens)
 
 
 @pytest.mark.parametrize("mode", ["dflash", "ddtree"])

@@ -19,10 +19,9 @@ from text import held_out
 
 from dflash_mlx import Pair, Session, load
 from dflash_mlx.cpu.modules import CpuSwiGLU
-from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import bundled
 from dflash_mlx.kernels import small_m_qmm, verify_attention
 from dflash_mlx.kernels.dispatch import Kernels
@@ -47,9 +46,10 @@ def pair_of(bits: int) -> Pair:
     model.set_dtype(mx.bfloat16)
     if bits:
         nn.quantize(model, group_size=64, bits=bits)
-    target = Target(model, whole.target.tokenizer, config, path, Kernels(exact=True))
-    folder = bundled("draft")
-    return Pair(target, load_drafter(folder, parse(load_config(folder)), target), "", "")
+    checkpoint = Checkpoint(path, config)
+    target = Target(model, checkpoint, whole.target.eos_ids, Kernels(exact=True))
+    drafter = load_drafter(Checkpoint.read(bundled("draft")), target, whole.tokenizer)
+    return Pair.of(target, drafter, whole.tokenizer, "", "")
 
 
 def answer(

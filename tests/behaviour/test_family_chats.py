@@ -10,7 +10,6 @@ from test_session import speaking
 
 from dflash_mlx import api
 from dflash_mlx.errors import UsageError
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -24,16 +23,18 @@ def family_pair(family: str, form: str) -> Pair:
     """A random pair of one family's model and one family's chat template."""
     target = tiny.make_target(family, vocab_size=templates.VOCAB)
     tokenizer = templates.tokenizer_of(form)
-    target = Target(target.model, tokenizer, target.config, target.path)
-    return Pair(target, tiny.random_drafter(target), family, "random")
+    target = tiny.with_ends(target, tokenizer)
+    drafter = tiny.random_drafter(target)
+    return tiny.make_pair(target, drafter, family, "random", tokenizer)
 
 
 def scripted(form: str, said: str, messages: list[dict[str, Any]], **options: Any) -> Pair:
     """A pair whose target answers these messages with a text and <|stop|>."""
     tokenizer = templates.tokenizer_of(form)
     target = tiny.make_target("qwen3", vocab_size=templates.VOCAB)
-    target = Target(target.model, tokenizer, target.config, target.path)
-    prompt = Session(Pair(target, None, "", None), mode="baseline").tokens(messages, **options)
+    target = tiny.with_ends(target, tokenizer)
+    alone = tiny.make_pair(target, None, "", None, tokenizer)
+    prompt = Session(alone, mode="baseline").tokens(messages, **options)
     return speaking(said, tokenizer, prompt)
 
 
@@ -78,10 +79,10 @@ def test_turns(mode: Mode, family: str, form: str) -> None:
     for number in range(3):
         messages.append({"role": "user", "content": f"a question longer than a window, {number}"})
         answer = tiny.joined(list(session.stream(messages, max_tokens=9)))
-        ids = target.chat_tokens(messages)
+        ids = pair.chat_tokens(messages)
         assert answer == tiny.plain(target, ids, 9, target.eos_ids, margin=0)
         assert session.stats.cached_tokens >= closed
-        closed = len(target.encode(target.template.write(messages, opening=False)))
+        closed = len(pair.encode(pair.template.write(messages, opening=False)))
         messages.append({"role": "assistant", "content": "said"})
 
 
@@ -94,7 +95,7 @@ def test_a_switch_reaches_the_prompt() -> None:
         ids = session.tokens("why?", reasoning_effort=effort)
         list(session.stream("why?", max_tokens=1, reasoning_effort=effort))
         assert session.sequence.tokens == ids
-        assert (effort or "medium") in pair.target.tokenizer.decode(ids)
+        assert (effort or "medium") in pair.tokenizer.decode(ids)
         seen.add(tuple(ids))
     assert len(seen) == 3
     thinker = family_pair("kimi_k25", "kimi")
@@ -113,7 +114,7 @@ def test_tools_reach_the_prompt() -> None:
     ]
     session = Session(pair)
     list(session.stream(messages, max_tokens=1, tools=[TOOL]))
-    text = pair.target.tokenizer.decode(session.sequence.tokens)
+    text = pair.tokenizer.decode(session.sequence.tokens)
     for part in (
         'developer<|message|>{"name": "add"',
         "to=functions.add",

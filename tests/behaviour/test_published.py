@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dflash_mlx.drafters.dflash.config import DraftConfig
-from dflash_mlx.drafters.load import checked
+from dflash_mlx.drafters.dflash.config import DraftConfig, parse
+from dflash_mlx.drafters.dflash.load import check
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.resolve import Names
+from dflash_mlx.files.checkpoint import Checkpoint
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096}
@@ -199,7 +199,9 @@ def look(folder: Path, row: Row, **target: Any) -> DraftConfig:
     """What loading looks at before it reads a weight."""
     own = {"hidden_size": row.hidden, "vocab_size": row.vocab}
     own |= {"num_hidden_layers": row.target_layers, **target}
-    return checked(folder, own, Names("t", "the target", folder, row.name))
+    checkpoint = Checkpoint.read(folder, row.name)
+    check(checkpoint, Checkpoint(folder, own, "the target"))
+    return parse(checkpoint.config)
 
 
 @every_row

@@ -22,9 +22,9 @@ from serving import serving
 import dflash_mlx
 from dflash_mlx import Grammar, Pair, SamplingParams, Session
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.models.target import Target
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.options import MODES
-from dflash_mlx.pair import with_drafter
+from dflash_mlx.pair import load_target, with_drafter
 
 pytestmark = pytest.mark.real
 
@@ -95,13 +95,13 @@ def pair(request: pytest.FixtureRequest, folder: Path, small: Path) -> Pair:
 @pytest.fixture(scope="module")
 def stock(folder: Path) -> dict[tuple[int, int], list[int]]:
     """What stock mlx-lm says, by prompt and sampling."""
-    target = mlx_thread().call(Target.load, folder)
+    alone = dflash_mlx.load(folder, no_draft=True, cache_ram=0)
     model, found = mlx_thread().call(stock_model, folder), {}
     for number, text in enumerate(PROMPTS):
-        prompt = target.chat_tokens([{"role": "user", "content": text}])
+        prompt = alone.chat_tokens([{"role": "user", "content": text}])
         for kind, settings in enumerate(SAMPLINGS):
             params = SamplingParams(**settings, seed=number)
-            asked = (model, prompt, params, target.eos_ids, LENGTH)
+            asked = (model, prompt, params, alone.target.eos_ids, LENGTH)
             found[number, kind] = mlx_thread().call(stock_answer, *asked)
     return found
 
@@ -130,8 +130,9 @@ def test_it_knows_english(folder: Path) -> None:
     """And knows it no more where the rows of its queries are in another order."""
 
     def perplexities() -> list[float]:
-        target, found = Target.load(folder), list[float]()
-        tokens = mx.array(target.encode(ENGLISH))
+        checkpoint, found = Checkpoint.read(folder), list[float]()
+        target, tokenizer = load_target(checkpoint)
+        tokens = mx.array(tokenizer.encode(ENGLISH, add_special_tokens=False))
         for fault in (False, True):
             if fault:
                 for layer in target.model.layers or ():

@@ -359,7 +359,7 @@ def test_gap_is_that_of_the_shared_prefix(pair):
         {"role": "assistant", "content": first.text},
         {"role": "user", "content": "and again"},
     ]
-    ids = [*pair.target.chat_tokens(messages), *second.tokens[:4]]
+    ids = [*pair.chat_tokens(messages), *second.tokens[:4]]
     row = sorted(pair.target.forward(mx.array([ids]), None)[0][0, -1].tolist())  # type: ignore
     assert found.gap == pytest.approx(row[-1] - row[-2], abs=1e-4)
     assert found.data()["gap"] == found.gap

@@ -14,8 +14,8 @@ import dflash_mlx
 from dflash_mlx import api
 from dflash_mlx.chat.template import eos_token_ids_of, load_tokenizer
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub import cache as hub_cache
-from dflash_mlx.models.target import Target
 
 # A tokenizer as Kimi's: the vocabulary in tiktoken.model, the rest in Python.
 CODE = '''
@@ -98,7 +98,7 @@ def settle(folder: Path, generation: Any = None, **top: Any) -> None:
 def test_eos_token_ids(folder: Path, generation: Any, top: dict[str, Any], ids: list[int]) -> None:
     """What the files name counts together; mlx-lm lets one take the place of the other."""
     settle(folder, generation, **top)
-    assert eos_token_ids_of(folder) == ids
+    assert eos_token_ids_of(Checkpoint.read(folder)) == ids
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_damaged_files_are_named(
     """mlx-lm would go on without the stop tokens of a file that it cannot read."""
     settle(folder, generation, **top)
     with pytest.raises(DFlashError, match=word) as caught:
-        Target.load(folder)
+        tiny.load_target(folder)
     assert caught.value.hint
 
 
 def test_every_stop_token_ends_an_answer(folder: Path) -> None:
     """Both ids of generation_config.json, that of text_config, and the tokenizer's."""
     prompt = tiny.prompt_of(10)
-    whole = tiny.plain(Target.load(folder), prompt, 24, margin=0)
+    whole = tiny.plain(tiny.load_target(folder), prompt, 24, margin=0)
     first, second = whole[6], next(t for t in whole[7:] if t != whole[6] and t not in whole[:7])
     for stops, end in (([second], second), ([second, first], first), ([first, second], first)):
         settle(folder, {"eos_token_id": stops})
@@ -139,7 +139,7 @@ def test_every_stop_token_ends_an_answer(folder: Path) -> None:
 def test_the_golden_files() -> None:
     """Those of the references name 98 everywhere."""
     for case in tiny.CASES:
-        assert eos_token_ids_of(tiny.GOLDEN / case / "target") == [98]
+        assert eos_token_ids_of(Checkpoint.read(tiny.GOLDEN / case / "target")) == [98]
 
 
 @pytest.fixture
@@ -172,9 +172,9 @@ def test_code_runs_only_when_it_is_allowed_to(own: Path) -> None:
     assert not (own / "was_run").exists()
     pair = dflash_mlx.load(own, no_draft=True, trust_remote_code=True)
     assert (own / "was_run").exists()
-    assert pair.target.encode("one two") == [1, 2]
+    assert pair.encode("one two") == [1, 2]
     assert pair.target.eos_ids == {9, 98}
-    assert pair.target.template.think_switch == "thinking"
+    assert pair.template.think_switch == "thinking"
     result = api.generate(pair, "three four", mode="baseline", max_tokens=3, think=True)
     assert result.stats.prompt_tokens == 3
     assert result.text == ""
@@ -184,10 +184,10 @@ def test_code_runs_only_when_it_is_allowed_to(own: Path) -> None:
 def test_a_tokenizer_that_needs_no_code(own: Path) -> None:
     """Where tokenizer.json says the same as the code, the code is not needed, and not run."""
     shutil.copy(tiny.GOLDEN / "qwen3_full" / "target" / "tokenizer.json", own)
-    assert load_tokenizer(own).vocab_size == tiny.tokenizer().vocab_size
+    assert load_tokenizer(Checkpoint.read(own)).vocab_size == tiny.tokenizer().vocab_size
     write(own / "tokenizer.json", "{")
     with pytest.raises(DFlashError, match="Python code of its own"):
-        load_tokenizer(own)
+        load_tokenizer(Checkpoint.read(own))
     assert not (own / "was_run").exists()
 
 
@@ -198,7 +198,7 @@ def test_code_in_the_hubs_cache(own: Path) -> None:
     for number, file in enumerate(sorted(own.iterdir())):
         file.rename(blobs / f"{number:040x}")
         file.symlink_to(blobs / f"{number:040x}")
-    assert load_tokenizer(own, trust_remote_code=True).encode("one two") == [1, 2]
+    assert load_tokenizer(Checkpoint.read(own), trust_remote_code=True).encode("one two") == [1, 2]
 
 
 def test_a_package_that_the_code_needs(own: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_package_that_the_code_needs(own: Path) -> None:
     path = own / "tokenization_words.py"
     write(path, "import no_such_package_at_all\n" + path.read_text("utf-8"))
     with pytest.raises(DFlashError, match="no_such_package_at_all") as caught:
-        load_tokenizer(own, trust_remote_code=True)
+        load_tokenizer(Checkpoint.read(own), trust_remote_code=True)
     assert "install" in caught.value.hint
 
 
@@ -214,7 +214,7 @@ def test_code_that_fails(own: Path) -> None:
     """Its words are passed on."""
     write(own / "tokenization_words.py", "raise RuntimeError('not today')")
     with pytest.raises(DFlashError, match="not today"):
-        load_tokenizer(own, trust_remote_code=True)
+        load_tokenizer(Checkpoint.read(own), trust_remote_code=True)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_code_that_fails(own: Path) -> None:
 def test_the_files_of_a_tokenizer(config: dict[str, Any], files: list[str], tmp_path: Path) -> None:
     """All forms that `auto_map` has had; another repository's file is named with it."""
     write(tmp_path / "tokenizer_config.json", config)
-    assert hub_cache.tokenizer_code(tmp_path) == files
+    assert Checkpoint(tmp_path, {}).tokenizer_code == files
 
 
 def test_a_model_without_its_code_is_not_whole(own: Path) -> None:
@@ -250,4 +250,4 @@ def test_model_code_is_never_run(folder: Path) -> None:
     settle(folder, model_file="model.py")
     write(folder / "model.py", "raise SystemExit")
     with pytest.raises(DFlashError, match="its own model code"):
-        Target.load(folder, trust_remote_code=True)
+        dflash_mlx.load(folder, no_draft=True, trust_remote_code=True)

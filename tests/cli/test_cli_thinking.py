@@ -14,6 +14,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.options import GenerationOptions
 
 # The golden vocabulary has <think>, and no marks of an answer of several messages.
@@ -137,11 +138,11 @@ def test_code_of_a_tokenizer_in_training(
     """As in the other commands."""
     seen: list[bool] = []
 
-    def load(path: Path, *, trust_remote_code: bool) -> None:
+    def load(checkpoint: Checkpoint, *, trust_remote_code: bool) -> None:
         seen.append(trust_remote_code)
         raise DFlashError("seen.")
 
-    monkeypatch.setattr("dflash_mlx.models.target.Target.load", load)
+    monkeypatch.setattr("dflash_mlx.pair.load_target", load)
     (prompts := tmp_path / "prompts.jsonl").write_text('"why"\n')
     for flags in ([], ["--trust-remote-code"]):
         arguments = ["train", str(prompts), "--out", str(tmp_path / "out"), "-m", PAIR[1], *flags]

@@ -15,6 +15,7 @@ from golden_pair import PAIR
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import recommended_sampling
 from dflash_mlx.options import GenerationOptions, SamplingParams
 
@@ -48,7 +49,7 @@ def test_what_a_file_recommends(tmp_path: Path, raw: Any, found: dict[str, float
     """As transformers reads it: nothing without a temperature above 0."""
     if raw is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(raw))
-    assert recommended_sampling(tmp_path) == found
+    assert recommended_sampling(Checkpoint(tmp_path, {})) == found
 
 
 @pytest.mark.parametrize("raw", ["[]", "{", '{"temperature": "hot"}', '{"top_p": 2}'])
@@ -56,7 +57,7 @@ def test_a_damaged_file(tmp_path: Path, raw: str) -> None:
     """It is named."""
     (tmp_path / "generation_config.json").write_text(raw)
     with pytest.raises(DFlashError, match=r"generation_config\.json"):
-        recommended_sampling(tmp_path)
+        recommended_sampling(Checkpoint(tmp_path, {}))
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_a_model_without_one(cli_app: typer.Typer, config: Callable[[str], int])
 def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A chat with that target; `/model NAME` takes the folder NAME as the target's."""
     pair = tiny.golden_pair("qwen3_full")
-    monkeypatch.setattr(pair.target, "path", target)
+    monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(target, {}))
     talk = dialogue.Dialogue(
         backends.LocalBackend(pair),
         output.Output(quiet=True),
@@ -156,7 +157,8 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options: Any, *rest: Any) -> Any:
-        monkeypatch.setattr(pair.target, "path", target.parent / model_options.model)
+        folder = target.parent / model_options.model
+        monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(folder, {}))
         return pair
 
     monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)

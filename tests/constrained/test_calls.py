@@ -219,7 +219,7 @@ def test_a_forced_answer_is_calls_that_fit(family: str) -> None:
 def test_forced_calls_are_those_of_plain_decoding() -> None:
     """Drafts and forced tokens change no token, greedily and with a seed, in any mode."""
     pair, parts = bundled(), [tool("note", {"on": {"type": "boolean"}, "say": SAY}, "say"), NOW]
-    words: Any = pair.target.tokenizer
+    words: Any = pair.tokenizer
     tokenizer = tokenizer_of("qwen3_coder")
     own = TokenizerWrapper(words._tokenizer, tool_call_start=tokenizer.tool_call_start,
                            tool_call_end=tokenizer.tool_call_end,

@@ -27,9 +27,8 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode, SamplingParams
-from dflash_mlx.pair import Pair, load
+from dflash_mlx.pair import load
 from dflash_mlx.policy.auto import Auto
 from dflash_mlx.policy.costs import Costs
 from dflash_mlx.policy.policy import Outcome
@@ -48,9 +47,9 @@ NAMED = {
 TEXT = (100, 101)  # an opening of the golden tokenizer whose thinking is closed
 
 
-def ids_of(target: Target, text: str) -> list[int]:
+def ids_of(text: str) -> list[int]:
     """Tokens of a text."""
-    return target.tokenizer.encode(text, add_special_tokens=False)
+    return tiny.tokenizer().encode(text, add_special_tokens=False)
 
 
 @pytest.mark.parametrize(("family", "prompt", "answer", "text", "thinking"), test_thinking.CASES)
@@ -116,13 +115,13 @@ def test_what_thinking_may_not_do() -> None:
 def test_the_bundled_pair_thinks_and_answers(think: bool | None) -> None:
     """A real answer with thinking is that of plain decoding that knows the markers."""
     pair = load()
-    tokenizer, inside = pair.target.tokenizer, think is True
+    tokenizer, inside = pair.tokenizer, think is True
     prompt = Session(pair).tokens("What is 12 plus 7?", think=think)
     marks = tokenizer.encode("<think></think>", add_special_tokens=False)
 
     def stock() -> list[int]:
         thinks = (marks[0], marks[1])
-        plain = Plain(pair.target, Grammar.of_schema(COLOURS), thinks, inside)
+        plain = Plain(pair.target, Grammar.of_schema(COLOURS), thinks, inside, tokenizer)
         return plain.answer(prompt, 130)
 
     wanted = mlx_thread().call(stock)
@@ -138,27 +137,27 @@ def test_the_bundled_pair_thinks_and_answers(think: bool | None) -> None:
 def test_ends_and_what_follows() -> None:
     """An answer ends with the last token that can be; the session goes on behind it."""
     target = tiny.make_target("qwen3")
-    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    pair = tiny.make_pair(target, tiny.random_drafter(target), "t", "d")
     for mode in ("baseline", "dflash", "ddtree"):
         session = Session(pair, mode=mode)
         ids, grammar = [*tiny.prompt_of(9), *TEXT], Grammar("regex", "(yes|no)!")
         blocks = list(session.stream(ids, grammar=grammar, max_tokens=40))
         said = tiny.joined(blocks)
         assert blocks[-1].finish_reason == "stop"
-        assert target.tokenizer.decode(said) in ("yes!", "no!")  # and no end token
+        assert tiny.tokenizer().decode(said) in ("yes!", "no!")  # and no end token
         following = [*ids, *said, 4, *TEXT]
         free = tiny.joined(list(session.stream(following, max_tokens=12)))
         assert free == tiny.plain(target, following, 12, target.eos_ids)
         assert session.stats.cached_tokens >= len(ids) + len(said) - 1
         again = list(session.stream(following, grammar="start: /[0-9]{5}/", max_tokens=3))
         assert again[-1].finish_reason == "length"
-        assert target.tokenizer.decode(tiny.joined(again)).isdigit()
+        assert tiny.tokenizer().decode(tiny.joined(again)).isdigit()
 
 
 def test_an_open_end_is_the_targets_choice() -> None:
     """Where the form may go on or end, the end token is chosen among what is allowed."""
     target = tiny.make_target("qwen3")
-    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    pair = tiny.make_pair(target, tiny.random_drafter(target), "t", "d")
     seen = set[bool]()
     for seed in range(12):
         params = SamplingParams(4.0, seed=seed)
@@ -186,7 +185,7 @@ def test_no_row_is_wasted() -> None:
     grammar = Grammar.of_schema(NAMED)
     wanted = Plain(target, grammar).answer(tiny.prompt_of(9), 60)
     wrong = tiny.scripted_drafter([*tiny.prompt_of(9), *wanted], wrong=True, strict=False)
-    engine = Engine(target, wrong)
+    engine = Engine(target, wrong, compiler=tiny.compiler_of(target))
     ways: list[tuple[Mode, dict[str, Any]]] = [("dflash", {}), ("ddtree", {"tree_budget": 12})]
     for mode, options in ways:
         sequence = Sequence(target, wrong)
@@ -210,14 +209,13 @@ def test_steered_chains() -> None:
     target = tiny.make_target("qwen3")
     grammar = Grammar.of_schema(NAMED)
     request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, opening=TEXT)
-    state = target.compiler.constrain(request.structure, request.going_on_from, request.stop_ids)
-    assert state is not None
-    chain = Draft(mx.array(ids_of(target, '"b')))
-    assert state.filter_draft(chain, 8, 8).tokens.tolist() == ids_of(target, "{")
+    state = tiny.compiler_of(target).constrain(grammar, request.going_on_from, request.stop_ids)
+    chain = Draft(mx.array(ids_of('"b')))
+    assert state.filter_draft(chain, 8, 8).tokens.tolist() == ids_of("{")
     assert state.filter_draft(chain, 8, 8).judged == 0
-    state.accept_tokens(tuple(ids_of(target, '{ "a ')))
-    kept = state.filter_draft(Draft(mx.array(ids_of(target, "rath3r"))), 9, 9)
-    assert (kept.tokens.tolist(), kept.judged) == (ids_of(target, "rather lo"), 4)
+    state.accept_tokens(tuple(ids_of('{ "a ')))
+    kept = state.filter_draft(Draft(mx.array(ids_of("rath3r"))), 9, 9)
+    assert (kept.tokens.tolist(), kept.judged) == (ids_of("rather lo"), 4)
 
 
 def test_drafts_beyond_a_limit_of_the_matcher_leave_no_trace() -> None:
@@ -227,13 +225,11 @@ def test_drafts_beyond_a_limit_of_the_matcher_leave_no_trace() -> None:
     rules = "\n".join(f'c{number}: "x"' for number in range(40))
     # Each x adds 40 items to the parser's row, which has 2,000 at most.
     grammar = Grammar("lark", f'start: "b" a\na: "x" | {endings}\n{rules}')
-    committed = tuple(ids_of(target, "b" + 40 * "x"))
-    chain = Draft(mx.array(ids_of(target, 20 * "x")))
-    expected, constraint = (
-        target.compiler.constrain(grammar, TEXT, target.eos_ids) for _ in range(2)
-    )
-    assert expected is not None
-    assert constraint is not None
+    committed = tuple(ids_of("b" + 40 * "x"))
+    chain = Draft(mx.array(ids_of(20 * "x")))
+    grammars = tiny.compiler_of(target)
+    expected = grammars.constrain(grammar, TEXT, target.eos_ids)
+    constraint = grammars.constrain(grammar, TEXT, target.eos_ids)
     for state in (expected, constraint):
         assert state.accept_tokens(committed) == committed
     assert 0 < constraint.filter_draft(chain, 20, 20).drafted < 20
@@ -369,17 +365,18 @@ def test_deep_schemas_are_refused() -> None:
 def test_kinds() -> None:
     """Every kind is compiled once, and only the last are kept; a kind is checked by name."""
     target = tiny.make_target("qwen3")
+    grammars = compiler.Compiler(tiny.tokenizer(), target.vocab_size, target.eos_ids)
     for grammar in (
         Grammar("json_object"),
         Grammar("regex", "[ab]+"),
         Grammar.of_schema({"x-guidance": {"whitespace_flexible": False}}),
     ):
         check_grammar(grammar)
-        assert target.compiler.compile(grammar) is target.compiler.compile(grammar)
-    first = target.compiler.compile(Grammar("json_object"))
+        assert grammars.compile(grammar) is grammars.compile(grammar)
+    first = grammars.compile(Grammar("json_object"))
     for number in range(compiler.MAX_COMPILED):
-        target.compiler.compile(Grammar("regex", f"{number}"))
-    assert target.compiler.compile(Grammar("json_object")) is not first
+        grammars.compile(Grammar("regex", f"{number}"))
+    assert grammars.compile(Grammar("json_object")) is not first
     for kind, text in (("ebnf", "a"), ("json_object", "a"), ("regex", "")):
         with pytest.raises(UsageError):
             Grammar(kind, text)  # type: ignore[arg-type]
@@ -392,9 +389,9 @@ def test_the_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     honest, calls = hf.from_tokenizer, []
     monkeypatch.setattr(hf, "from_tokenizer", lambda *a, **k: calls.append(1) or honest(*a, **k))
     target = tiny.make_target("qwen3")
+    grammars = compiler.Compiler(tiny.tokenizer(), target.vocab_size, target.eos_ids)
     threads = [
-        Thread(target=target.compiler.compile, args=(Grammar("regex", f"{n % 3}"),))
-        for n in range(12)
+        Thread(target=grammars.compile, args=(Grammar("regex", f"{n % 3}"),)) for n in range(12)
     ]
     for thread in threads:
         thread.start()

@@ -41,6 +41,7 @@ from dflash_mlx.distributed.model_files import check_same, facts_of, own_folder
 from dflash_mlx.distributed.shards import shard
 from dflash_mlx.engine.cost_table import fingerprint
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import fetch
 
 UNSHARDED = ("muse_glimmer",)
@@ -313,7 +314,7 @@ def test_an_answer_that_nobody_waits_for_is_left(
         with monkeypatch.context() as patch:
             patch.setattr(LeaderTarget, "load", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                load_leader(leader, "/nowhere", small)
+                load_leader(leader, "/nowhere", Checkpoint.read(small), frozenset())
             patch.setattr(near, "receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 memory_of_others(leader, str(large))

@@ -17,7 +17,7 @@ from dflash_mlx.drafters.eagle3.load import read_tensors
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.files.checkpoint import TORCH_FILE
+from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint
 from dflash_mlx.models.quantise import bits_of
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
@@ -38,7 +38,7 @@ def golden() -> Pair:
 @pytest.fixture(scope="module")
 def tensors() -> Tensors:
     """The golden head's."""
-    return read_tensors(GOLDEN / "draft")
+    return read_tensors(Checkpoint.read(GOLDEN / "draft"))
 
 
 def save(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:

@@ -18,7 +18,7 @@ from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import FILE, Drafter, read_mask_embedding
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.formats import is_drafter
+from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.acceptance import RULES

@@ -14,7 +14,6 @@ from test_train_run import start
 from dflash_mlx.drafters.dflash import model
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.files.checkpoint import header
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.train.settings import DrafterShape
@@ -64,7 +63,7 @@ def test_a_run_writes_what_they_read(kind: str, tmp_path: Path) -> None:
         shape = dataclasses.replace(shape, dflash2=True, selector_rank=16)
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(f'"say {n}"\n' for n in range(6)))
-    run, _ = start(Target.load(TARGET), prompts, tmp_path / "run", shape=shape, steps=1)
+    run, _ = start(tiny.load_target(TARGET), prompts, tmp_path / "run", shape=shape, steps=1)
     run.train()
     for name in ("config.json", "model.safetensors"):
         ours, theirs = tmp_path / "run" / name, GOLDEN / kind / name

@@ -55,7 +55,8 @@ def request_of(number: int) -> Request:
 def engine_of(family: str, drafter: Drafter | None = None) -> Engine:
     """An engine that reads prompts in small pieces."""
     target = target_of(family)
-    engine = Engine(target, drafter or tiny.random_drafter(target))
+    drafter = drafter or tiny.random_drafter(target)
+    engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
     engine.chunk = CHUNK
     return engine
 

@@ -187,7 +187,7 @@ def test_what_reading_confidence_costs() -> None:
 def pair_of(family: str) -> Pair:
     """A tiny pair that was never trained."""
     target = make_target(family)
-    return Pair(target, random_drafter(target), f"tiny-{family}", "tiny")
+    return tiny.make_pair(target, random_drafter(target), f"tiny-{family}", "tiny")
 
 
 def scratch_of(pair: Pair, depth: int) -> Scratch:
@@ -481,7 +481,7 @@ def test_nothing_is_measured_inside_an_answer(length: int, monkeypatch: pytest.M
     can fail: rounds that ask for measured costs are noticed.
     """
     target = make_target("qwen3", max_position_embeddings=10_000)
-    pair = Pair(target, random_drafter(target), "", "")
+    pair = tiny.make_pair(target, random_drafter(target), "", "")
     depths = list[int]()
     monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", recorded(depths))
     session = Session(pair, mode="auto")

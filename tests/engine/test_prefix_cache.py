@@ -160,7 +160,7 @@ def test_where_prompts_part_is_learned(family: str) -> None:
 def pair_of(family: str) -> Pair:
     """A pair with a prefix cache."""
     target = tiny.make_target(family)
-    pair = Pair(target, tiny.random_drafter(target), family, "random")
+    pair = tiny.make_pair(target, tiny.random_drafter(target), family, "random")
     pair.engine.prefixes.limit = GB
     return pair
 

@@ -42,9 +42,8 @@ def stock() -> Any:
 @cache
 def answer(number: int) -> tuple[list[int], list[int]]:
     """A held-out prompt, and stock mlx-lm's answer to it."""
-    target = pair().target
-    prompt = target.chat_tokens([{"role": "user", "content": held_out(PROMPTS)[number].prompt}])
-    parts = stream_generate(stock(), target.tokenizer, prompt, max_tokens=MAX_TOKENS)
+    prompt = pair().chat_tokens([{"role": "user", "content": held_out(PROMPTS)[number].prompt}])
+    parts = stream_generate(stock(), pair().tokenizer, prompt, max_tokens=MAX_TOKENS)
     return prompt, [part.token for part in parts]
 
 

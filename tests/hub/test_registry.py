@@ -9,8 +9,8 @@ import pytest
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.eagle3 import config as eagle
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.files.formats import ARCHITECTURES, is_eagle
 from dflash_mlx.hub import registry
-from dflash_mlx.hub.formats import ARCHITECTURES, is_eagle
 from dflash_mlx.hub.registry import Entry, entries, find
 from dflash_mlx.hub.resolve import pair_names
 

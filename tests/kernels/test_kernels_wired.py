@@ -336,7 +336,7 @@ def test_exact_mode_refuses_what_it_does_not_know(family: str) -> None:
         assert caught.value.hint
         assert target.kernels == Kernels()
         with pytest.raises(DFlashError, match=family):
-            Target(target.model, target.tokenizer, target.config, target.path, exact)
+            Target(target.model, target.checkpoint, target.eos_ids, exact)
     else:
         assert target.stock_attention == ()
         target.kernels = exact
@@ -387,7 +387,7 @@ def test_two_targets_of_one_model() -> None:
     first = tiny.make_target("qwen3_5")
     noted, other = Noted(references=True), Noted(references=True)
     first.kernels = noted
-    second = Target(first.model, first.tokenizer, first.config, first.path, other)
+    second = Target(first.model, first.checkpoint, first.eos_ids, other)
     second.forward(mx.array([SHORT]), second.make_cache())
     assert not noted.ran
     assert other.ran.keys() == {"verify_attention", "gated_delta_tape", "small_m_qmm"}
@@ -402,5 +402,5 @@ def test_mlx_lms_classes_stay_as_they_are() -> None:
     assert isinstance(layer, kind)
     assert kind.__call__.__globals__[attention.NAME] is attention.scaled_dot_product_attention
     assert type(target._body.layers[1].self_attn) is type(layer)
-    again: Any = Target(target.model, target.tokenizer, target.config, target.path)
+    again: Any = Target(target.model, target.checkpoint, target.eos_ids)
     assert attention.stock_class(again._body.layers[0].self_attn) is kind

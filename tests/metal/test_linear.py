@@ -28,7 +28,7 @@ def quantised_pair(family: str, bits: int = 4) -> Pair:
     said = tiny.plain(target, PROMPT, TOKENS + 8, margin=1e-4)
     half = [token if i % 5 else token + 1 for i, token in enumerate(said)]
     drafter = tiny.scripted_drafter([*PROMPT, *half], strict=False)
-    return Pair(target, drafter, family, "half right")
+    return tiny.make_pair(target, drafter, family, "half right")
 
 
 def answer(pair: Pair, mode: Mode = "dflash") -> list[int]:

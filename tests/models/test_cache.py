@@ -19,13 +19,12 @@ from mlx_lm.models.cache import (
 )
 
 from dflash_mlx.errors import DFlashError, RewindError
-from dflash_mlx.hub import registry
 from dflash_mlx.models import recurrent
-from dflash_mlx.models.cache import target_cache as cache_module
 from dflash_mlx.models.cache.recurrent import RecurrentCache, Tape
-from dflash_mlx.models.cache.sliding import SlidingCache, Window
+from dflash_mlx.models.cache.sliding import SlidingAdapter, SlidingCache
 from dflash_mlx.models.cache.target_cache import TargetCache, members
 from dflash_mlx.models.target import Target
+from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
 
 STEPS, SOME_STEPS = 1000, 60
 COMPARE_EVERY = 20
@@ -419,15 +418,15 @@ def there_and_back(kind: str) -> None:
 def test_shared_snapshots_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above can fail: into a cache's own arrays later tokens are written."""
 
-    def save(self: Window, layer: Any) -> tuple[mx.array, mx.array]:
+    def save(self: SlidingAdapter, layer: Any) -> tuple[mx.array, mx.array]:
         return layer.keys, layer.values
 
-    monkeypatch.setattr(Window, "save", save)
+    monkeypatch.setattr(SlidingAdapter, "save", save)
     with pytest.raises((AssertionError, ValueError)):
         there_and_back(kind)
 
 
-def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_bounded() -> None:
     """By number and by bytes, the oldest going first; at one place there is one."""
     target = target_of("qwen3_5")
     cache = TargetCache(layers_of("qwen3_5"))
@@ -435,7 +434,7 @@ def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.snapshot()  # nothing was read: there is nothing to keep
     assert cache.snapshot_bytes == 0
     sizes = []
-    for _ in range(registry.SNAPSHOTS + 3):
+    for _ in range(SNAPSHOT_LIMITS.count + 3):
         read(target, cache, [1, 2, 3])
         cache.snapshot()
         cache.snapshot()
@@ -443,14 +442,14 @@ def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     one = sizes[0]
     # Two layers with three rows of 2 * 16 + 32 channels, and four heads of 8 * 8; float32.
     assert one == 2 * 4 * (3 * 64 + 4 * 8 * 8)
-    assert sizes == [one * min(n, registry.SNAPSHOTS) for n in range(1, len(sizes) + 1)]
+    assert sizes == [one * min(n, SNAPSHOT_LIMITS.count) for n in range(1, len(sizes) + 1)]
     assert cache.reachable(8) == 0
     assert cache.reachable(14) == 12
-    monkeypatch.setattr(cache_module, "SNAPSHOT_BYTES", 2 * one + 1)
+    cache.limits = SnapshotLimits(SNAPSHOT_LIMITS.count, 2 * one + 1)
     read(target, cache, [1])
     cache.snapshot()
     assert cache.snapshot_bytes == 2 * one
-    monkeypatch.setattr(cache_module, "SNAPSHOT_BYTES", 1)
+    cache.limits = SnapshotLimits(SNAPSHOT_LIMITS.count, 1)
     read(target, cache, [1])
     cache.snapshot()
     assert cache.snapshot_bytes == one  # the newest stays

@@ -15,7 +15,6 @@ from dflash_mlx import api
 from dflash_mlx.bundled import __file__ as bundled
 from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub import registry
 from dflash_mlx.hub.registry import find
 from dflash_mlx.models import memory
 from dflash_mlx.models.cache import sliding
@@ -28,6 +27,7 @@ from dflash_mlx.models.memory import (
     memory_fit,
     snapshot_bytes,
 )
+from dflash_mlx.types import SNAPSHOT_LIMITS
 
 GB = 10**9
 stock_generate = import_module("mlx_lm.generate")  # the package has a function of that name
@@ -103,7 +103,7 @@ def test_caches_are_as_big_as_the_engine_makes_them(family, monkeypatch):
     assert cache_bytes(config, tokens, item_bytes=4) == real
     one = cache.snapshot_bytes
     assert (one == 0) is (snapshot_bytes(config, 4) == 0)
-    assert one <= snapshot_bytes(config, 4) / registry.SNAPSHOTS <= 1.1 * one
+    assert one <= snapshot_bytes(config, 4) / SNAPSHOT_LIMITS.count <= 1.1 * one
 
 
 def test_snapshots_are_counted():
@@ -117,8 +117,8 @@ def test_snapshots_are_counted():
         "linear_value_head_dim": 128,
     }
     one = 3 * (4 * 32 * 128 * 128 + 3 * 2 * (2 * 16 + 32) * 128)
-    assert snapshot_bytes(recurrent) == registry.SNAPSHOTS * one
-    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == registry.SNAPSHOT_BYTES
+    assert snapshot_bytes(recurrent) == SNAPSHOT_LIMITS.count * one
+    assert snapshot_bytes({**recurrent, "num_hidden_layers": 400}) == SNAPSHOT_LIMITS.nbytes
     assert snapshot_bytes({**recurrent, "num_hidden_layers": 4000}) == 1000 * one
     assert snapshot_bytes(CONFIG) == 0
 
@@ -307,7 +307,7 @@ def test_mlx_lm_prints_no_warning(mode, monkeypatch):
     api.generate(pair, [5, 6, 7], max_tokens=8, mode=mode)
     assert not entered
     stock = stock_generate.stream_generate(
-        pair.target.model, pair.target.tokenizer, [5, 6, 7], max_tokens=2
+        pair.target.model, pair.tokenizer, [5, 6, 7], max_tokens=2
     )
     mlx_thread().call(list, stock)
     assert entered

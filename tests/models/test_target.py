@@ -12,7 +12,7 @@ from mlx_lm.utils import quantize_model
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.models import target as families
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.models.target import FAMILIES, Tap, Target, target_config
 from dflash_mlx.options import SamplingParams
 
@@ -110,7 +110,7 @@ def test_nested_configs(family: str, tmp_path: Path) -> None:
     else:
         config["text_config"]["model_type"] = "other"
     (folder / "config.json").write_text(json.dumps(config))
-    found = target_config(folder)
+    found = target_config(Checkpoint.read(folder))
     assert found["model_type"] == family
     assert (found["hidden_size"], found["num_hidden_layers"]) == (32, 3)
 
@@ -121,7 +121,7 @@ def test_other_families_are_refused_by_name(family: str | None, tmp_path: Path) 
     config = {**tiny.BASE, "model_type": family}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(DFlashError) as caught:
-        Target.load(tmp_path)
+        Target.load(Checkpoint.read(tmp_path), frozenset())
     assert str(family) in caught.value.message
     assert "qwen3_next" in caught.value.hint
 
@@ -159,7 +159,7 @@ def test_quantised_targets(settings: dict[str, Any] | None, tied: bool, tmp_path
     tiny.save_model(tmp_path / "q", model, config)
     for file in (tiny.GOLDEN / "qwen3_full" / "target").glob("tokenizer*"):
         (tmp_path / "q" / file.name).write_bytes(file.read_bytes())
-    loaded = Target.load(tmp_path / "q")
+    loaded = tiny.load_target(tmp_path / "q")
     assert isinstance(body_of(loaded).embed_tokens, nn.QuantizedEmbedding)
     ids = mx.array(tiny.prompt_of(9))
     table = body_of(loaded).embed_tokens(mx.arange(GROUP["vocab_size"]))
@@ -202,7 +202,7 @@ def test_quantised_families(family: str, tmp_path: Path) -> None:
 def test_a_damaged_nested_config() -> None:
     """A text_config that is no object is left alone; the missing keys are named later."""
     config = {"model_type": "gemma4", "text_config": "?"}
-    assert families.flat(config) == config
+    assert text_config(config) == config
 
 
 @pytest.mark.parametrize("ahead", [True, False], ids=["rounds", "fault: the whole pass first"])

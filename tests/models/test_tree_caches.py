@@ -18,8 +18,8 @@ from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx.errors import DFlashError, RewindError
 from dflash_mlx.models import recurrent
-from dflash_mlx.models.cache.rows import AllRows
-from dflash_mlx.models.cache.sliding import Window, sliding_caches
+from dflash_mlx.models.cache.rows import RowsAdapter
+from dflash_mlx.models.cache.sliding import SlidingAdapter, sliding_caches
 from dflash_mlx.models.cache.target_cache import TargetCache, members
 from dflash_mlx.models.cache.tree_pass import TreePass
 from dflash_mlx.models.packed import PassRope, wrap_ropes
@@ -127,9 +127,9 @@ def rows_for_depths(patch: pytest.MonkeyPatch) -> None:
 
 def wrong_order(patch: pytest.MonkeyPatch) -> None:
     """A fault: rows are put together in the wrong order."""
-    honest = AllRows._keep_rows
+    honest = RowsAdapter._keep_rows
     patch.setattr(
-        AllRows,
+        RowsAdapter,
         "_keep_rows",
         lambda self, c, rows, n: honest(self, c, (*rows[:-2], *rows[:-3:-1]), n),
     )
@@ -137,7 +137,7 @@ def wrong_order(patch: pytest.MonkeyPatch) -> None:
 
 def first_rows(patch: pytest.MonkeyPatch) -> None:
     """A fault: the path's rows are taken to be the first ones."""
-    for adapter in (AllRows, Window):
+    for adapter in (RowsAdapter, SlidingAdapter):
         honest = adapter.keep_path
         patch.setattr(
             adapter,

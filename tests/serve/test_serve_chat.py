@@ -122,7 +122,7 @@ def test_logprobs(client: openai.OpenAI, pair: Pair) -> None:
     assert told is not None
     assert [one.logprob for one in told] == pytest.approx([m.logprob for m in mine], abs=1e-4)
     assert [len(one.top_logprobs) for one in told] == [3] * len(mine)
-    decode = pair.target.tokenizer.decode
+    decode = pair.tokenizer.decode
     assert [one.token for one in told] == [decode([m.token]) for m in mine]
     assert (
         bytes(b for one in told for b in one.bytes or ())
@@ -157,7 +157,7 @@ def test_text_completions(client: openai.OpenAI, pair: Pair) -> None:
     assert text in found.choices[0].text
     assert found.choices[0].logprobs is not None
     assert len(found.choices[0].logprobs.tokens or ()) == len(mine.tokens)
-    ids = pair.target.tokenizer.encode("The sky is")
+    ids = pair.tokenizer.encode("The sky is")
     by_ids = client.completions.create(model="m", prompt=ids, max_tokens=24)
     assert by_ids.choices[0].text == found.choices[0].text
     stream = client.completions.create(model="m", prompt=[ids], max_tokens=24, stream=True)

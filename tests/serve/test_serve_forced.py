@@ -212,7 +212,7 @@ def test_results_that_are_errors() -> None:
     pair = pair_saying("sorry", told)
     found = messages_api.ask(server_of(pair), messages=said)
     assert found.content[0].text == "sorry"
-    assert found.usage.input_tokens == len(pair.target.chat_tokens(told))
+    assert found.usage.input_tokens == len(pair.chat_tokens(told))
 
 
 def test_calls_have_the_names_that_kimi_knows() -> None:

@@ -305,7 +305,7 @@ def test_budgets_and_counts() -> None:
 def test_a_conversation(family: str) -> None:
     """Turns, an answer that is broken off, and a change of mode in one context: read once."""
     target = lossless.target_of(family)
-    pair = Pair(target, tiny.random_drafter(target), family, "random")
+    pair = tiny.make_pair(target, tiny.random_drafter(target), family, "random")
     session = Session(pair, mode="ddtree")
     prompt = LONG
     for turn in range(3):

@@ -583,12 +583,16 @@ def golden(drafter: str = "dflash") -> Pair:
     """The pair of twelve tokens, with a drafter of either kind, or another source of drafts."""
     folder = tiny.GOLDEN / "sampling"
     if drafter in ("model", "eagle3"):
-        target = load(folder / "target", no_draft=True, cache_ram=0).target
+        alone = load(folder / "target", no_draft=True, cache_ram=0)
+        target = alone.target
+        own = alone.tokenizer
         vocab = target.vocab_size
         if drafter == "model":
             small = tiny.make_target("qwen3", scale=0.8, vocab_size=vocab)
-            return Pair(target, ModelDrafter(small, vocab), "golden", drafter)
-        return Pair(target, random_head(target, draft_vocab_size=vocab), "golden", drafter)
+            return tiny.make_pair(target, ModelDrafter(small, vocab), "golden", drafter, own)
+        return tiny.make_pair(
+            target, random_head(target, draft_vocab_size=vocab), "golden", drafter, own
+        )
     draft = folder / ("draft" if drafter == "dflash" else "draft_dflash2")
     return load(folder / "target", draft)
 
@@ -602,7 +606,7 @@ def pair_of(family: str, drafter: str = "dflash") -> Pair:
     shape = tiny.dflash2_settings(target) if drafter == "dflash2" else tiny.draft_settings(target)
     own = {"mask_token_id": 10, "target_layer_ids": [0, 2], "block_size": 4}
     shape["dflash_config"] = {**shape["dflash_config"], **own}
-    return Pair(target, tiny.random_drafter(target, **shape), family, "random")
+    return tiny.make_pair(target, tiny.random_drafter(target, **shape), family, "random")
 
 
 @cache

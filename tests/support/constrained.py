@@ -9,10 +9,12 @@ from typing import Any
 import llguidance
 import mlx.core as mx
 import numpy as np
+import tiny
 from llguidance.hf import from_tokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from mlx_lm import sample_utils
 from mlx_lm.generate import generate_step
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.constrained.grammar import WHITESPACE
 from dflash_mlx.grammar import Grammar
@@ -90,9 +92,9 @@ def follows(value: Any, schema: dict[str, Any]) -> bool:
 
 
 @cache
-def trie(target: Target) -> llguidance.LLTokenizer:
+def trie(target: Target, tokenizer: TokenizerWrapper) -> llguidance.LLTokenizer:
     """The target's tokens as llguidance knows them."""
-    fast: Any = target.tokenizer._tokenizer
+    fast: Any = tokenizer._tokenizer
     return from_tokenizer(fast, n_vocab=target.vocab_size, eos_token=sorted(target.eos_ids))
 
 
@@ -119,10 +121,12 @@ class Plain:
         grammar: Grammar,
         thinks: tuple[int, int] | None = None,
         inside: bool = False,
+        tokenizer: TokenizerWrapper | None = None,
     ):
+        self.tokenizer = tokenizer or tiny.tokenizer()
         self.target, self.source = target, source(grammar)
         self.thinks, self.inside, self.least = thinks, inside, np.inf
-        encode = target.tokenizer.encode
+        encode = self.tokenizer.encode
         self.breaks = {ids[0] for s in ("\n", "\n\n") if len(ids := encode(s)) == 1}
 
     def state(self, said: list[int]) -> tuple[np.ndarray, bool]:
@@ -149,7 +153,7 @@ class Plain:
 
     def follow(self, text: list[int]) -> tuple[np.ndarray, bool, bool]:
         """What the grammar allows after a text, whether it is whole, and whether it is legal."""
-        matcher = llguidance.LLMatcher(trie(self.target), self.source, log_level=0)
+        matcher = llguidance.LLMatcher(trie(self.target, self.tokenizer), self.source, log_level=0)
         legal = not text or matcher.consume_tokens(text)
         bits = allocate_token_bitmask(1, self.target.vocab_size)
         fill_next_token_bitmask(matcher, bits)

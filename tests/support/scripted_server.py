@@ -16,7 +16,6 @@ from test_session import speaking
 
 import dflash_mlx
 from dflash_mlx.chat.template import TemplateOptions
-from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.app import Server
 
@@ -78,8 +77,9 @@ def pair_saying(
     """
     tokenizer = tokenizer or tool_tokenizer()
     target = tiny.make_target("qwen3", vocab_size=272)
-    target = Target(target.model, tokenizer, target.config, target.path)
-    prompt = target.chat_tokens(messages, TemplateOptions(**options))
+    target = tiny.with_ends(target, tokenizer)
+    pair = tiny.make_pair(target, None, "", None, tokenizer)
+    prompt = pair.chat_tokens(messages, TemplateOptions(**options))
     return speaking(said, tokenizer, prompt, strict=strict)
 
 

@@ -131,7 +131,7 @@ def shared(pair: Pair) -> list[float]:
 
 def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
     """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
-    engine = Engine(pair.target, pair.drafter, lookup=pair.lookup)
+    engine = Engine(pair.target, pair.drafter, compiler=pair.compiler, lookup=pair.lookup)
     found = dict[str, list[Any]]()
     for kind in kinds:
         if kind == "shared":

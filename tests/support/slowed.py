@@ -66,13 +66,15 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     self.pair.engine.chunk = wanted.get("chunk", CHUNK)
     session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
     target = self.pair.target
-    target.eos_ids = frozenset() if wanted.get("endless") or "says" in wanted else own_ends(target)
+    target.eos_ids = (
+        frozenset() if wanted.get("endless") or "says" in wanted else own_ends(self.pair)
+    )
     return stream(self, *arguments, **options)
 
 
-def own_ends(target: Any) -> frozenset[int]:
+def own_ends(pair: Any) -> frozenset[int]:
     """The tokens that end an answer of this target's."""
-    return frozenset(target.tokenizer.eos_token_ids)
+    return frozenset(pair.tokenizer.eos_token_ids)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,15 @@ from mlx_lm.utils import _get_classes, load_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from dflash_mlx.chat.reasoning_parser import eos_ids_of
+from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
@@ -306,7 +309,42 @@ def make_target(
     model = model_class(args_class.from_dict(deepcopy(config)))
     randomise(model, seed or SEEDS.get(family, 1), scale, sober)
     model.eval()
-    return Target(model, tokenizer(), config, Path(f"tiny-{family}"))
+    checkpoint = Checkpoint(Path(f"tiny-{family}"), config)
+    return Target(model, checkpoint, eos_ids_of(tokenizer()))
+
+
+def with_ends(target: Target, own: TokenizerWrapper) -> Target:
+    """The same model, with the end tokens of another tokenizer."""
+    return Target(target.model, target.checkpoint, eos_ids_of(own))
+
+
+def load_target(folder: Path) -> Target:
+    """A model from its folder, with the end tokens of its tokenizer."""
+    from dflash_mlx.pair import load_target
+
+    return load_target(Checkpoint.read(folder))[0]
+
+
+def make_pair(
+    target: Target,
+    drafter: Any,
+    target_name: str = "",
+    draft_name: str | None = "",
+    own: TokenizerWrapper | None = None,
+) -> Pair:
+    """A pair with its own tokenizer, or the golden cases'."""
+    return Pair.of(target, drafter, own or tokenizer(), target_name, draft_name)
+
+
+@cache
+def compiler(vocab_size: int, eos_ids: frozenset[int]) -> Compiler:
+    """The grammars of the golden cases' tokenizer."""
+    return Compiler(tokenizer(), vocab_size, eos_ids)
+
+
+def compiler_of(target: Target) -> Compiler:
+    """The grammars of a target that has the golden cases' tokenizer."""
+    return compiler(target.vocab_size, target.eos_ids)
 
 
 def draft_settings(target: Target, **changes: Any) -> dict[str, Any]:
@@ -502,7 +540,8 @@ def start(
     **options: Any,
 ) -> Iterator[Block]:
     """Answer a prompt by rounds of one sequence, with an engine of its own."""
-    engine = Engine(sequence.target, sequence.drafter)
+    target = sequence.target
+    engine = Engine(target, sequence.drafter, compiler=compiler_of(target))
     engine.chunk = chunk
     if sequence.drafter is None:
         mode, block_size = "baseline", None

@@ -8,8 +8,8 @@ import mlx.core as mx
 import tiny
 from scripted_server import tool_tokenizer
 
+from dflash_mlx.chat.template import DEFAULTS, TemplateOptions
 from dflash_mlx.models.packed import SequencePass
-from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair
 
 
@@ -25,10 +25,10 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
     """
     tokenizer = more.pop("tokenizer", None) or tool_tokenizer()
     target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
-    target = Target(target.model, tokenizer, target.config, target.path)
+    target = tiny.with_ends(target, tokenizer)
     script: list[int] = []
     prompts: list[tuple[Any, list[int]]] = []
-    honest, encode = target.read, target.chat_tokens
+    honest = target.read
 
     def read(parts: Any, *, at_once: bool = False) -> list[SequencePass]:
         found = []
@@ -39,21 +39,25 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
             found.append(SequencePass(0 * done.logits + logits, done.taps))
         return found
 
-    def chat_tokens(messages: Any, *options: Any) -> list[int]:
-        ids = encode(messages, *options)
-        said = tokenizer.encode(says(messages), add_special_tokens=False)
-        script[:] = [*ids, *said, 256, *[0] * 32]
-        prompts.append((messages, ids))
-        return ids
+    class TalkingPair(Pair):
+        """Notes each prompt, and what is to be said to it."""
+
+        def chat_tokens(self, messages: Any, options: TemplateOptions = DEFAULTS) -> list[int]:
+            ids = super().chat_tokens(messages, options)
+            said = tokenizer.encode(says(messages), add_special_tokens=False)
+            script[:] = [*ids, *said, 256, *[0] * 32]
+            prompts.append((messages, ids))
+            return ids
 
     def draft_cache() -> tiny.ScriptedCache:
         cache = tiny.ScriptedCache((), False, 272, strict=False)
         cache.text = script
         return cache
 
-    target.read, target.chat_tokens = read, chat_tokens  # type: ignore[method-assign]
+    target.read = read  # type: ignore[method-assign]
     target.prompts = prompts  # type: ignore[attr-defined]
-    return Pair(target, tiny.stand_in(draft_cache), "talker", "script")
+    drafter = tiny.stand_in(draft_cache)
+    return TalkingPair.of(target, drafter, tokenizer, "talker", "script")
 
 
 def says(messages: list[dict[str, Any]]) -> str:

@@ -151,7 +151,7 @@ def test_what_is_refused() -> None:
         tools.run(pair, "?", [weather, weather])
     with pytest.raises(UsageError, match="twice"):
         tools.run(pair, "?", [weather], tools=[])
-    pair.target.template._tokenizer._tokenizer.chat_template = "{{ messages[0].content }}"
+    pair.template._tokenizer._tokenizer.chat_template = "{{ messages[0].content }}"
     with pytest.raises(UsageError, match="does not call tools"):
         tools.run(pair, "?", [weather])
 

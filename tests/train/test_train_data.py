@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from tiny import GOLDEN, plain
 
-from dflash_mlx.drafters.load import load_source
+from dflash_mlx.drafters.dflash.load import load
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 from dflash_mlx.train import answers
 from dflash_mlx.train.answers import AnswerFile, answer_all, keys_of
@@ -33,7 +35,7 @@ SETTINGS = AnswerSettings(max_tokens=12, answer_batch=2)
 @pytest.fixture(scope="module")
 def target() -> Target:
     """A random target, loaded from its folder."""
-    return Target.load(GOLDEN / "qwen3_full" / "target")
+    return tiny.load_target(GOLDEN / "qwen3_full" / "target")
 
 
 def write(path, lines):
@@ -44,7 +46,7 @@ def write(path, lines):
 
 def questions(target, path, prompts):
     """Prompts written to a file and read back as token ids."""
-    return tokenize(target, read_prompts(write(path, prompts)))
+    return tokenize(target, tiny.tokenizer(), read_prompts(write(path, prompts)))
 
 
 def test_three_kinds_of_lines(tmp_path):
@@ -122,7 +124,7 @@ def test_answers_are_the_targets_own(tmp_path, target, monkeypatch, rows):
     texts = ["ab", "what", "x y z"]
     asked = questions(target, tmp_path / "p.jsonl", texts)
     wanted = [plain(target, q.tokens, 12, target.eos_ids) for q in asked]
-    right = target.tokenizer.decode(wanted[1][:5])
+    right = tiny.tokenizer().decode(wanted[1][:5])
     lines = [
         texts[0],
         *({"messages": [{"role": "user", "content": t}, {"role": "assistant", "content": a}]}
@@ -176,8 +178,8 @@ def test_drafts_change_no_answer(tmp_path, target):
     """Guards answers that a drafter helps to make: they are the target's, greedy and drawn."""
     case = GOLDEN / "qwen3_full"
     asked = questions(target, tmp_path / "p.jsonl", ["ab", "what", "x y z"])
-    twin = Target.load(target.path)
-    drafter = load_source(case / "draft", twin)
+    twin = tiny.load_target(target.path)
+    drafter = load(Checkpoint.read(case / "draft"), twin)
     for temperature in (0.0, 1.0):
         settings = replace(SETTINGS, temperature=temperature, seed=5)
         one, other = tmp_path / f"{temperature}a", tmp_path / f"{temperature}b"
@@ -200,28 +202,28 @@ def test_the_template_may_open_the_answer():
 
 def test_mask_token_by_name_then_reserved_then_a_free_row(target):
     """Guards the choice: never a token of the text, the template or the answer's end."""
-    assert choose_mask_token(target, {1, 2}) == 99
-    assert choose_mask_token(target, {99}) == 102
+    assert choose_mask_token(target, tiny.tokenizer(), {1, 2}) == 99
+    assert choose_mask_token(target, tiny.tokenizer(), {99}) == 102
     with pytest.raises(DFlashError, match="no token"):
-        choose_mask_token(target, range(104))
-    assert choose_mask_token(target, {99}, 103) == 103
+        choose_mask_token(target, tiny.tokenizer(), range(104))
+    assert choose_mask_token(target, tiny.tokenizer(), {99}, 103) == 103
     for taken in (98, 104, 5):
         with pytest.raises(DFlashError, match="not a free token"):
-            choose_mask_token(target, {5}, taken)
+            choose_mask_token(target, tiny.tokenizer(), {5}, taken)
 
 
 def test_what_a_tokenizer_needs_is_no_mask(target, monkeypatch):
     """Guards targets without a named or reserved token: SmolLM2's first is unk and end of text."""
-    monkeypatch.setattr(type(target.tokenizer._tokenizer), "unk_token_id", 99, raising=False)
-    assert choose_mask_token(target, {1}) == 102
+    monkeypatch.setattr(type(tiny.tokenizer()._tokenizer), "unk_token_id", 99, raising=False)
+    assert choose_mask_token(target, tiny.tokenizer(), {1}) == 102
     with pytest.raises(DFlashError, match="not a free token"):
-        choose_mask_token(target, {1}, 99)
+        choose_mask_token(target, tiny.tokenizer(), {1}, 99)
 
 
 def test_a_row_without_a_token_can_be_the_mask(target, monkeypatch):
     """Guards models with more embedding rows than tokens, such as Qwen3."""
     monkeypatch.setattr(target, "vocab_size", 110)
-    assert choose_mask_token(target, {99, 102, 103}) == 104
+    assert choose_mask_token(target, tiny.tokenizer(), {99, 102, 103}) == 104
 
 
 def test_layer_ids():

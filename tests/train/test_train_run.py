@@ -60,7 +60,7 @@ def prompts(tmp_path_factory) -> Path:
 @pytest.fixture
 def target() -> Target:
     """A fresh random target."""
-    return Target.load(TARGET)
+    return tiny.load_target(TARGET)
 
 
 def start(
@@ -82,7 +82,10 @@ def start(
         shape=shape,
     )
     numbers = TrainSettings(**{**QUICK, **settings})
-    return Run(target, job, numbers, AnswerSettings(max_tokens=20), events.append), events
+    tokenizer = tiny.tokenizer()
+    return Run(
+        target, tokenizer, job, numbers, AnswerSettings(max_tokens=20), events.append
+    ), events
 
 
 def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):
@@ -126,7 +129,7 @@ def test_a_stop_within_a_step_loses_only_that_step(target, prompts, tmp_path):
     done = max(step for step, _ in losses(events))
     assert asked[-2:] == [done, done]  # between two slices
     assert [e.step for e in events if isinstance(e, Saved)][-1] == done
-    rest, _ = start(Target.load(TARGET), prompts, tmp_path, resume=True, chunk=1)
+    rest, _ = start(tiny.load_target(TARGET), prompts, tmp_path, resume=True, chunk=1)
     assert rest.step == done
 
 
@@ -156,7 +159,7 @@ def test_a_run_of_before_goes_on(target, prompts, tmp_path):
     old["draft"]["dflash_config"]["mask_token_id"] = 98
     state.write_text(json.dumps(old))
     shutil.rmtree(tmp_path / "taps")
-    rest, _ = start(Target.load(TARGET), prompts, tmp_path, resume=True)
+    rest, _ = start(tiny.load_target(TARGET), prompts, tmp_path, resume=True)
     assert rest.drafter.config.mask_token_id == 98
     assert rest.train()
 
@@ -181,7 +184,7 @@ def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
     if warm:
         run, _ = start(target, prompts, tmp_path / "v1", steps=20, dtype="float32")
         run.train()
-        first, target = run.evaluate(), Target.load(TARGET)
+        first, target = run.evaluate(), tiny.load_target(TARGET)
     shape = dataclasses.replace(SHAPE, dflash2=True, selector_rank=8)
     run, events = start(
         target, prompts, tmp_path / "v2", shape=shape, steps=30, save_every=1000,
@@ -200,7 +203,7 @@ def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
         answer = dflash_mlx.generate(pair, text, max_tokens=12)
         plain = dflash_mlx.generate(pair, text, max_tokens=12, mode="baseline")
         assert answer.tokens == plain.tokens
-    check_replay(run, Target.load(TARGET))
+    check_replay(run, tiny.load_target(TARGET))
 
 
 def losses(events):
@@ -246,7 +249,7 @@ def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path, optimizer):
     cut._log.add(StepDone(7, 12, 9.0, 0.0, 0.0, 1, 1, 1.0))  # then the kill, in mid-line
     with (tmp_path / "cut" / "log.jsonl").open("a") as log:
         log.write('{"step": 8, "lo')
-    again = Target.load(TARGET)
+    again = tiny.load_target(TARGET)
     rest, second = start(again, prompts, tmp_path / "cut", resume=True, optimizer=optimizer)
     assert rest.step == 6
     assert rest.train()
@@ -419,15 +422,16 @@ def test_an_end_among_the_answers_is_no_abort(prompts, tmp_path):
         "import sys\n"
         "from pathlib import Path\n"
         "from dflash_mlx.cpu.modules import restore_modules\n"
-        "from dflash_mlx.models.target import Target\n"
+        "from dflash_mlx.files.checkpoint import Checkpoint\n"
+        "from dflash_mlx.pair import load_target\n"
         "from dflash_mlx.train.answers import answer_all\n"
         "from dflash_mlx.train.settings import AnswerSettings\n"
         "from dflash_mlx.train.data import read_prompts, tokenize\n"
         "def press(event):\n"
         "    raise KeyboardInterrupt\n"
-        f"target = Target.load(Path({str(TARGET)!r}))\n"
+        f"target, tokenizer = load_target(Checkpoint.read(Path({str(TARGET)!r})))\n"
         "restore_modules(target.model)\n"
-        f"questions = tokenize(target, read_prompts(Path({str(prompts)!r})))\n"
+        f"questions = tokenize(target, tokenizer, read_prompts(Path({str(prompts)!r})))\n"
         "settings = AnswerSettings(max_tokens=200, answer_batch=2)\n"
         "try:\n"
         f"    answer_all(target, questions, settings, Path({str(tmp_path / 'a')!r}), press)\n"
@@ -458,7 +462,7 @@ def test_warm_start_goes_on_from_a_drafter(target, prompts, tmp_path):
     run, events = start(target, prompts, tmp_path / "a", steps=30, dtype="float32")
     run.train()
     again, more = start(
-        Target.load(TARGET), prompts, tmp_path / "b", steps=1, warm_start=tmp_path / "a"
+        tiny.load_target(TARGET), prompts, tmp_path / "b", steps=1, warm_start=tmp_path / "a"
     )
     again.train()
     assert again.drafter.config == run.drafter.config

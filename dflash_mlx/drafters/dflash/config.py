@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.formats import ARCHITECTURES, V2, in_speculators, is_assistant
+from dflash_mlx.files.formats import ARCHITECTURES, in_speculators, is_assistant, is_dflash2
 
 # Meta's own DFlash drafter of Muse Glimmer, in the layout of Z Lab's.
 
@@ -178,23 +178,23 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         raise invalid_value("dflash_config", nested)
 
     def look(key: str, default: Any = None) -> Any:
-        found = nested.get(key)
-        found = raw.get(key) if found is None else found
-        return default if found is None else found
+        value = nested.get(key)
+        value = raw.get(key) if value is None else value
+        return default if value is None else value
 
     def need(key: str) -> Any:
-        found = look(key)
-        if found is None:
+        value = look(key)
+        if value is None:
             raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
-        return found
+        return value
 
     def whole(key: str, default: int | None = None, least: int = 1) -> int:
-        found = need(key) if default is None else look(key, default)
-        if type(found) is not int or found < least:
-            raise invalid_value(key, found)
-        return found
+        value = need(key) if default is None else look(key, default)
+        if type(value) is not int or value < least:
+            raise invalid_value(key, value)
+        return value
 
-    dflash2 = V2 in (raw.get("architectures") or []) or look("projector_type") == "dflash2"
+    dflash2 = is_dflash2(raw)
     refuse_unknown(raw, nested, KNOWN | DFLASH2.keys() if dflash2 else KNOWN)
     extra = DFlash2(*(whole(key, usual) for key, usual in DFLASH2.items())) if dflash2 else None
     layers = whole("num_hidden_layers")

@@ -1,4 +1,4 @@
-"""The drafter at work: context caches, and the blocks of one or of several sequences in one pass.
+"""The bound drafter: its context caches, and the blocks of several sequences in one pass.
 
 Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
 rejected, so a cache only grows, or is cut back when a conversation is.
@@ -47,7 +47,7 @@ class Drafter:
 
     @property
     def block_size(self) -> int:
-        """Rows of a block, the anchor's included, where nobody says otherwise."""
+        """Rows of a block, the anchor's included, unless a request gives another number."""
         return self.config.block_size
 
     @property
@@ -56,7 +56,7 @@ class Drafter:
         return self.config.target_layer_ids
 
     def row_bytes(self, item: int) -> int:
-        """What a token takes in a cache, in numbers of `item` bytes."""
+        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
 
@@ -94,7 +94,8 @@ class Drafter:
     ) -> list[DraftBlock]:
         """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
 
-        What is said of the width - 1 positions after each anchor; evaluates nothing.
+        One block for each sequence, of the width - 1 positions after its anchor. Evaluates
+        nothing.
         """
         hidden = self._hidden(caches, anchors, width)
         logits, select = self._logits(hidden), self.model.selector
@@ -103,7 +104,7 @@ class Drafter:
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
 
     def _logits(self, hidden: mx.array) -> mx.array:
-        """`head` of hidden states in the dtype that it computes in."""
+        """`head` of hidden states, in the dtype that the head computes in."""
         shared = self.model.get("lm_head") is None
         return self.head(cast_rows(hidden, self._head_type) if shared else hidden)
 
@@ -128,7 +129,7 @@ class Drafter:
         return self.model(x, context, offsets, masks)[:, 1:]
 
     def commit_waiting(self, caches: Sequence["DraftCache"]) -> None:
-        """Compute the context rows of all taps that wait, with one projection."""
+        """Compute the context rows of all waiting taps with one projection."""
         waiting = [cache for cache in caches if cache.waiting]
         if not waiting:
             return
@@ -142,7 +143,6 @@ class Drafter:
                 rows.update_and_fetch(*new)
 
     def make_cache(self) -> "DraftCache":
-        """An empty context cache."""
         return DraftCache(self)
 
 
@@ -166,16 +166,16 @@ class DraftCache:
 
     @property
     def computed(self) -> int:
-        """Number of rows that do not wait."""
+        """Number of computed rows."""
         return self.rows[0].offset
 
     @property
     def waiting(self) -> int:
-        """Tokens whose rows are not computed yet."""
+        """Number of tokens whose rows are not computed yet."""
         return self._ahead
 
     def take_waiting(self) -> mx.array:
-        """The taps [1, S, K * Ht] that wait, which do so no longer."""
+        """Remove and return the taps [1, S, K * Ht] whose rows are not computed yet."""
         taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
         return taps
 
@@ -198,7 +198,7 @@ class DraftCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the rows of the first `length` tokens; what waits behind is never computed."""
+        """Keep the rows of the first `length` tokens; later ones that wait are never computed."""
         while self._waiting and self.offset > length:
             taps = self._waiting.pop()
             kept = max(0, taps.shape[1] - (self.offset - length))
@@ -210,7 +210,7 @@ class DraftCache:
             rows.trim(count)
 
     def fork(self) -> "DraftCache":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         twin = DraftCache(self.drafter)
         twin._waiting, twin._ahead = list(self._waiting), self._ahead
         for ours, theirs in zip(self.rows, twin.rows, strict=True):
@@ -223,7 +223,7 @@ class DraftCache:
         return tuple(copy_rows(rows, start, end) for rows in self.rows)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
-        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):
             append_rows(rows, more)
@@ -240,7 +240,7 @@ class DraftCache:
         return self.drafter.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """The positions' own logits [width - 1, V]; a DFlash 2 drafter's drafts need more."""
+        """Each position's logits [width - 1, V]; DFlash 2 chooses its drafts by more than these."""
         return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
 
     def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dflash_mlx.drafters.dflash.config import invalid_value, rotary
 from dflash_mlx.errors import DFlashError
-from dflash_mlx.hub.formats import EAGLE3, in_speculators
+from dflash_mlx.files.formats import EAGLE3, in_speculators
 
 ARCHITECTURES = (
     EAGLE3,
@@ -93,12 +93,12 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
         return next((p[key] for p in places if p.get(key) is not None), default)
 
     def whole(key: str, default: int | None = None) -> int:
-        found = look(key, default)
-        if found is None:
+        value = look(key, default)
+        if value is None:
             raise DFlashError(f"the drafter's config has no '{key}'.", hint=HINT)
-        if type(found) is not int or found < 1:
-            raise invalid_value(key, found)
-        return found
+        if type(value) is not int or value < 1:
+            raise invalid_value(key, value)
+        return value
 
     for key, supported in REFUSED.items():
         if (value := look(key)) not in supported:

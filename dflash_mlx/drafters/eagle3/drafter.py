@@ -1,8 +1,7 @@
-"""An EAGLE-3 head as what drafts: its caches and its blocks.
+"""An EAGLE-3 head as a drafter: its caches and its blocks.
 
 It drafts one token after another, each in a pass of its one layer, sequences one after another.
-Rows of drafts never stay: the target's features take their place when tokens are committed. Does
-not know how drafts are accepted.
+Rows of drafts never stay: the target's features take their place when tokens are committed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
 class EagleCache:
-    """One sequence's committed rows, and the features that go on from each of them.
+    """One sequence's committed rows, and the feature after each of them.
 
     Row t of `rows` is of token t and the feature before it, so it depends on no later token; row 0
     has no feature before it and is never attended to. `features` holds each position's feature in
@@ -44,7 +43,7 @@ class EagleCache:
 
     @property
     def offset(self) -> int:
-        """Tokens that were committed."""
+        """Number of committed tokens."""
         return self.rows.offset + len(self._tokens)
 
     @property
@@ -67,7 +66,7 @@ class EagleCache:
             mx.async_eval(self.state)
 
     def commit_waiting(self) -> None:
-        """Compute the rows of all tokens that wait."""
+        """Compute the rows of all waiting tokens."""
         if not self._tokens:
             return
         head, tokens = self.head, mx.array(self._tokens)
@@ -80,7 +79,7 @@ class EagleCache:
         self._taps, self._tokens = [], []
 
     def last_feature(self) -> mx.array:
-        """The feature [1, 1, H] of the last token that does not wait."""
+        """The feature [1, 1, H] of the last token with a computed row."""
         held, last = self._features, self._features.offset - 1
         assert held.keys is not None
         assert held.values is not None
@@ -88,7 +87,7 @@ class EagleCache:
         return mx.concatenate(parts, axis=-1)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens; what waits behind is never computed."""
+        """Keep the first `length` tokens; later ones that wait are never computed."""
         kept = max(0, length - self.rows.offset)
         if kept < len(self._tokens):
             taps = mx.concatenate(self._taps, axis=1)[:, :kept]
@@ -97,7 +96,7 @@ class EagleCache:
             each.trim(max(0, each.offset - length))
 
     def fork(self) -> "EagleCache":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         twin = EagleCache(self.head)
         twin._taps, twin._tokens = [*self._taps], [*self._tokens]
         for ours, theirs in zip(self._all, twin._all, strict=True):
@@ -113,7 +112,7 @@ class EagleCache:
         return tuple(copy_rows(each, start, end) for each in self._all)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
-        """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
+        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.commit_waiting()
         for each, *more in zip(self._all, *parts, strict=True):
             append_rows(each, more)
@@ -160,14 +159,13 @@ class Levels:
 
 
 class Paths:
-    """`Rankings` of the levels; a case is a path that goes on, -1 one that does not."""
+    """`Rankings` of the levels; a case is a path that is continued, -1 one that is not."""
 
     def __init__(self, levels: list[list[np.ndarray]]):
         self._levels = levels
 
     @property
     def positions(self) -> int:
-        """The number of levels."""
         return len(self._levels)
 
     def after(self, position: int, case: int) -> Ranked:
@@ -183,7 +181,6 @@ class Paths:
 
 
 def arrays(level: Level) -> tuple[mx.array, mx.array, mx.array]:
-    """A level's arrays."""
     return level.tokens, level.logs, level.goes_on
 
 
@@ -193,7 +190,7 @@ TOP_K = 10  # continuations of a path, and paths that go on, as in the authors' 
 
 
 class EagleBlock:
-    """The positions after one anchor; a `DraftBlock` that runs the head when it is asked."""
+    """The positions after one anchor; a `DraftBlock` that runs the head on demand."""
 
     def __init__(self, cache: EagleCache, anchor: int, positions: int):
         self._cache, self._model, self._positions = cache, cache.head.model, positions
@@ -218,7 +215,7 @@ class EagleBlock:
         return Independent(self._greedy[1]).confidence()
 
     def top_tokens(self, count: int) -> Levels:
-        """The levels of the authors' dynamic tree: the likeliest paths go on, `TOP_K` a level."""
+        """The levels of the authors' dynamic tree; each continues the `TOP_K` likeliest paths."""
         wide = min(TOP_K, count)
         levels = list[Level]()
         with self._drafting() as step:
@@ -258,7 +255,7 @@ class EagleBlock:
 
     @contextmanager
     def _drafting(self) -> Iterator["Step"]:
-        """What runs the head; the rows that it writes are taken back."""
+        """A `Step` that runs the head; its rows are removed from the cache afterwards."""
         self._cache.commit_waiting()
         step = Step(self._cache)
         try:
@@ -307,21 +304,18 @@ class EagleDrafter:
 
     @property
     def model(self) -> EagleModel:
-        """Its weights."""
         return self.head.model
 
     @property
     def config(self) -> EagleConfig:
-        """Its sizes."""
         return self.head.config
 
     def row_bytes(self, item: int) -> int:
-        """What a token takes in a cache, in numbers of `item` bytes."""
+        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
 
     def make_cache(self) -> EagleCache:
-        """An empty cache."""
         return EagleCache(self.head)
 
     def draft(

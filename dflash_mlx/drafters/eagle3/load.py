@@ -1,23 +1,18 @@
-"""An EAGLE-3 head from its folder: held against its target before any weight is read; loaded."""
+"""An EAGLE-3 head from its checkpoint: checked against its target, then loaded."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import use_cpu_modules
 from dflash_mlx.drafters.dflash.model import checked_distances
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.files.checkpoint import (
-    TORCH_FILE,
-    WRONG_FILES,
-    check_weights,
-    compare_shapes,
-    header,
-)
+from dflash_mlx.files.checkpoint import TORCH_FILE, WRONG_FILES, Checkpoint, compare_shapes
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
-from dflash_mlx.hub.resolve import Names
 from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.target import Target
 
@@ -43,67 +38,81 @@ def is_used(name: str) -> bool:
     return name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
 
 
-def read_shapes(folder: Path) -> dict[str, list[int]]:
+def read_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
     """The shape of every tensor that drafting reads. DFlashError for damaged or missing files."""
-    found: dict[str, list[int]] = {}
-    if (file := torch_file(folder)) is not None:
-        found = load_torch(file, shapes=True)
+    if (file := torch_file(checkpoint.path)) is not None:
+        shapes = load_torch(file, shapes=True)
     else:
-        for part in check_weights(folder, "*.safetensors"):
-            found.update(header(part))
-    return {name: found[each] for each in found if is_used(name := plain_name(each))}
+        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+    return used(shapes)
 
 
-def read_tensors(folder: Path) -> dict[str, mx.array]:
-    """Those tensors. DFlashError as `read_shapes`."""
-    found: dict[str, mx.array] = {}
-    if (file := torch_file(folder)) is not None:
-        found = load_torch(file)
-    else:
-        for part in check_weights(folder, "*.safetensors"):
-            found.update(mx.load(str(part)))  # type: ignore
-    return {name: found[each] for each in found if is_used(name := plain_name(each))}
+def read_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
+    """The tensors that drafting reads. DFlashError as `read_shapes`."""
+    if (file := torch_file(checkpoint.path)) is not None:
+        return used(load_torch(file))
+    tensors: dict[str, mx.array] = {}
+    for part in checkpoint.weight_files:
+        tensors.update(mx.load(str(part)))  # type: ignore
+    return used(tensors)
+
+
+def used(tensors: dict[str, Any]) -> dict[str, Any]:
+    """The entries that drafting reads, by the authors' names."""
+    plain = {plain_name(name): value for name, value in tensors.items()}
+    return {name: value for name, value in plain.items() if is_used(name)}
 
 
 def torch_file(folder: Path) -> Path | None:
-    """The file that torch.save wrote, where there are no safetensors."""
+    """The file that torch.save wrote; None if there are safetensors."""
     file = folder / TORCH_FILE
     return file if file.exists() and not any(folder.glob("*.safetensors")) else None
 
 
-def load_torch(file: Path, *, shapes: bool = False) -> dict:
-    """The tensors of a file of torch.save, or their shapes; DFlashError for other contents."""
+def load_torch(file: Path, *, shapes: bool = False) -> dict[str, Any]:
+    """The tensors of a file of torch.save, or their shapes. DFlashError for other contents."""
     try:
-        found = read_torch_file(file, shapes=shapes)
+        content = read_torch_file(file, shapes=shapes)
     except UNREADABLE as error:
         raise DFlashError(
             f"'{file}' cannot be read ({error}).", hint="download the drafter again"
         ) from error
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise DFlashError(f"'{file}' holds no weights.", hint="download the drafter again")
-    return found
+    return content
 
 
 WRONG_PAIR = "use the head that was trained for this target"
 
 
-def check_eagle(path: Path, raw: dict[str, Any], target: dict[str, Any], names: Names) -> None:
-    """DFlashError where a head's config or tensors do not fit a target with this config."""
-    config, shapes = parse(raw), read_shapes(path)
-    check_fit(config, target, own_parts(shapes), names)
-    check_tensors(path, config, shapes, target)
+def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
+    """Whether a checkpoint is an EAGLE-3 head's."""
+    return checkpoint.format == "eagle3"
 
 
-def load_eagle(path: Path, raw: dict[str, Any], target: Target, bits: int = 0) -> EagleDrafter:
-    """Load a checked head and bind it to its target, whose layers are tapped for it.
+def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
+    """Raise DFlashError if config or tensor shapes do not fit the target."""
+    config = parse(checkpoint.config)
+    shapes = read_shapes(checkpoint)
+    check_fit(config, own_parts(shapes), checkpoint.name, target)
+    check_tensors(checkpoint.path, config, shapes, target.text_config)
 
-    `bits` 4 or 8 quantises it, 0 does not.
-    """
-    config, weights = parse(raw), read_tensors(path)
+
+def load(
+    checkpoint: Checkpoint,
+    target: Target,
+    tokenizer: TokenizerWrapper | None = None,
+    *,
+    bits: int = 0,
+    trust_remote_code: bool = False,
+) -> EagleDrafter:
+    """Load a checked head; see `DrafterKind.load`. The tokenizer is not needed."""
+    config = parse(checkpoint.config)
+    weights = read_tensors(checkpoint)
     taps = config.taps(target.layers)
     model = EagleModel(config, len(taps), target.hidden_size, own_parts(weights))
     if "d2t" in model:
-        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, path)
+        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
     else:
         weights.pop("d2t", None)
     model.load_weights(list(weights.items()))
@@ -116,40 +125,42 @@ def load_eagle(path: Path, raw: dict[str, Any], target: Target, bits: int = 0) -
     return EagleDrafter(BoundHead(model, target.embed, target.head, target.head_type), taps)
 
 
-def own_parts(names: Any) -> frozenset[str]:
-    """Which parts a head with these tensors does not share with its target."""
+def own_parts(names: Iterable[str]) -> frozenset[str]:
+    """The parts that a head with these tensors does not share with its target."""
     return OWN & {name.split(".")[0] for name in names}
 
 
-def check_fit(
-    config: EagleConfig, target: dict[str, Any], own: frozenset[str], names: Names
-) -> None:
-    """DFlashError when a head was made for another target, or lacks what it cannot share."""
-    layers, wide = target["num_hidden_layers"], target["hidden_size"]
+def check_fit(config: EagleConfig, own: frozenset[str], name: str, target: Checkpoint) -> None:
+    """Raise DFlashError if the head `name` was made for another target.
+
+    Also if it lacks a part that it cannot share; `own` are the parts that it has.
+    """
+    layers = target.text_config["num_hidden_layers"]
+    width = target.text_config["hidden_size"]
     for what, wanted, has in (
-        ("hidden size", config.target_hidden_size or config.hidden_size, wide),
-        ("vocabulary", config.vocab_size, target["vocab_size"]),
+        ("hidden size", config.target_hidden_size or config.hidden_size, width),
+        ("vocabulary", config.vocab_size, target.text_config["vocab_size"]),
     ):
         if wanted != has:
             raise DFlashError(
-                f"drafter '{names.draft_label}' expects a target with {what} {wanted}, "
-                f"'{names.target_label}' has {has}.",
+                f"drafter '{name}' expects a target with {what} {wanted}, "
+                f"'{target.name}' has {has}.",
                 hint=WRONG_PAIR,
             )
     if not all(0 <= number < layers for number in config.taps(layers)):
         raise DFlashError(
-            f"drafter '{names.draft_label}' reads the outputs of the layers "
-            f"{list(config.taps(layers))}, '{names.target_label}' has {layers}.",
+            f"drafter '{name}' reads the outputs of the layers "
+            f"{list(config.taps(layers))}, '{target.name}' has {layers}.",
             hint=WRONG_PAIR,
         )
-    narrow = config.hidden_size != wide
+    narrow = config.hidden_size != width
     for part, shared in (
         ("embed_tokens", not narrow),
         ("lm_head", not narrow and config.draft_vocab_size in (None, config.vocab_size)),
     ):
         if part not in own and not shared:
             raise DFlashError(
-                f"drafter '{names.draft_label}' has no tensor '{part}.weight', and its target's "
+                f"drafter '{name}' has no tensor '{part}.weight', and its target's "
                 "has another size.",
                 hint=WRONG_FILES,
             )
@@ -158,7 +169,7 @@ def check_fit(
 def check_tensors(
     path: Path, config: EagleConfig, shapes: dict[str, list[int]], target: dict[str, Any]
 ) -> None:
-    """DFlashError for a tensor that is missing, has another shape, or is not known."""
+    """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
     taps = len(config.taps(target["num_hidden_layers"]))
     try:
         model = EagleModel(config, taps, target["hidden_size"], own_parts(shapes))
@@ -167,6 +178,8 @@ def check_tensors(
             f"the drafter's config cannot be used ({first_line(error)}).",
             hint="use a drafter whose rope scaling mlx-lm knows",
         ) from error
-    found = dict(shapes) if "d2t" in model else {n: s for n, s in shapes.items() if n != "d2t"}
-    wanted = {name: list(value.shape) for name, value in tree_flatten(model.parameters())}  # type: ignore
-    compare_shapes(path, wanted, found)
+    parameters: Any = tree_flatten(model.parameters())
+    wanted = {name: list(value.shape) for name, value in parameters}
+    if "d2t" not in model:
+        shapes = {name: shape for name, shape in shapes.items() if name != "d2t"}
+    compare_shapes(path, wanted, shapes)

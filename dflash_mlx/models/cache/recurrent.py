@@ -1,9 +1,9 @@
-"""The cache of a recurrent layer, which can go back into its last pass.
+"""The cache of a recurrent layer, which can rewind into its last pass.
 
-A recurrent state has no rows that could be cut. A pass therefore keeps a tape of what each row fed
-the recurrence, which is small, and going back runs mlx-lm's own update again over the rows that
-stay; or, where this package's operations ran, a tape of what each row wrote, and going back is one
-operation a layer.
+A recurrent state has no rows that could be cut. So a pass keeps a small tape of the inputs that
+each row fed to the recurrence, and a rewind runs mlx-lm's own update again over the rows that
+stay. Where this package's operations ran, the tape holds what each row wrote to the state, and a
+rewind is one operation per layer.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from .tree_pass import TreePass
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What the S rows of one pass fed a layer.
+    """The inputs of one layer for the S rows of one pass.
 
     `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
     [1, S, Hv, Dv], `a` and `b` [1, S, Hv] the recurrence's; `states` [1, Hv, Dv, Dk] those before
@@ -59,7 +59,7 @@ class Tape:
 
 
 class RecurrentCache(ArraysCache):
-    """mlx-lm's cache of one recurrent layer, which counts tokens and can go back into a pass.
+    """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
     The state before the last pass is always kept, its tape only if `taping` was set. While `tree`
     is set a pass reads a tree: the state stays what it was until `keep_path` is called.
@@ -75,23 +75,23 @@ class RecurrentCache(ArraysCache):
         self._tape: Tape | Writes | None = None
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Begin a pass: remember the state before it."""
         self._start, self._before, self._tape = self.offset, list(self.cache), None
 
     def remember(self, tape: Tape | Writes) -> None:
-        """Keep the tape of the pass that runs now."""
+        """Keep the tape of the current pass."""
         self._tape = tape
 
     def make_mask(self, N: int, **options: Any) -> None:
         """No row of one sequence is masked."""
 
     def advance(self, N: int) -> None:
-        """Count N tokens, as mlx-lm's layers say when they have read them."""
+        """Count N tokens; mlx-lm's layers call this after reading them."""
         super().advance(N)
         self.offset += N
 
     def can_rewind(self, length: int) -> bool:
-        """Whether the state after `length` tokens can be had."""
+        """Whether the state after `length` tokens can be restored."""
         if length in (0, self._start, self.offset):
             return length <= self.offset
         return self._tape is not None and self._start < length <= self.offset
@@ -102,12 +102,12 @@ class RecurrentCache(ArraysCache):
         return self._start
 
     def writes(self, length: int | None = None) -> Writes | None:
-        """The last pass's tape of that kind, if going back to `length` tokens needs it."""
+        """The last pass's log of writes, if a rewind to `length` tokens needs it."""
         inside = length is None or self._start < length < self.offset
         return self._tape if inside and isinstance(self._tape, Writes) else None
 
     def rewind(self, length: int, state: State | None = None) -> None:
-        """Go back to `length` tokens, as `can_rewind` has allowed; `state` is that of a replay."""
+        """Rewind to `length` tokens, if `can_rewind` allows it; `state` is a replay's result."""
         if length == self._start:  # also when the pass was broken off in this layer
             self.cache = list(self._before)
         elif length == 0:
@@ -129,7 +129,7 @@ class RecurrentCache(ArraysCache):
         return self._tape
 
     def save(self) -> tuple[mx.array, ...]:
-        """The state of a layer that has read something; nothing else is kept alive by it."""
+        """A copy of the state; the layer has read something. It keeps no other array alive."""
         conv, state = self.cache
         assert conv is not None
         assert state is not None
@@ -151,17 +151,16 @@ class RecurrentCache(ArraysCache):
         self.load(*v)
 
 
-class States:
-    """The adapter of `RecurrentCache`: back into the last pass, or to a snapshot."""
+class RecurrentAdapter:
+    """`RecurrentCache`: rewinds into the last pass, or to a snapshot."""
 
     goes_anywhere = False
 
     def can_rewind(self, cache: RecurrentCache, length: int) -> bool:
-        """As the cache says."""
         return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
-        """A replay for the layers that need one."""
+        """Replay the layers that have a log of writes, all in one operation."""
         tapes = [cache.writes(length) for cache in caches]
         rows = [length - cache.start for cache, tape in zip(caches, tapes, strict=True) if tape]
         states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
@@ -169,34 +168,31 @@ class States:
             cache.rewind(length, next(states) if tape else None)
 
     def can_keep_path(self, cache: RecurrentCache) -> bool:
-        """Whether there is a tape."""
         return True
 
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
     ) -> None:
-        """A replay for the layers that kept such a tape."""
+        """Replay the path in the layers that have a log of writes, all in one operation."""
         tapes = [cache.writes() for cache in caches]
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):
             cache.keep_path(rows, next(states) if tape else None)
 
     def save(self, cache: RecurrentCache) -> tuple[mx.array, ...]:
-        """As the cache does."""
         return cache.save()
 
     def load(self, cache: RecurrentCache, part: tuple[mx.array, ...], length: int) -> None:
-        """As the cache does."""
         cache.load(part, length)
 
     def fill(self, cache: RecurrentCache, depth: int) -> None:
-        """Its state stays as it is."""
+        """Change the offset only; a state has the same size at any depth."""
         cache.load(cache.save(), depth)
 
     def begin_tree(self, cache: RecurrentCache, tree: TreePass) -> None:
-        """Each row goes on from its parent's state."""
+        """Let each row continue from its parent's state."""
         cache.tree = tree
 
     def end_tree(self, cache: RecurrentCache) -> None:
-        """Rows follow each other again."""
+        """Let rows follow each other again."""
         cache.tree = None

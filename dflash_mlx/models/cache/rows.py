@@ -9,13 +9,12 @@ from mlx.utils import tree_flatten, tree_map
 from .tree_pass import TreePass, tree_mask
 
 
-class AllRows:
-    """`KVCache`, `MaskedCache` and `QuantizedKVCache`: rows are cut, at any token."""
+class RowsAdapter:
+    """`KVCache`, `MaskedCache` and `QuantizedKVCache`: rewinds to any token by cutting rows."""
 
     goes_anywhere = True
 
     def can_rewind(self, cache: Any, length: int) -> bool:
-        """Always."""
         return True
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
@@ -24,7 +23,6 @@ class AllRows:
             cache.trim(cache.offset - length)
 
     def can_keep_path(self, cache: Any) -> bool:
-        """Always."""
         return True
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
@@ -46,7 +44,7 @@ class AllRows:
         cache.trim(count - len(rows))
 
     def first_row(self, cache: Any, count: int) -> int:
-        """Where in the arrays the newest `count` rows begin."""
+        """The index of the first of the newest `count` rows in the arrays."""
         return cache.offset - count
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
@@ -63,11 +61,11 @@ class AllRows:
         cache.offset = depth
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """This cache, not its class, makes the tree's mask."""
+        """Replace `make_mask` of this cache, not of its class, by the tree's."""
         cache.make_mask = tree_mask(tree, lambda window: (cache.offset, window))
 
     def end_tree(self, cache: Any) -> None:
-        """The class makes the masks again."""
+        """Restore the class's `make_mask`."""
         vars(cache).pop("make_mask", None)
 
 
@@ -77,12 +75,12 @@ def zero_rows(cache: Any, count: int) -> tuple[Any, Any]:
     def rows(array: mx.array) -> mx.array:
         return mx.zeros((*array.shape[:2], count, array.shape[3]), dtype=array.dtype)
 
-    found = tree_map(rows, cache.keys), tree_map(rows, cache.values)
-    mx.eval(found)
-    return found
+    zeros = tree_map(rows, cache.keys), tree_map(rows, cache.values)
+    mx.eval(zeros)
+    return zeros
 
 
-# Keys and values of some tokens of a layer, taken out of mlx-lm's cache and put into another.
+# Copying rows from one cache of a layer to another
 
 Rows = tuple[Any, Any]  # keys and values of some tokens of a layer, as its cache holds them
 STEP = 256  # rows by which a cache grows, as mlx-lm's do
@@ -95,7 +93,7 @@ def copy_rows(cache: Any, start: int, end: int) -> Rows:
 
 
 def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
-    """Add such rows, whose tokens follow one another, to a cache; they stay as they are."""
+    """Append rows of successive tokens to a cache. The rows themselves stay as they are."""
     held = [] if cache.keys is None else [tree_map(first(cache.offset), arrays_of(cache))]
     length = cache.offset + sum(count_rows(part) for part in parts)
     free = STEP - length % STEP
@@ -110,56 +108,59 @@ def append_rows(cache: Any, parts: Sequence[Rows]) -> None:
 
 
 def first(count: int) -> Callable[[mx.array], mx.array]:
-    """What takes the first `count` rows of an array."""
+    """A function that takes the first `count` rows of an array."""
     return lambda part: part[..., :count, :]
 
 
 def arrays_of(cache: Any) -> Rows:
-    """Its keys and values, with the free rows behind them."""
+    """Keys and values, with the free rows behind them."""
     return cache.keys, cache.values
 
 
 def count_rows(rows: Rows) -> int:
-    """The number of tokens that they are of."""
-    flat: Any = tree_flatten(rows)
-    return flat[0][1].shape[-2]
+    """The number of tokens in some rows."""
+    arrays: Any = tree_flatten(rows)
+    return arrays[0][1].shape[-2]
 
 
 def share_rows(ours: Any, theirs: Any) -> None:
-    """Let an empty cache go on from another one's rows by itself."""
+    """Let an empty cache continue from another cache's rows; later writes are separate."""
     if ours.keys is not None:
         theirs.keys, theirs.values = tree_map(lambda part: part[...], arrays_of(ours))
         theirs.offset = ours.offset
 
 
 def fill_rows(cache: Any, depth: int) -> None:
-    """Let a cache that holds some tokens look as if it held `depth`, for timing."""
+    """Make a cache that holds some tokens look as if it held `depth`, for timing."""
     held = cache.keys_and_values()
     zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
     cache.keys, cache.values, cache.offset = *zeros, depth
 
 
-# What every class of layer caches has to be able to do
+# The interface to a class of layer caches
 
 
 class Adapter(Protocol):
-    """What one class of mlx-lm's caches does to go back, to keep a path, to be saved and filled."""
+    """The operations that speculation needs and mlx-lm's caches lack, for one class of caches.
+
+    An adapter has no state of its own; the caches are arguments.
+    """
 
     @property
     def goes_anywhere(self) -> bool:
-        """Whether a cache can go back to just any token by itself; else snapshots are needed."""
+        """Whether a cache can rewind to any token; otherwise it needs snapshots."""
         ...
 
     def can_rewind(self, cache: Any, length: int) -> bool:
-        """Whether a cache can go back to `length` tokens, at most its offset, by itself."""
+        """Whether a cache can rewind to `length` tokens, at most its offset, without a snapshot."""
         ...
 
     def rewind(self, caches: Sequence[Any], length: int) -> None:
-        """Let the caches of one sequence's layers go back, as `can_rewind` has allowed."""
+        """Rewind the caches of one sequence's layers, where `can_rewind` is true for all."""
         ...
 
     def can_keep_path(self, cache: Any) -> bool:
-        """Whether a cache can keep some of the newest rows."""
+        """Whether a cache can keep only some of the newest rows."""
         ...
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
@@ -167,34 +168,34 @@ class Adapter(Protocol):
         ...
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
-        """Copies of what a cache that has read something needs to go on from here."""
+        """Copies of the arrays that a cache needs to continue from here; it has read something."""
         ...
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-        """Put a cache back to what `save` gave after `length` tokens."""
+        """Restore a cache to the arrays that `save` returned after `length` tokens."""
         ...
 
     def fill(self, cache: Any, depth: int) -> None:
         """Make a cache that has read something look as if it had read `depth` tokens, for timing.
 
-        Its rows are zeros. It cannot go back behind them.
+        Its rows are zeros. It cannot rewind to before them.
         """
         ...
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """The next pass reads a tree: every row sees its own path."""
+        """Prepare for a pass over a tree: every row sees its own path."""
         ...
 
     def end_tree(self, cache: Any) -> None:
-        """The pass over a tree is over."""
+        """Return to passes over successive tokens."""
         ...
 
 
 # `ChunkedKVCache`
 
 
-class ChunkedRows(AllRows):
-    """Goes back as far as the rows that the next token needs are still there."""
+class ChunkedAdapter(RowsAdapter):
+    """Rewinds while the rows that the next token needs are still there."""
 
     goes_anywhere = False
 

@@ -66,8 +66,8 @@ class SlidingCache(RotatingKVCache):
         return v[..., : self._idx, :]
 
 
-class Window:
-    """Goes back while the rows that the next token's window needs are still there."""
+class SlidingAdapter:
+    """`SlidingCache`: rewinds while the rows that the next token's window needs are still there."""
 
     goes_anywhere = False
 
@@ -76,12 +76,11 @@ class Window:
         return cache._idx - (cache.offset - length) >= min(length, cache.max_size - 1)
 
     def rewind(self, caches: Sequence[SlidingCache], length: int) -> None:
-        """Forget the newest rows; later ones are written over them."""
+        """Drop the newest rows; later ones overwrite them."""
         for cache in caches:
             cut(cache, cache.offset - length)
 
     def can_keep_path(self, cache: SlidingCache) -> bool:
-        """Always."""
         return True
 
     def keep_path(self, caches: Sequence[SlidingCache], rows: tuple[int, ...], count: int) -> None:
@@ -113,7 +112,7 @@ class Window:
         self.load(cache, (keys, values), depth)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """This cache, not its class, makes the tree's mask."""
+        """Replace `make_mask` of this cache, not of its class, by the tree's."""
 
         def held(window: int | None) -> tuple[int, int | None]:
             return min(cache.offset, cache.max_size - 1), window or cache.max_size
@@ -121,18 +120,21 @@ class Window:
         cache.make_mask = tree_mask(tree, held)
 
     def end_tree(self, cache: Any) -> None:
-        """The class makes the masks again."""
+        """Restore the class's `make_mask`."""
         vars(cache).pop("make_mask", None)
 
 
 def cut(cache: SlidingCache, count: int) -> None:
-    """Forget so many of the newest rows."""
+    """Drop the newest `count` rows."""
     cache.offset -= count
     cache._idx -= count
 
 
 def sliding_caches(layers: list[Any]) -> list[Any]:
-    """mlx-lm's empty caches of one model, with windows as above where they are plain."""
+    """mlx-lm's empty caches of one model, with a `SlidingCache` for each rotating cache.
+
+    Rotating caches that always keep their first tokens stay as they are.
+    """
     plain = [type(layer) is RotatingKVCache and not layer.keep for layer in layers]
     each = zip(layers, plain, strict=True)
     return [SlidingCache(layer.max_size) if window else layer for layer, window in each]

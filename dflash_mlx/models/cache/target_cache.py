@@ -1,8 +1,8 @@
-"""The target's caches of one sequence, which can go back to an earlier token exactly.
+"""The target's caches of one sequence, which can rewind to an earlier token exactly.
 
-Rows of keys and values are cut. Recurrent states and full windows go back into the last pass;
-further back only to a snapshot, which the caller asks for where a turn ends. Of a pass over a tree
-one path is kept. Each of these succeeds exactly or raises.
+Rows of keys and values are cut. Recurrent states and full windows rewind into the last pass, and
+further back only to a snapshot; the caller asks for one where a turn ends. After a pass over a
+tree one path is kept. Each operation succeeds exactly or raises.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,23 +22,23 @@ from mlx_lm.models.cache import (
 
 from dflash_mlx.cpu.modules import MaskedCache
 from dflash_mlx.errors import DFlashError, RewindError
-from dflash_mlx.hub.registry import SNAPSHOT_BYTES, SNAPSHOTS
 from dflash_mlx.speculation.tree import Tree
+from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
 
-from .recurrent import RecurrentCache, States
-from .rows import Adapter, AllRows, ChunkedRows, Rows, append_rows, copy_rows
-from .sliding import SlidingCache, Window
+from .recurrent import RecurrentAdapter, RecurrentCache
+from .rows import Adapter, ChunkedAdapter, Rows, RowsAdapter, append_rows, copy_rows
+from .sliding import SlidingAdapter, SlidingCache
 from .tree_pass import TreePass
 
-# The classes of caches that this engine knows, each with its adapter
+# The supported classes of caches, each with its adapter
 
 KINDS: dict[type, Adapter] = {
-    KVCache: AllRows(),
-    MaskedCache: AllRows(),
-    QuantizedKVCache: AllRows(),
-    ChunkedKVCache: ChunkedRows(),
-    SlidingCache: Window(),
-    RecurrentCache: States(),
+    KVCache: RowsAdapter(),
+    MaskedCache: RowsAdapter(),
+    QuantizedKVCache: RowsAdapter(),
+    ChunkedKVCache: ChunkedAdapter(),
+    SlidingCache: SlidingAdapter(),
+    RecurrentCache: RecurrentAdapter(),
 }
 
 
@@ -52,21 +52,21 @@ def members(layers: list[Any]) -> Iterator[Any]:
 
 
 def adapter_of(cache: Any) -> Adapter:
-    """The adapter of a cache's class; DFlashError for a class that is not known."""
-    found = KINDS.get(type(cache))
-    if found is None:
+    """The adapter of a cache's class. Raises DFlashError for a class that is not supported."""
+    adapter = KINDS.get(type(cache))
+    if adapter is None:
         raise DFlashError(
             f"caches of the kind '{type(cache).__name__}' cannot be rewound.",
             hint="use this model without a drafter: --no-draft",
         )
-    return found
+    return adapter
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a rewind by itself cannot give back, as it was after `length` tokens.
+    """The state after `length` tokens of the caches that cannot rewind to any token.
 
-    One part for each cache that cannot go back to just any token.
+    One part for each such cache.
     """
 
     length: int
@@ -79,15 +79,16 @@ class Snapshot:
 
 
 class TargetCache:
-    """The caches of all layers, moved together.
+    """The caches of all layers, which change together.
 
-    `layers` are mlx-lm's, `members` the same with those in mlx-lm's lists one by one. `tree` is
-    that of the pass that runs now, if it reads one.
+    `layers` are mlx-lm's; `members` are the same, with the entries of a `CacheList` one by one.
+    `tree` is the tree that the current pass reads, if any. `limits` bounds the snapshots.
     """
 
-    def __init__(self, layers: list[Any]):
-        """DFlashError for a class of caches that is not known."""
+    def __init__(self, layers: list[Any], limits: SnapshotLimits = SNAPSHOT_LIMITS):
+        """Raise DFlashError for a class of caches that is not supported."""
         self.layers = layers
+        self.limits = limits
         self.members = list(members(layers))
         self._snapshots: list[Snapshot] = []
         self._tree_read: tuple[int, Tree] | None = None  # where it began; until a path is kept
@@ -95,19 +96,19 @@ class TargetCache:
         self._groups: list[tuple[Adapter, list[Any]]] = []
         for cache in self.members:
             adapter = adapter_of(cache)
-            group = next((caches for one, caches in self._groups if one is adapter), None)
+            group = next((caches for other, caches in self._groups if other is adapter), None)
             if group is None:
                 self._groups.append((adapter, [cache]))
             else:
                 group.append(cache)
         self._recurrent = [cache for cache in self.members if isinstance(cache, RecurrentCache)]
         self._pairs = [(adapter_of(cache), cache) for cache in self.members]
-        self._stateful = [(one, cache) for one, cache in self._pairs if not one.goes_anywhere]
-        self._rows = [cache for one, cache in self._pairs if one.goes_anywhere]
+        self._stateful = [pair for pair in self._pairs if not pair[0].goes_anywhere]
+        self._rows = [cache for adapter, cache in self._pairs if adapter.goes_anywhere]
 
     @property
     def offset(self) -> int:
-        """Number of tokens read; after a pass that was broken off, by the layer that read most."""
+        """Number of tokens read; after an interrupted pass, that of the layer that read most."""
         return max(cache.offset for cache in self.members)
 
     @property
@@ -117,21 +118,21 @@ class TargetCache:
 
     @property
     def needs_snapshots(self) -> bool:
-        """Whether some layer cannot go back to just any token."""
+        """Whether some layer cannot rewind to any token."""
         return bool(self._stateful)
 
     @property
     def snapshots(self) -> int:
-        """Number of places to go back to."""
+        """Number of snapshots."""
         return len(self._snapshots)
 
     @property
     def snapshot_bytes(self) -> int:
-        """Memory that the snapshots take."""
+        """Bytes of all snapshots."""
         return sum(snapshot.nbytes for snapshot in self._snapshots)
 
     def fork(self) -> "TargetCache":
-        """A copy that goes on by itself; snapshots are shared, and rows until one is written to."""
+        """An independent copy. Snapshots are shared, and rows until one of the two is written."""
         assert self._tree_read is None
 
         def twin(layer: Any) -> Any:
@@ -143,9 +144,9 @@ class TargetCache:
                 setattr(other, name, tree_map(again, value) if is_arrays(value) else value)
             return other
 
-        found = TargetCache([twin(layer) for layer in self.layers])
-        found._snapshots = list(self._snapshots)
-        return found
+        fork = TargetCache([twin(layer) for layer in self.layers], self.limits)
+        fork._snapshots = list(self._snapshots)
+        return fork
 
     def tape(self, on: bool) -> None:
         """Whether the next passes can be taken back row by row, or only as a whole.
@@ -157,9 +158,9 @@ class TargetCache:
             cache.taping = on
 
     def snapshot(self) -> None:
-        """Make the tokens read so far a place to go back to; the oldest such places are dropped.
+        """Take a snapshot after the tokens read so far; drop the oldest ones over the limits.
 
-        Does nothing where every layer can go back anywhere.
+        Does nothing if every layer can rewind to any token.
         """
         assert self._tree_read is None
         length = self.offset
@@ -167,30 +168,30 @@ class TargetCache:
             return
         if any(getattr(cache, "keep", 0) for _, cache in self._stateful):
             return
-        taken = Snapshot(length, tuple(one.save(cache) for one, cache in self._stateful))
+        taken = Snapshot(length, tuple(adapter.save(cache) for adapter, cache in self._stateful))
         mx.eval(taken.parts)
         self._add(taken)
 
     def _add(self, taken: Snapshot) -> None:
         self._snapshots.append(taken)
         while len(self._snapshots) > 1 and (
-            len(self._snapshots) > SNAPSHOTS or self.snapshot_bytes > SNAPSHOT_BYTES
+            len(self._snapshots) > self.limits.count or self.snapshot_bytes > self.limits.nbytes
         ):
             del self._snapshots[0]
 
     @property
     def snapshots_held(self) -> dict[int, Snapshot]:
-        """The places to go back to, by their numbers of tokens."""
+        """The snapshots by their number of tokens."""
         return {snapshot.length: snapshot for snapshot in self._snapshots}
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """What the layers that keep all rows have of the tokens from `start` to before `end`."""
+        """The rows of tokens `start` to `end` (exclusive) in the layers that keep all rows."""
         return tuple(copy_rows(cache, start, end) for cache in self._rows)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], snapshot: Snapshot | None) -> None:
-        """Go on as if the tokens of these rows had been read, which `copy_rows` gave.
+        """Append rows from `copy_rows`, as if their tokens had been read.
 
-        `snapshot` is that after the last of them, needed where `needs_snapshots`.
+        `snapshot` is the one after the last of them; needed if `needs_snapshots`.
         """
         for cache, *rows in zip(self._rows, *parts, strict=True):
             append_rows(cache, rows)
@@ -201,9 +202,9 @@ class TargetCache:
 
     @contextmanager
     def reading(self, tree: Tree) -> Iterator[TreePass]:
-        """The one pass in this context reads a tree: every row sees its own path.
+        """The pass in this context reads a tree: every row sees its own path.
 
-        Follow it with `keep_path`, or with a rewind to before the pass.
+        Call `keep_path` after it, or rewind to before the pass.
         """
         assert self._tree_read is None
         self._tree_read, self.tree = (self.offset, tree), TreePass(tree)
@@ -217,9 +218,9 @@ class TargetCache:
                 adapter.end_tree(cache)
 
     def keep_path(self, rows: tuple[int, ...]) -> None:
-        """Keep one path of the tree that was just read: row 0, the anchor's, and on from there.
+        """Keep one path of the tree that was just read, from the anchor's row 0 on.
 
-        RewindError, with nothing changed, if that cannot be.
+        Raises RewindError, with nothing changed, if that is not possible.
         """
         start, tree = self._tree_read or (self.offset, None)
         if not (
@@ -244,13 +245,16 @@ class TargetCache:
         )
 
     def reachable(self, length: int) -> int:
-        """The most tokens, up to `length`, to which `rewind` can go back; 0 is to start anew."""
+        """The largest length, up to `length`, that `rewind` accepts; 0 means to start anew."""
         if self.can_rewind(length):
             return length
         return max((s.length for s in self._snapshots if s.length <= length), default=0)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
+        """Keep the first `length` tokens.
+
+        Raises RewindError, with nothing changed, if that is not possible.
+        """
         if not self.can_rewind(length):
             raise RewindError(
                 f"the cache of {self.offset} tokens cannot go back to {length}.",
@@ -287,5 +291,5 @@ def is_arrays(value: Any) -> bool:
 
 
 def again(array: Any) -> Any:
-    """The same array as another object, which is written to apart."""
+    """The same array as another object, so that writes to the two are separate."""
     return None if array is None else array[...]

@@ -13,7 +13,7 @@ from dflash_mlx.speculation.tree import Tree
 
 
 class TreePass:
-    """A tree as the layers of one pass need it, R rows with the anchor's; made once a pass."""
+    """A tree in the form that the layers of one pass need; R rows, the anchor's included."""
 
     def __init__(self, tree: Tree):
         self.tree = tree
@@ -42,13 +42,13 @@ class TreePass:
 
     @cached_property
     def levels(self) -> list[tuple[int, mx.array]]:
-        """For each depth the number of rows, and their parents' places among those one up."""
-        found, places = [], {0: 0}
+        """For each depth the number of rows, and their parents' places in the depth above."""
+        levels, places = [], {0: 0}
         for rows in self.tree.levels():
             parents = [places[self.tree.parents[row - 1] if row else 0] for row in rows]
-            found.append((len(rows), mx.array(parents)))
+            levels.append((len(rows), mx.array(parents)))
             places = {row: place for place, row in enumerate(rows)}
-        return found
+        return levels
 
     @cached_property
     def by_level(self) -> mx.array:
@@ -57,7 +57,7 @@ class TreePass:
 
     @cached_property
     def by_row(self) -> mx.array:
-        """The way back from `by_level`."""
+        """The inverse permutation of `by_level`."""
         return mx.argsort(self.by_level)
 
     def split(self, x: mx.array) -> list[mx.array]:
@@ -77,15 +77,15 @@ class TreePass:
         They are places among `size` - 1 inputs before the pass and then its rows.
         """
         if size not in self._windows:
-            found = [list(range(size))]
+            places = [list(range(size))]
             for row, parent in enumerate(self.tree.parents, 1):
-                found.append([*found[parent][1:], size - 1 + row])
-            self._windows[size] = mx.array(found)
+                places.append([*places[parent][1:], size - 1 + row])
+            self._windows[size] = mx.array(places)
         return self._windows[size]
 
 
 def tree_mask(tree: TreePass, held: Callable[[int | None], tuple[int, int | None]]) -> Any:
-    """What stands in for the `make_mask` of one cache while it reads a tree.
+    """A replacement for the `make_mask` of one cache while it reads a tree.
 
     `held(window)` gives the earlier rows that the cache holds, and the window that applies.
     """

@@ -17,18 +17,17 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, quantize_model
 
-from dflash_mlx.chat.template import load_tokenizer
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import Drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
-from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.sliding import sliding_caches
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
-from dflash_mlx.models.target import Target, flat
+from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
@@ -52,8 +51,8 @@ class TracedPair:
         config = dict(pair.target)
         model = lazy_model(config, pair)
         self.stock = lazy_model(config, pair)
-        tokenizer = load_tokenizer(bundled("target"))
-        self.target = Target(model, tokenizer, config, Path(pair.name), kernels)
+        checkpoint = Checkpoint(Path(pair.name), config)
+        self.target = Target(model, checkpoint, frozenset(), kernels)
         for module in model.modules():
             if isinstance(module, TapedDelta):
                 module.keeps_states = False  # as on a GPU
@@ -190,7 +189,7 @@ def lazy_model(config: dict[str, Any], pair: Published) -> nn.Module:
 
     In other modes than affine only experts are quantised, as gpt-oss is published.
     """
-    classes: Any = _get_classes(flat(config))
+    classes: Any = _get_classes(text_config(config))
     given = {**config, "text_config": deepcopy(config)}
     model = classes[0](classes[1].from_dict(given))
     model.set_dtype(mx.bfloat16)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dflash_mlx.files.checkpoint import load_config
+from dflash_mlx.files.checkpoint import Checkpoint, load_config
 from dflash_mlx.models.target import target_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -26,7 +26,7 @@ class Published:
 
 def of_folders(name: str, target: Path, drafter: Path) -> Published:
     """A pair by the configs in these folders; DFlashError where one is no such config."""
-    config = target_config(target)
+    config = target_config(Checkpoint.read(target))
     found: dict[str, Any] = config.get("quantization") or {"mode": "none"}
     bits, group = found.get("bits", 4), found.get("group_size", 64)
     return Published(name, config, load_config(drafter), found.get("mode", "affine"), bits, group)

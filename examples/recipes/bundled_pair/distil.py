@@ -50,13 +50,13 @@ Loss = Callable[[Any, Batch], mx.array]
 
 def rows(pair: Pair, seed: int, size: int) -> Iterator[tuple[mx.array, mx.array]]:
     """An endless stream of padded rows of similar length, each a question and its right answer."""
-    stream, target, dice = samples(seed), pair.target, random.Random(seed)
-    end = target.tokenizer.eos_token_id
+    stream, dice = samples(seed), random.Random(seed)
+    end = pair.tokenizer.eos_token_id
     while True:
         found: list[tuple[list[int], int]] = []
         for sample in (next(stream) for _ in range(16 * size)):
-            prompt = target.chat_tokens([{"role": "user", "content": sample.prompt}])
-            found.append(([*prompt, *target.encode(sample.answer), end], len(prompt)))
+            prompt = pair.chat_tokens([{"role": "user", "content": sample.prompt}])
+            found.append(([*prompt, *pair.encode(sample.answer), end], len(prompt)))
         found.sort(key=lambda each: len(each[0]))
         groups = [found[first : first + size] for first in range(0, len(found), size)]
         dice.shuffle(groups)

@@ -28,7 +28,7 @@ MAX_TOKENS = 250
 
 def ids_of(pair: Pair, sample: Sample) -> list[int]:
     """The prompt's token ids, thinking left to the template's default."""
-    return pair.target.chat_tokens([{"role": "user", "content": sample.prompt}])
+    return pair.chat_tokens([{"role": "user", "content": sample.prompt}])
 
 
 def quality(pair: Pair, count: int) -> None:
@@ -74,7 +74,7 @@ def speed(pair: Pair, count: int) -> None:
             sampler = make_sampler(temperature)
             tokens, first = [], 0.0
             for part in stream_generate(
-                stock, pair.target.tokenizer, ids, max_tokens=MAX_TOKENS, sampler=sampler
+                stock, pair.tokenizer, ids, max_tokens=MAX_TOKENS, sampler=sampler
             ):
                 first = first or time.perf_counter()
                 tokens.append(part.token)

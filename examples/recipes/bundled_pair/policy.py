@@ -16,6 +16,7 @@ counts, and rates are all tokens over all of these. They hold for this machine o
 import argparse
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -102,7 +103,7 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     untrained = Drafter(model, target.embed, target.head)
     wrong = Drafter(drafter.model, target.embed, lambda hidden: -target.head(hidden))
     for name, other in (("random weights", untrained), ("always wrong", wrong)):
-        plain(Pair(target, other, pair.target_name, name), samples, repeats, name)
+        plain(replace(pair, drafter=other, draft_name=name), samples, repeats, name)
     for draft in drafts:
         plain(with_drafter(pair, draft), samples, repeats, draft)
 

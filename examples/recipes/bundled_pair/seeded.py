@@ -103,7 +103,7 @@ def stock_cases(pair: Pair, model: Any, options: argparse.Namespace) -> list[Cas
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     cases = list[Case]()
     for number, text in enumerate(read_prompts(options)):
-        prompt = pair.target.chat_tokens([{"role": "user", "content": text}])
+        prompt = pair.chat_tokens([{"role": "user", "content": text}])
         for settings in SAMPLINGS:
             least = {"min_p": max(options.min_p, settings.get("min_p", 0.0))}
             params = SamplingParams(**settings | least, seed=1000 + number)

@@ -150,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     pair = dflash_mlx.load(cache_ram=0)
     prompts = [
-        tuple(pair.target.chat_tokens([{"role": "user", "content": sample.prompt}]))
+        tuple(pair.chat_tokens([{"role": "user", "content": sample.prompt}]))
         for sample in held_out(options.prompts)
     ]
     modes: list[Any] = ["baseline", *options.modes.split(",")]

@@ -60,7 +60,7 @@ def check(pair: Pair, stock: Any, count: int) -> None:
     asked = [s for s in held_out(4 * count) if s.family in LEARNED][::2][:count]
     taus, same = [], 0
     for sample in asked:
-        ids = pair.target.chat_tokens([{"role": "user", "content": sample.prompt}])
+        ids = pair.chat_tokens([{"role": "user", "content": sample.prompt}])
         answer = dflash_mlx.generate(pair, ids, max_tokens=MAX_TOKENS)
         plain = []
         for token, _ in generate_step(mx.array(ids), stock, max_tokens=MAX_TOKENS):
@@ -88,7 +88,7 @@ def ratios(pair: Pair, stock: Any, length: int, seed: int, rounds: int) -> None:
     dice, ids = random.Random(seed), []
     for sample in samples(seed, weights=WEIGHTS):
         said = [{"role": "user", "content": sample.prompt}]
-        ids += [*pair.target.chat_tokens(said), *pair.target.encode(sample.answer)]
+        ids += [*pair.chat_tokens(said), *pair.encode(sample.answer)]
         if len(ids) >= length + ROWS:
             break
     read, block = ids[:length], mx.array(ids[length : length + ROWS])

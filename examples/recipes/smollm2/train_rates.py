@@ -22,7 +22,8 @@ from dflash_mlx.cpu.blas import use_all_cores
 
 use_all_cores()
 
-from dflash_mlx.models.target import Target  # noqa: E402
+from dflash_mlx.files.checkpoint import Checkpoint  # noqa: E402
+from dflash_mlx.pair import load_target  # noqa: E402
 from dflash_mlx.train.events import (  # noqa: E402
     AnswersProgress,
     Event,
@@ -125,7 +126,8 @@ def measure(asked: argparse.Namespace, work: Path) -> dict[str, Rate]:
             prompts, work / "out", val_share=0.0, answers=work / "answers.jsonl",
             taps=work / taps, shape=shape,
         )  # fmt: skip
-        return Run(Target.load(asked.target), job, settings, answers, see)
+        target, tokenizer = load_target(Checkpoint.read(asked.target))
+        return Run(target, tokenizer, job, settings, answers, see)
 
     runs = {name: run(shape, asked.count, "taps") for name, (shape, _) in SHAPES.items()}
     run(DrafterShape(), 16, "again")  # the answers are there, their taps are not

@@ -254,9 +254,9 @@ def test_an_answer_ends_at_the_end_of_the_context(
 def test_low_acceptance_is_said_once() -> None:
     """Guards silence about a drafter that costs more than it saves."""
     target = tiny.make_target("qwen3", vocab_size=272)
-    tokens = tiny.golden_pair("qwen3_full").target.tokenizer
-    target.tokenizer = tokens
-    talk = start(Pair(target, tiny.random_drafter(target), "tiny", "random"), max_tokens=100)
+    talk = start(
+        tiny.make_pair(target, tiny.random_drafter(target), "tiny", "random"), max_tokens=100
+    )
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
     for _ in range(3):

@@ -1,0 +1,124 @@
+"""A DFlash drafter from its checkpoint: checked against its target, then loaded."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from dflash_mlx.cpu.modules import use_cpu_modules
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
+from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.target import Target
+
+from .config import ASSISTANT_NAMES, DraftConfig, parse
+from .drafter import Drafter, read_mask_embedding
+from .model import OWN, DraftModel, checked_distances
+
+# Tensors of some exports that drafting does not read: the map back, and copies of the target's.
+UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
+
+
+def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
+    """Whether a checkpoint is a DFlash drafter's, of version 1 or 2."""
+    return checkpoint.format in ("dflash", "dflash2")
+
+
+def check(checkpoint: Checkpoint, target: Checkpoint) -> None:
+    """Raise DFlashError if config or tensor shapes do not fit the target."""
+    config = parse(checkpoint.config)
+    check_fit(config, checkpoint.name, target)
+    check_tensors(checkpoint, config, target.text_config["hidden_size"])
+
+
+def load(
+    checkpoint: Checkpoint,
+    target: Target,
+    tokenizer: TokenizerWrapper | None = None,
+    *,
+    bits: int = 0,
+    trust_remote_code: bool = False,
+) -> Drafter:
+    """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
+    config = parse(checkpoint.config)
+    weights: dict[str, mx.array] = {}
+    for file in checkpoint.weight_files:
+        weights.update({plain_name(k): v for k, v in mx.load(str(file)).items()})  # type: ignore
+    if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
+        weights["mask_embedding"] = row
+    model = DraftModel(config, target.hidden_size, own_parts(weights))
+    if config.draft_vocab_size:
+        weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
+    model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
+    # A norm or a mask row in float32 would make everything after it float32.
+    model.set_dtype(model.fc.weight.dtype)
+    quantise(model, bits)
+    use_cpu_modules(model)
+    model.eval()
+    mx.eval(model.parameters())
+    target.tap(config.target_layer_ids)
+    return Drafter(model, target.embed, target.head, target.head_type)
+
+
+def own_parts(names: Iterable[str]) -> frozenset[str]:
+    """The parts that a drafter with these tensors does not share with its target."""
+    return OWN & {name.split(".")[0] for name in names}
+
+
+def plain_name(name: str) -> str:
+    """A tensor's name in Z Lab's checkpoints: some exports add a prefix, Meta's has other names."""
+    name = name.removeprefix("model.")
+    return ASSISTANT_NAMES.get(name, name)
+
+
+def check_fit(draft: DraftConfig, name: str, target: Checkpoint) -> None:
+    """Raise DFlashError if the drafter `name` was made for another target.
+
+    It shares the target's embedding and head.
+    """
+    hint = "use the drafter that was trained for this target; `dflash models list` shows the pairs"
+    config = target.text_config
+    layers = config["num_hidden_layers"]
+    for what, wanted, has in (
+        ("hidden size", draft.hidden_size, config["hidden_size"]),
+        ("vocabulary", draft.vocab_size, config["vocab_size"]),
+        ("layer count", draft.num_target_layers or layers, layers),
+    ):
+        if wanted != has:
+            raise DFlashError(
+                f"drafter '{name}' expects a target with {what} {wanted}, "
+                f"'{target.name}' has {has}.",
+                hint=hint,
+            )
+    if not all(0 <= number < layers for number in draft.target_layer_ids):
+        raise DFlashError(
+            f"drafter '{name}' taps the layers {list(draft.target_layer_ids)}, "
+            f"'{target.name}' has {layers}.",
+            hint=hint,
+        )
+    if not 0 <= draft.mask_token_id < draft.vocab_size:
+        raise DFlashError(
+            f"drafter '{name}' has the mask token {draft.mask_token_id}, outside its "
+            f"vocabulary of {draft.vocab_size}.",
+            hint=hint,
+        )
+
+
+def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_size: int) -> None:
+    """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
+    shapes = {plain_name(name): tensor.shape for name, tensor in checkpoint.tensors.items()}
+    shapes = {name: shape for name, shape in shapes.items() if name not in UNUSED}
+    if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
+        shapes["mask_embedding"] = list(row.shape)
+    try:
+        model = DraftModel(config, target_hidden_size, own_parts(shapes))
+    except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
+        raise DFlashError(
+            f"the drafter's config cannot be used ({first_line(error)}).",
+            hint="use a drafter whose rope scaling mlx-lm knows",
+        ) from error
+    parameters: Any = tree_flatten(model.parameters())
+    wanted = {name: list(value.shape) for name, value in parameters}
+    compare_shapes(checkpoint.path, wanted, shapes)

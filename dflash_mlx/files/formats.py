@@ -1,0 +1,63 @@
+"""The format of a checkpoint, from its config.json."""
+
+from typing import Any, Literal
+
+Format = Literal["dflash", "dflash2", "eagle3", "language model"]
+
+V1, V2 = "DFlashDraftModel", "DFlash2DraftModel"
+ARCHITECTURES = (V1, V2)  # supported values of `architectures`
+ASSISTANT = "MuseGlimmerAssistantModel"  # Meta's own DFlash drafter of Muse Glimmer
+EAGLE3 = "LlamaForCausalLMEagle3"  # what most EAGLE-3 heads name as their architecture
+
+
+def format_of(config: dict[str, Any]) -> Format:
+    """The format of a config.json; "dflash" also for drafters of an unknown architecture."""
+    if is_eagle(config):
+        return "eagle3"
+    if not is_drafter(config):
+        return "language model"
+    return "dflash2" if is_dflash2(config) else "dflash"
+
+
+def in_speculators(config: dict[str, Any]) -> bool:
+    """Whether a config.json is in the `speculators` format."""
+    return config.get("speculators_model_type") is not None
+
+
+def is_assistant(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to Meta's drafter of Muse Glimmer."""
+    return ASSISTANT in (config.get("architectures") or [])
+
+
+def is_eagle(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to an EAGLE-3 head.
+
+    The authors' own heads name a plain Llama as architecture; only the key `draft_vocab_size`
+    tells them from a language model.
+    """
+    if in_speculators(config):
+        return config["speculators_model_type"] == "eagle3"
+    named = any("eagle3" in name.lower() for name in config.get("architectures") or [])
+    return named or ("draft_vocab_size" in config and config.get("model_type") == "llama")
+
+
+def is_dflash2(config: dict[str, Any]) -> bool:
+    """Whether a drafter's config.json belongs to DFlash 2."""
+    if config.get("speculators_model_type") == "dflash2":
+        return True
+    nested = config.get("dflash_config")
+    own = nested.get("projector_type") if isinstance(nested, dict) else None
+    projector = config.get("projector_type") if own is None else own
+    return V2 in (config.get("architectures") or []) or projector == "dflash2"
+
+
+def is_drafter(config: dict[str, Any]) -> bool:
+    """Whether a config.json belongs to a model that can only draft."""
+    architectures = config.get("architectures") or []
+    return (
+        "dflash_config" in config
+        or in_speculators(config)
+        or is_assistant(config)
+        or any("Draft" in name for name in architectures)
+        or is_eagle(config)
+    )
