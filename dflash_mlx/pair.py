@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx import nn
 
 from .distributed.group import World
-from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
+from .distributed.leader import LeaderPrefixCache, LeaderTarget, load_leader
 from .drafters.base import DraftSource
 from .drafters.load import check_drafter, load_source
 from .drafters.ngram import BLOCK
@@ -67,7 +67,7 @@ class Pair:
             evaluate(self.drafter.model)
         object.__setattr__(self, "engine", Engine(self.target, self.drafter, lookup=self.lookup))
         if isinstance(self.target, LeaderTarget):
-            self.engine.prefixes = LeaderPrefixes(self.target.orders)
+            self.engine.prefixes = LeaderPrefixCache(self.target.calls)
 
 
 def load(
