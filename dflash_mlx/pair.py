@@ -15,7 +15,7 @@ from .chat.reasoning_parser import eos_ids_of
 from .chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
 from .constrained.compiler import Compiler
 from .distributed.group import World
-from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
+from .distributed.leader import LeaderPrefixCache, LeaderTarget, load_leader
 from .drafters.base import DraftSource
 from .drafters.load import check_drafter, load_drafter
 from .drafters.ngram import BLOCK
@@ -100,7 +100,7 @@ class Pair:
         engine = Engine(self.target, self.drafter, compiler=self.compiler, lookup=self.lookup)
         object.__setattr__(self, "engine", engine)
         if isinstance(self.target, LeaderTarget):
-            self.engine.prefixes = LeaderPrefixes(self.target.orders)
+            self.engine.prefixes = LeaderPrefixCache(self.target.calls)
 
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS

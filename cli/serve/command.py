@@ -105,7 +105,7 @@ def serve(
     out = Output(quiet=display.quiet, plain=display.plain)
     check_packages()
     check_address(own.host, own.api_key)
-    from dflash_mlx.serve.app import RequestLog, Server, listen
+    from dflash_mlx.serve.app import AccessLog, Server, listen
 
     resolved = resolve(values, out, choose=lambda values: choose_target(values, out))
     if note := bundled_note(resolved.model):
@@ -115,7 +115,7 @@ def serve(
     backend = LocalBackend(pair)
     options = resolved.fitted(backend, out).generation
     out.warn(*backend.warnings())
-    log = RequestLog(
+    log = AccessLog(
         lambda line: write_line(line, out, data=own.log_json), own.log_json, own.log_prompts
     )
     server = Server(pair, settings_of(pair, options, own), log)
@@ -226,8 +226,8 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     pair, runner = server.pair, server.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     draft = pair.draft_label or "no drafter"
-    each = runner.need(runner.context)
-    fits = min(server.settings.max_sequences, runner.admission.room // each)
+    each = runner.sequence_bytes(runner.context)
+    fits = min(server.settings.max_sequences, runner.admission.max_bytes // each)
     out.info(
         f"dflash serve · {pair.target_name} · {draft} · {server.settings.options.mode}", "bold"
     )

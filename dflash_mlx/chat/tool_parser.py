@@ -282,7 +282,7 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
 
 
 @dataclass(frozen=True, slots=True)
-class CallPart:
+class ToolCallDelta:
     """A part of a call: its `number` among the answer's; the first part has its `name`.
 
     `arguments` is the next piece of a JSON text. `after`: how many characters of the text that is
@@ -296,11 +296,11 @@ class CallPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedText:
     """New text of an answer, and new parts of calls."""
 
     text: str = ""
-    parts: tuple[CallPart, ...] = ()
+    parts: tuple[ToolCallDelta, ...] = ()
 
 
 class Arguments(Protocol):
@@ -329,7 +329,7 @@ class OpenCall:
 
 
 @dataclass(slots=True)
-class ToolReader:
+class ToolParser:
     """Splits one answer of a model that was told of `tools` (JSON schemas).
 
     `calls` have begun, `closed` of them have ended.
@@ -342,9 +342,9 @@ class ToolReader:
     _held: str = ""
     _call: OpenCall | None = None
 
-    def read(self, text: str, *, final: bool = False) -> Said:
+    def read(self, text: str, *, final: bool = False) -> ParsedText:
         """Add text of the answer; with `final` it has ended, and nothing is held back."""
-        said: list[Said] = []
+        said: list[ParsedText] = []
         self._held += text
         while self._held:
             call = self._call
@@ -364,9 +364,9 @@ class ToolReader:
         for one in said:
             parts += [replace(part, after=len(told)) for part in one.parts]
             told += one.text
-        return Said(told, tuple(parts))
+        return ParsedText(told, tuple(parts))
 
-    def _outside(self, final: bool) -> Said | None:
+    def _outside(self, final: bool) -> ParsedText | None:
         """Text up to the next start; None where all that is left may be one."""
         starts = self.form.starts
         place, start = min(
@@ -378,9 +378,9 @@ class ToolReader:
         self._held = self._held[place + len(start) :]
         if start:
             self._call = OpenCall(start, start if self.form.heads_start else "")
-        return Said(text) if text or start else None
+        return ParsedText(text) if text or start else None
 
-    def _begun(self, call: OpenCall) -> Said | None:
+    def _begun(self, call: OpenCall) -> ParsedText | None:
         """The name of a call whose arguments begin; None where none does."""
         head = self.form.head
         found = head and head.match(call.text + self._held, call.searched)
@@ -392,7 +392,7 @@ class ToolReader:
         call.searched = found.end()
         call.begun += 1
         self.calls += 1
-        return Said(parts=(CallPart(self.calls - 1, found[1]),))
+        return ParsedText(parts=(ToolCallDelta(self.calls - 1, found[1]),))
 
     def _arguments(self, name: str) -> Arguments:
         form = self.form
@@ -400,7 +400,7 @@ class ToolReader:
             return JsonArguments()
         return TaggedArguments(form.tagged, name, form.parse, self.tools, form.end)
 
-    def _in_arguments(self, call: OpenCall, arguments: Arguments) -> Said:
+    def _in_arguments(self, call: OpenCall, arguments: Arguments) -> ParsedText:
         """More of the arguments."""
         more = arguments.feed(self._held)
         self._held = arguments.rest
@@ -411,9 +411,9 @@ class ToolReader:
             call.arguments = None
             if not self.form.end:
                 self._call = None
-        return Said(parts=(CallPart(self.calls - 1, arguments=more),) if more else ())
+        return ParsedText(parts=(ToolCallDelta(self.calls - 1, arguments=more),) if more else ())
 
-    def _inside(self, call: OpenCall, final: bool) -> Said | None:
+    def _inside(self, call: OpenCall, final: bool) -> ParsedText | None:
         """Up to the end of the calls; None where more has to come."""
         end = self.form.end
         inside, found, rest = self._held.partition(end) if end else (self._held, "", "")
@@ -423,11 +423,11 @@ class ToolReader:
         self._held = rest if found else inside[cut:]
         return self._closed(call) if found else None
 
-    def _closed(self, call: OpenCall, *, whole: bool = True) -> Said:
+    def _closed(self, call: OpenCall, *, whole: bool = True) -> ParsedText:
         """What is left when calls have ended; `whole` is False where the answer was cut in one."""
         self._call = None
         if call.begun:
-            return Said()
+            return ParsedText()
         text = call.text.removeprefix(call.start) if self.form.heads_start else call.text
         try:
             found = self.form.parse(text, list(self.tools)) if self.form.parse and whole else None
@@ -436,19 +436,21 @@ class ToolReader:
         parts = []
         for one in found if isinstance(found, list) else [found]:
             if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-                return Said(call.start + text + (self.form.end if whole else ""))
+                return ParsedText(call.start + text + (self.form.end if whole else ""))
             arguments = one.get("arguments", {})
             written = arguments if isinstance(arguments, str) else as_json(arguments)
-            parts.append(CallPart(self.calls + len(parts), one["name"], written))
+            parts.append(ToolCallDelta(self.calls + len(parts), one["name"], written))
         self.calls += len(parts)
         self.closed += len(parts)
-        return Said(parts=tuple(parts))
+        return ParsedText(parts=tuple(parts))
 
 
-def reader_of(tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]) -> ToolReader | None:
+def make_tool_parser(
+    tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]
+) -> ToolParser | None:
     """A reader of an answer of this tokenizer's model; None where nobody knows its calls."""
     form = call_format(tokenizer)
-    return None if form is None else ToolReader(form, tools)
+    return None if form is None else ToolParser(form, tools)
 
 
 def as_json(value: Any) -> str:

@@ -339,10 +339,10 @@ def forced_calls(
     tokenizer: TokenizerWrapper,
     tools: Sequence[dict[str, Any]],
     *,
-    most_one: bool = False,
+    single_call: bool = False,
     otherwise: Grammar | None = None,
 ) -> Forced:
-    """What an answer follows that calls one of `tools`, or more of them unless `most_one`.
+    """What an answer follows that calls one of `tools`, or more of them unless `single_call`.
 
     tools: in the form of OpenAI's chat API. otherwise: a JSON grammar of an answer that calls
     nothing, which is allowed too. UsageError for a family whose calls cannot be forced, and for a
@@ -359,7 +359,9 @@ def forced_calls(
             hint="use tool_choice auto",
         )
     writer = Writer(SHAPES[name], added)
-    return writer.write(tools, most_one=most_one, otherwise=otherwise, channels=name == "harmony")
+    return writer.write(
+        tools, single_call=single_call, otherwise=otherwise, channels=name == "harmony"
+    )
 
 
 @dataclass(slots=True)
@@ -374,7 +376,7 @@ class Writer:
         self,
         tools: Sequence[dict[str, Any]],
         *,
-        most_one: bool,
+        single_call: bool,
         otherwise: Grammar | None,
         channels: bool,
     ) -> Forced:
@@ -382,7 +384,7 @@ class Writer:
         shape = self.shape
         read = [self._tool(number, tool["function"]) for number, tool in enumerate(tools)]
         calls = "call"
-        if shape.between is not None and not most_one:
+        if shape.between is not None and not single_call:
             calls = f"call ({self._text(shape.between)} call)*"
         start = f"{self._text(shape.opens)} {calls} {self._text(shape.closes)}"
         if otherwise is not None:

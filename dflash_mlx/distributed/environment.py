@@ -50,10 +50,10 @@ def wiring() -> str:
     Ports are left out: they are others at each start.
     """
     name, backend = (RING, "ring") if RING in os.environ else (DEVICES, "jaccl")
-    found: list[object] = [backend, os.environ.get(AS_RING, ""), leader_host()]
+    parts: list[object] = [backend, os.environ.get(AS_RING, ""), leader_host()]
     with suppress(OSError, ValueError, KeyError), open(os.environ[name], encoding="utf-8") as file:
-        found.append(re.sub(r":\d+(?=\")", "", json.dumps(json.load(file))))
-    return repr(found)
+        parts.append(re.sub(r":\d+(?=\")", "", json.dumps(json.load(file))))
+    return repr(parts)
 
 
 def input_is_shared() -> bool:

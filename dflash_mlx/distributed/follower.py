@@ -1,6 +1,6 @@
-"""A rank that is not rank 0: does to its part of the target what rank 0 says, and prints nothing.
+"""A rank other than 0: runs the remote calls of rank 0 on its part of the target.
 
-Makes the same passes over the same tokens and changes its caches in the same way. Never decides.
+It makes the same passes over the same tokens as rank 0, and changes its caches in the same way.
 """
 
 import signal
@@ -22,37 +22,37 @@ from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
 
-from .group import END, World, say_and_exit
-from .leader import HeldRows, Order, begin, tree_of
-from .model_files import Facts, check_same, facts_of, own_folder
+from .group import END, World, exit_with_message
+from .leader import CachedRows, RemoteCall, begin, tree_of
+from .model_files import ModelFacts, check_same, facts_of, own_folder
 from .shards import part_loader
 
-LONG = 256  # rows of a pass after which unused memory goes back, as rank 0's does
+LONG = 256  # rows of a pass after which unused memory is freed, as on rank 0
 
 
 class Follower:
-    """A rank's part of a target, and its caches by their numbers."""
+    """A rank's part of a target, and its caches by number."""
 
     def __init__(self, world: World):
         self._world = world
-        (self._leader,) = world.peers
+        (self._leader,) = world.channels
         self._target: Target | None = None
         self._caches: dict[int, TargetCache] = {}
-        self._held = defaultdict[int, HeldRows](HeldRows)
+        self._cached = defaultdict[int, CachedRows](CachedRows)
 
     def run(self) -> None:
-        """Follow until rank 0 ends."""
+        """Run remote calls until rank 0 ends."""
         while (packet := self._leader.receive()) != END:
-            for order in packet:
-                self.do(order)
+            for call in packet:
+                self.do(call)
 
-    def do(self, order: Order) -> None:
-        """What one order says; a method of this class or of a cache has its name."""
-        match order:
+    def do(self, call: RemoteCall) -> None:
+        """Run one remote call; its name is that of a method of this class or of a cache."""
+        match call:
             case ["measure", question, name]:
-                self._leader.send(told(question, lambda: self.measure(name)))
+                self._leader.send(reply_to(question, lambda: self.measure(name)))
             case ["load", question, name, facts, split]:
-                self._leader.send(told(question, lambda: self.load(name, facts, split)))
+                self._leader.send(reply_to(question, lambda: self.load(name, facts, split)))
             case ["tap", layer_ids]:
                 self.target.tap(tuple(layer_ids))
             case ["new", number]:
@@ -71,20 +71,20 @@ class Follower:
                 self._caches[number].keep_path(tuple(rows))
             case ["fill", number, depth]:
                 self._caches[number].fill(depth)
-            case ["hold", held, name, number, start, end]:
-                self._held[held].hold(name, self._caches[number], start, end)
-            case ["hold_states", held, name, number, length]:
-                self._held[held].hold_states(name, self._caches[number], length)
-            case ["extend", held, number, parts, states, end]:
-                self._held[held].extend(self._caches[number], parts, states, end)
-            case ["drop", held, name]:
-                self._held[held].drop(name)
-            case ["drop_states", held, name, length]:
-                self._held[held].drop_states(name, length)
-            case ["drop_all", held]:
-                self._held.pop(held, None)
+            case ["hold", cache_number, name, number, start, end]:
+                self._cached[cache_number].hold(name, self._caches[number], start, end)
+            case ["hold_states", cache_number, name, number, length]:
+                self._cached[cache_number].hold_states(name, self._caches[number], length)
+            case ["extend", cache_number, number, parts, states, end]:
+                self._cached[cache_number].extend(self._caches[number], parts, states, end)
+            case ["drop", cache_number, name]:
+                self._cached[cache_number].drop(name)
+            case ["drop_states", cache_number, name, length]:
+                self._cached[cache_number].drop_states(name, length)
+            case ["drop_all", cache_number]:
+                self._cached.pop(cache_number, None)
             case _:
-                raise AssertionError(order)
+                raise AssertionError(call)
 
     @property
     def target(self) -> Target:
@@ -93,17 +93,17 @@ class Follower:
         return self._target
 
     def measure(self, name: str) -> list[int]:
-        """Bytes of the weights and of the caches of this rank's part, and what models may take."""
+        """Bytes of the weights and the caches of this rank's part, and the working set."""
         item = 4 if on_cpu() else 2
         ranks = self._world.size
         needed = estimate_memory(own_folder(name), item_bytes=item, ranks=ranks)
         return [needed.weights, needed.caches, working_set()]
 
-    def load(self, name: str, facts: Facts, split: str) -> list[int]:
-        """Load this rank's part of a target: the bytes that a prefix cache may take then."""
+    def load(self, name: str, facts: ModelFacts, split: str) -> list[int]:
+        """Load this rank's part of a target. Returns the bytes left for a prefix cache."""
         self._target = None
         self._caches = {}
-        self._held.clear()
+        self._cached.clear()
         mx.clear_cache()
         path = own_folder(name)
         check_same(facts_of(path), facts)
@@ -112,21 +112,21 @@ class Follower:
         self._target = Target.load(Checkpoint.read(path), no_ends, read_model=read_model)
         return [default_limit()]
 
-    def read(self, parts: list[Order], *, at_once: bool) -> None:
-        """One pass, as rank 0 makes it."""
+    def read(self, parts: list[RemoteCall], *, at_once: bool) -> None:
+        """The same pass as on rank 0."""
         rows = [
             SequenceRows(self._caches[number], mx.array(tokens), tree_of(tokens, parents), *how)
             for number, tokens, parents, *how in parts
         ]
-        found = self.target.read(rows, at_once=at_once)
-        begin(rows, found)
-        mx.eval([one.logits for one in found])
+        passes = self.target.read(rows, at_once=at_once)
+        begin(rows, passes)
+        mx.eval([sequence_pass.logits for sequence_pass in passes])
         if sum(len(tokens) for _, tokens, *_ in parts) >= LONG:
             mx.clear_cache()
 
 
-def told(question: int, work: Callable[[], list[int]]) -> list[Any]:
-    """What to answer a question of rank 0: what some work gave, or its error."""
+def reply_to(question: int, work: Callable[[], list[int]]) -> list[Any]:
+    """The reply to a question of rank 0: the result of some work, or its error."""
     try:
         return ["done", question, *work()]
     except DFlashError as error:
@@ -134,9 +134,9 @@ def told(question: int, work: Callable[[], list[int]]) -> list[Any]:
 
 
 def follow(world: World) -> None:
-    """Follow rank 0 until it ends, and then end this process; Ctrl-C is rank 0's affair."""
+    """Follow rank 0 until it ends, then exit. Only rank 0 handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    (leader,) = world.peers
+    (leader,) = world.channels
     try:
         mlx_thread().call(Follower(world).run)
     except Exception as error:
@@ -145,5 +145,5 @@ def follow(world: World) -> None:
                 f"rank {world.rank} cannot go on ({type(error).__name__}: {first_line(error)})."
             )
             leader.send(["lost", sentence])
-            say_and_exit(sentence)
+            exit_with_message(sentence)
     sys.exit(0)

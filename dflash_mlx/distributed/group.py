@@ -1,7 +1,7 @@
-"""The group that this process belongs to: its ranks, and the control connections between them.
+"""The group that this process belongs to: its ranks, and the control channels between them.
 
-Rank 0 has a connection to every other rank, beside the collectives of `mx.distributed`. Whatever is
-lost is said in one sentence on each rank, and the other ranks end.
+Rank 0 has a control channel to every other rank, beside the collectives of `mx.distributed`. When a
+rank or a connection is lost, each rank prints why, and the other ranks end.
 """
 
 import atexit
@@ -32,23 +32,23 @@ from .environment import LOOPBACK, RANK, RING, leader_hosts, watch_launcher
 
 
 def ring_sockets() -> list[socket.socket]:
-    """Twins of this process's connections of the ring; none with another backend."""
-    found: list[socket.socket] = []
+    """Duplicates of this process's sockets in the ring; none with another backend."""
+    sockets: list[socket.socket] = []
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         with open(os.environ[RING], encoding="utf-8") as file:
-            ports = {int(one.rpartition(":")[2]) for ips in json.load(file) for one in ips}
+            ports = {int(ip.rpartition(":")[2]) for ips in json.load(file) for ip in ips}
         for fd in map(int, os.listdir("/dev/fd")):
             with suppress(OSError):
                 twin = socket.socket(fileno=os.dup(fd))
                 if {twin.getsockname()[1], twin.getpeername()[1]} & ports:
-                    found.append(twin)
+                    sockets.append(twin)
                 else:
                     twin.close()
-    return found
+    return sockets
 
 
 def is_cut(connection: socket.socket) -> bool:
-    """Whether the other end has closed it."""
+    """Whether the other end has closed a connection."""
     try:
         return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -57,18 +57,18 @@ def is_cut(connection: socket.socket) -> bool:
         return True
 
 
-# The control connection of two ranks
+# The control channel between two ranks
 
-BEAT = 0.5  # seconds
-SILENT = 12  # beats without a word until a rank counts as lost
+BEAT = 0.5  # seconds between heartbeats
+MAX_SILENT_BEATS = 12  # until a rank counts as lost
 END = ["end"]
 
 
-class Peer:
-    """One end of a connection to the rank `name`; two threads of its own listen and beat.
+class ControlChannel:
+    """One end of a channel to the rank `name`, with a thread for receiving and one for heartbeats.
 
-    `on_lost(sentence)` is called once, in one of them, when the other end dies, falls silent, or
-    says itself why it cannot go on.
+    `on_lost(sentence)` is called once, in one of these threads, when the other rank dies, stops
+    answering, or reports that it cannot continue.
     """
 
     def __init__(self, connection: socket.socket, name: str, on_lost: Callable[[str], None]):
@@ -77,7 +77,7 @@ class Peer:
         self._connection = connection
         self._sending = Lock()
         self._inbox: SimpleQueue[Any] = SimpleQueue()
-        self._silent = 0
+        self._silent_beats = 0
         self.ended = False
         self._lost = False
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -85,37 +85,37 @@ class Peer:
             Thread(target=work, name=f"dflash-{work.__name__}", daemon=True).start()
 
     def send(self, message: Any) -> int:
-        """Send a message: its bytes. A connection that is gone is found by the listener."""
+        """Send a message and return its bytes. The receiving thread notices a lost connection."""
         data = json.dumps(message, separators=(",", ":")).encode()
         with self._sending, suppress(OSError):
             self._connection.sendall(len(data).to_bytes(4, "big") + data)
         return len(data)
 
     def receive(self) -> Any:
-        """The next message; raises what `fail` was given."""
-        found = self._inbox.get()
-        if isinstance(found, BaseException):
-            self._inbox.put(found)
-            raise found
-        return found
+        """The next message. Raises the error given to `fail`."""
+        message = self._inbox.get()
+        if isinstance(message, BaseException):
+            self._inbox.put(message)
+            raise message
+        return message
 
     def fail(self, error: BaseException) -> None:
-        """Whoever waits for a message gets this error, now and later."""
+        """Make `receive` raise this error, now and later."""
         self._inbox.put(error)
 
     def end(self) -> None:
-        """Say goodbye; what the other end does from now on is its own affair."""
+        """End in peace: the other rank is not lost if it ends now."""
         self.ended = True
         if self._sending.acquire(timeout=1):
             self._sending.release()
             self.send(END)
 
     def _listen(self) -> None:
-        """Read messages until the connection ends."""
+        """Receive messages until the connection ends."""
         with suppress(OSError, ValueError):
             while True:
                 size = int.from_bytes(self._exactly(4), "big")
-                self._silent = 0
+                self._silent_beats = 0
                 if not size:
                     continue
                 message = json.loads(self._exactly(size))
@@ -127,23 +127,25 @@ class Peer:
         self._lose(f"{self.name} has ended or cut the connection.")
 
     def _exactly(self, count: int) -> bytes:
-        """So many bytes; OSError at the end of the connection."""
-        found = b""
-        while len(found) < count:
-            part = self._connection.recv(count - len(found))
+        """Receive `count` bytes. Raises OSError at the end of the connection."""
+        data = b""
+        while len(data) < count:
+            part = self._connection.recv(count - len(data))
             if not part:
                 raise OSError
-            self._silent = 0
-            found += part
-        return found
+            self._silent_beats = 0
+            data += part
+        return data
 
     def _beat(self) -> None:
-        """Beat, and count how long the other end has been silent."""
+        """Send heartbeats, and count those without an answer."""
         while not (self.ended or self._lost):
             time.sleep(BEAT)
-            self._silent += 1
-            if self._silent > SILENT:
-                return self._lose(f"{self.name} has not answered for {SILENT * BEAT:.0f} seconds.")
+            self._silent_beats += 1
+            if self._silent_beats > MAX_SILENT_BEATS:
+                return self._lose(
+                    f"{self.name} has not answered for {MAX_SILENT_BEATS * BEAT:.0f} seconds."
+                )
             if self._sending.acquire(blocking=False):
                 try:
                     with suppress(OSError):
@@ -157,24 +159,24 @@ class Peer:
             self._on_lost(sentence)
 
 
-JOIN = 60.0  # seconds in which all ranks have to come
-REACH = 15.0  # seconds for a connection to one address of rank 0
-COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # how MLX begins the errors of its backends
-SECRET = 16  # bytes by which a connection shows that it is a rank's
+JOIN = 60.0  # seconds for all ranks to join
+REACH = 15.0  # seconds to connect to one address of rank 0
+COLLECTIVE = ("[ring]", "[jaccl]", "[mpi]")  # prefixes of MLX's errors
+SECRET = 16  # bytes that prove that a connection comes from a rank
 
 
 class World:
-    """A rank of a group. `peers` are all others on rank 0, and rank 0 on the others.
+    """A rank of a group.
 
-    `group` is MLX's, and `questions` number what rank 0 asks the others. `when_lost` is called on
-    rank 0, in any thread, when the group is lost.
+    group: MLX's. channels: on rank 0 to all others, on the others to rank 0. questions: numbers of
+    rank 0's questions. when_lost: called on rank 0, in any thread, when the group is lost.
     """
 
     def __init__(self, group: mx.distributed.Group):
         self.group = group
         self.rank = group.rank()
         self.size = group.size()
-        self.peers: list[Peer] = []
+        self.channels: list[ControlChannel] = []
         self.questions = count()
         self.lost: RankLost | None = None
         self.ended = False
@@ -182,48 +184,50 @@ class World:
         self._lock = Lock()
 
     def lose(self, sentence: str) -> None:
-        """The group is lost: on rank 0 all answers end with the sentence; another rank ends."""
+        """The group is lost: rank 0 fails all answers with the sentence; another rank exits."""
         if self.rank:
-            say_and_exit(sentence)
+            exit_with_message(sentence)
         with self._lock:
             if self.lost is not None:
                 return
             self.lost = RankLost(sentence, hint="start all ranks again")
-        for peer in self.peers:
-            peer.fail(self.lost)
+        for channel in self.channels:
+            channel.fail(self.lost)
         mlx_thread().give_up(self.lost)
-        for peer in self.peers:
-            peer.send(["lost", sentence])
+        for channel in self.channels:
+            channel.send(["lost", sentence])
         self.when_lost(self.lost)
 
     def explain(self, error: BaseException) -> BaseException:
-        """The loss of a rank, if it is behind an error that rank 0 met in a collective."""
+        """The loss of a rank, if it caused this error of a collective on rank 0."""
         if isinstance(error, RuntimeError) and str(error).startswith(COLLECTIVE):
             self.lose(f"a connection between the ranks was lost ({first_line(error)}).")
         return self.lost or error
 
     def watch(self) -> None:
-        """Until this rank ends, look whether a connection of the ring was cut."""
-        cables = ring_sockets()
-        while cables and not any(map(is_cut, cables)):
+        """Watch the ring's connections until this rank ends or one of them is cut."""
+        sockets = ring_sockets()
+        while sockets and not any(map(is_cut, sockets)):
             time.sleep(BEAT)
-        time.sleep(BEAT)  # at a peaceful end the others may have gone a little earlier
-        if cables and not (self.lost or self.ended or any(peer.ended for peer in self.peers)):
+        time.sleep(BEAT)  # at a peaceful end other ranks may end a little earlier
+        if sockets and not (
+            self.lost or self.ended or any(channel.ended for channel in self.channels)
+        ):
             sentence = f"a connection of rank {self.rank} to another was cut."
             if self.rank:
-                self.peers[0].send(["lost", sentence])
+                self.channels[0].send(["lost", sentence])
             self.lose(sentence)
 
     def end(self) -> None:
-        """Rank 0 ends in peace, and the others with it."""
+        """End rank 0 in peace, and the others with it."""
         self.ended = True
         if self.lost is None:
-            for peer in self.peers:
-                peer.end()
+            for channel in self.channels:
+                channel.end()
 
 
-def say_and_exit(sentence: str) -> None:
-    """End a rank at once: its threads may wait in a collective for ever."""
+def exit_with_message(sentence: str) -> None:
+    """Exit at once, because threads may wait in a collective for ever."""
     with suppress(OSError, ValueError):  # the terminal may be gone
         sys.stderr.write(f"{sentence}\n")
         sys.stderr.flush()
@@ -232,69 +236,71 @@ def say_and_exit(sentence: str) -> None:
 
 @cache
 def world() -> World | None:
-    """The group that a launcher has put this process into, joined at the first call; else None.
+    """The group of this process, joined at the first call; None without a launcher.
 
-    The process ends if not all ranks come within a minute.
+    The process exits if not all ranks join within a minute.
     """
     hosts = leader_hosts()
     if not hosts:
         return None
-    watch_launcher(int(os.environ[RANK]), say_and_exit)
-    late = Timer(JOIN, say_and_exit, [f"not all ranks have come within {JOIN:.0f} seconds."])
+    watch_launcher(int(os.environ[RANK]), exit_with_message)
+    late = Timer(JOIN, exit_with_message, [f"not all ranks have come within {JOIN:.0f} seconds."])
     late.daemon = True
     late.start()
     try:
-        found = mlx_thread().call(join, hosts)
+        joined = mlx_thread().call(join, hosts)
     finally:
         late.cancel()
-    Thread(target=found.watch, name="dflash-watch", daemon=True).start()
-    if found.rank == 0:
-        mlx_thread().explain = found.explain
-        atexit.register(found.end)
-    return found
+    Thread(target=joined.watch, name="dflash-watch", daemon=True).start()
+    if joined.rank == 0:
+        mlx_thread().explain = joined.explain
+        atexit.register(joined.end)
+    return joined
 
 
 def join(hosts: list[str]) -> World:
-    """Join the group, and connect its ranks; DFlashError if MLX or a rank cannot."""
+    """Join the group and connect its ranks. Raises DFlashError if that fails."""
     try:
-        found = World(mx.distributed.init(strict=True))
+        joined = World(mx.distributed.init(strict=True))
     except RuntimeError as error:
         raise DFlashError(
             f"the ranks cannot reach each other ({first_line(error)}).",
             hint="check the addresses of the host file",
         ) from error
-    connect(found, hosts)
-    return found
+    connect(joined, hosts)
+    return joined
 
 
-def connect(found: World, hosts: list[str]) -> None:
-    """Give rank 0 a connection to every other rank; DFlashError if one cannot reach it.
+def connect(joined: World, hosts: list[str]) -> None:
+    """Open the control channels. Raises DFlashError if a rank cannot reach rank 0.
 
-    A connection whose first bytes are not the group's secret, which travels by MLX, is closed.
+    The ranks share a secret by MLX. A connection that does not begin with it is closed.
     """
-    if found.rank:
-        port, *secret = share(found.group, [0] * (1 + SECRET))
-        found.peers = [Peer(*reach(hosts, port, bytes([*secret, found.rank])), found.lose)]
+    if joined.rank:
+        port, *secret = share(joined.group, [0] * (1 + SECRET))
+        joined.channels = [
+            ControlChannel(*reach(hosts, port, bytes([*secret, joined.rank])), joined.lose)
+        ]
         return
     secret = secrets.token_bytes(SECRET)
     with listener(hosts[-1]) as server:
-        share(found.group, [server.getsockname()[1], *secret])
-        while len(found.peers) < found.size - 1:
+        share(joined.group, [server.getsockname()[1], *secret])
+        while len(joined.channels) < joined.size - 1:
             connection, address = server.accept()
-            connection.settimeout(SILENT * BEAT)
+            connection.settimeout(MAX_SILENT_BEATS * BEAT)
             hello = b""
-            with suppress(OSError):  # a stranger's silence
+            with suppress(OSError):  # of another program, which sends nothing
                 hello = connection.recv(SECRET + 1, socket.MSG_WAITALL)
             if len(hello) > SECRET and secrets.compare_digest(hello[:SECRET], secret):
                 connection.settimeout(None)
                 name = f"rank {hello[SECRET]} on {address[0].removeprefix('::ffff:')}"
-                found.peers.append(Peer(connection, name, found.lose))
+                joined.channels.append(ControlChannel(connection, name, joined.lose))
             else:
                 connection.close()
 
 
 def listener(host: str) -> socket.socket:
-    """A socket for the other ranks, on any port, and on any address unless all are here."""
+    """A listening socket for the other ranks, at all addresses unless all ranks are local."""
     if host == LOOPBACK:
         return socket.create_server((host, 0))
     if socket.has_dualstack_ipv6():
@@ -303,7 +309,10 @@ def listener(host: str) -> socket.socket:
 
 
 def reach(hosts: list[str], port: int, hello: bytes) -> tuple[socket.socket, str]:
-    """A connection to rank 0 that begins with this, and rank 0's name; DFlashError without one."""
+    """Connect to rank 0 and send `hello`. Returns the connection and a name for rank 0.
+
+    Raises DFlashError if no address can be reached.
+    """
     reason = ""
     for host in hosts:
         try:
@@ -321,24 +330,24 @@ def reach(hosts: list[str], port: int, hello: bytes) -> tuple[socket.socket, str
 
 
 def share(group: mx.distributed.Group, numbers: list[int]) -> list[int]:
-    """The sums over all ranks of these numbers; rank 0's, where the others give zeros."""
+    """The sums of these numbers over all ranks; rank 0's numbers if the others give zeros."""
     return mx.distributed.all_sum(mx.array(numbers, mx.int32), group=group).tolist()  # type: ignore
 
 
-# How fast the sums of a group are
+# Speed of the group's sums
 
 BUDGET = 1.0  # seconds for the sums of one size, roughly
-MOST = 300  # sums of one size
+MAX_SUMS = 300  # of one size
 ROW = 4096  # 16-bit values, the size of a hidden state
 LARGE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SumTimes:
-    """Seconds of a sum of one row over all ranks (the median), and bytes a second of a large one.
+    """Median seconds of a sum of one row over all ranks, and bytes per second of a large sum.
 
-    A large sum's rate is the array's bytes over its seconds, however often they travel. The slowest
-    rank decides both: each rank's clock includes its waiting for the others.
+    bytes_per_second: of the array, however often its bytes are sent. The slowest rank decides both,
+    because each rank's time includes waiting for the others.
     """
 
     row_seconds: float
@@ -346,7 +355,7 @@ class SumTimes:
 
 
 def time_sums(group: mx.distributed.Group, values: int = ROW) -> SumTimes:
-    """Time the sums of rows of so many values; all ranks of the group have to call it."""
+    """Time sums of rows of `values` numbers. All ranks must call it."""
     row = mx.zeros((1, values), mx.float16)
     large = mx.zeros(LARGE // 2, mx.float16)
     mx.eval(row, large)
@@ -354,16 +363,15 @@ def time_sums(group: mx.distributed.Group, values: int = ROW) -> SumTimes:
 
 
 def typical_seconds(array: mx.array, group: mx.distributed.Group) -> float:
-    """The median of as many sums as fit the budget; the ranks agree on their number."""
+    """The median of as many sums as fit the budget. The ranks agree on their number."""
     one_sum(array, group)
-    # Whole numbers: a sum of others may differ from rank to rank in its last bit.
+    # Integers, because a sum of floats may differ between ranks in its last bit.
     (together,) = share(group, [1 + int(1e6 * one_sum(array, group))])
-    count = max(1, min(MOST, int(1e6 * BUDGET * group.size() / together)))
+    count = max(1, min(MAX_SUMS, int(1e6 * BUDGET * group.size() / together)))
     return median(one_sum(array, group) for _ in range(count))
 
 
 def one_sum(array: mx.array, group: mx.distributed.Group) -> float:
-    """Seconds of one sum."""
     began = time.perf_counter()
     mx.eval(mx.distributed.all_sum(array, group=group))
     return time.perf_counter() - began

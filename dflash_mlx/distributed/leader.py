@@ -1,7 +1,7 @@
-"""Rank 0's target: does what any target does, and has the other ranks do the same.
+"""Rank 0's part of a target; the other ranks do the same by remote calls.
 
-Whatever touches the model or its caches is said before it is done. Tokens are read before a pass,
-because the others need them; nothing else of the engine is different.
+Every change of the model or its caches is sent to the other ranks. Before a pass, rank 0 waits for
+the tokens, because the others need them; otherwise the engine works as with any target.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from weakref import finalize
 import mlx.core as mx
 from mlx.utils import tree_map
 
-from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
+from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache, matches_between
 from dflash_mlx.engine.prefix_cache.tree import Layers, Match, Node, RadixTree
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
@@ -29,51 +29,52 @@ from dflash_mlx.models.target import Target
 from dflash_mlx.speculation.tree import Tree
 
 from .environment import split, wiring
-from .group import Peer, World
+from .group import ControlChannel, World
 from .model_files import facts_of
 from .shards import part_loader
 
-# What rank 0 tells the others
+# Remote calls from rank 0 to the others
 
-Order = list[Any]
+RemoteCall = list[Any]
 
 
-class Orders:
-    """Orders of one target that have not been sent; may be added to from any thread."""
+class CallQueue:
+    """The remote calls of one target that are not sent yet. Any thread may add calls."""
 
-    def __init__(self, peers: Sequence[Peer]):
-        self._peers = peers
-        self._waiting: deque[Order] = deque()
+    def __init__(self, channels: Sequence[ControlChannel]):
+        self._channels = channels
+        self._waiting: deque[RemoteCall] = deque()
         self._numbers = count()
-        self.packets = self.packet_bytes = 0  # of one peer
+        self.packets = 0  # of one channel
+        self.packet_bytes = 0
 
     def number(self) -> int:
         """The number of a new cache."""
         return next(self._numbers)
 
-    def add(self, *order: Any) -> None:
-        """An order that goes with the next pass."""
-        self._waiting.append([*order])
+    def add(self, *call: Any) -> None:
+        """Add a call, which is sent with the next pass."""
+        self._waiting.append([*call])
 
-    def send(self, *order: Any) -> None:
-        """Send what waits, and this order."""
-        self.add(*order)
+    def send(self, *call: Any) -> None:
+        """Send all waiting calls, and this one."""
+        self.add(*call)
         packet = []
         while self._waiting:
             packet.append(self._waiting.popleft())
-        sizes = [peer.send(packet) for peer in self._peers]
+        sizes = [channel.send(packet) for channel in self._channels]
         self.packets += 1
         self.packet_bytes += max(sizes)
 
 
-def describe(number: int, part: SequenceRows, tokens: list[int]) -> Order:
-    """What one sequence brings to a pass, with its cache's number."""
+def describe(number: int, part: SequenceRows, tokens: list[int]) -> RemoteCall:
+    """The arguments of a pass for one sequence, with its cache's number."""
     parents = None if part.tree is None else [*part.tree.parents]
     return [number, tokens, parents, part.tape, part.last]
 
 
 def tree_of(tokens: list[int], parents: list[int] | None) -> Tree | None:
-    """The tree of a pass's rows, as far as caches and layers look at it."""
+    """The tree of a pass's rows, as far as caches and layers need it."""
     if parents is None:
         return None
     depths = [0]
@@ -83,81 +84,74 @@ def tree_of(tokens: list[int], parents: list[int] | None) -> Tree | None:
 
 
 def begin(parts: Sequence[SequenceRows], passes: Sequence[SequencePass]) -> None:
-    """Begin to compute all of a pass, the same on each rank: collectives have one order."""
+    """Start to compute a pass. All ranks evaluate the same arrays, so collectives stay in order."""
     mx.async_eval([(one.logits, one.taps) for one in passes], [part.cache.state for part in parts])
 
 
 class LeaderCache(TargetCache):
-    """The caches of one sequence on rank 0, whose every change the other ranks' have too."""
+    """The caches of one sequence on rank 0; each change is made on all ranks."""
 
-    def __init__(self, layers: list[Any], orders: Orders, *made: Any):
-        """`made` is the order that makes them, without their number."""
+    def __init__(self, layers: list[Any], calls: CallQueue, *made: Any):
+        """`made`: the remote call that makes the caches, without their number."""
         super().__init__(layers)
-        self._orders = orders
-        self.number = orders.number()
-        orders.add(*made, self.number)
-        finalize(self, orders.add, "free", self.number).atexit = False
+        self._calls = calls
+        self.number = calls.number()
+        calls.add(*made, self.number)
+        finalize(self, calls.add, "free", self.number).atexit = False
 
     def fork(self) -> "LeaderCache":
-        """As any, on all ranks."""
         twin = super().fork()
-        found = LeaderCache(twin.layers, self._orders, "fork", self.number)
-        found._snapshots = twin._snapshots
-        return found
+        leader_twin = LeaderCache(twin.layers, self._calls, "fork", self.number)
+        leader_twin._snapshots = twin._snapshots
+        return leader_twin
 
     def snapshot(self) -> None:
-        """As any, on all ranks."""
         self._on_all(super().snapshot, "snapshot")
 
     def rewind(self, length: int) -> None:
-        """As any, on all ranks; what raises here is not sent."""
+        """A rewind that raises here is not sent."""
         self._on_all(super().rewind, "rewind", length)
 
     def keep_path(self, rows: tuple[int, ...]) -> None:
-        """As any, on all ranks."""
         self._on_all(super().keep_path, "keep_path", rows)
 
     def fill(self, depth: int) -> None:
-        """As any, on all ranks."""
         self._on_all(super().fill, "fill", depth)
 
     def _on_all(self, change: Callable[..., None], name: str, *arguments: Any) -> None:
-        """Change the caches here, and say so; no interrupt comes between."""
+        """Change the caches here and on the other ranks, without an interrupt in between."""
         with mlx_thread().uninterrupted():
             change(*arguments)
-            self._orders.add(name, self.number, *arguments)
+            self._calls.add(name, self.number, *arguments)
 
 
 class LeaderTarget(Target):
-    """A target of which this rank has a part, and the others theirs."""
+    """A target of which each rank has a part."""
 
-    orders: Orders
+    calls: CallQueue
     room: int  # bytes that each rank has for a prefix cache
 
     def make_cache(self) -> TargetCache:
-        """Empty caches of one sequence, on all ranks."""
-        return LeaderCache(super().make_cache().layers, self.orders, "new")
+        return LeaderCache(super().make_cache().layers, self.calls, "new")
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
-        """As any, on all ranks: passes are built alike."""
         super().tap(layer_ids)
-        self.orders.add("tap", layer_ids)
+        self.calls.add("tap", layer_ids)
 
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
-        """As any, on all ranks; waits for the tokens. Once it is sent, a pass is not broken off."""
+        """Waits for the tokens. A pass that is sent is not interrupted."""
         tokens: list[Any] = [part.tokens.tolist() for part in parts]
         caches: list[Any] = [part.cache for part in parts]
         with mlx_thread().uninterrupted():
             each = zip(caches, parts, tokens, strict=True)
-            self.orders.send("read", at_once, [describe(c.number, p, ids) for c, p, ids in each])
+            self.calls.send("read", at_once, [describe(c.number, p, ids) for c, p, ids in each])
             pairs = zip(parts, tokens, strict=True)
             parts = [replace(part, tokens=mx.array(ids)) for part, ids in pairs]
-            found = super().read(parts, at_once=at_once)
-            begin(parts, found)
-        return found
+            passes = super().read(parts, at_once=at_once)
+            begin(parts, passes)
+        return passes
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
-        """Whole batches are read for training, which one machine does."""
         raise DFlashError("a sharded target only answers.", hint="run this command on one machine")
 
 
@@ -177,12 +171,12 @@ def load_leader(
         target = LeaderTarget.load(checkpoint, eos_ids, read_model=read_model)
     except DFlashError as error:
         own = error
-    answers = [answer_of(peer, question) for peer in world.peers]
+    answers = [receive_reply(channel, question) for channel in world.channels]
     if own is not None:
         raise own
     assert target is not None
-    target.orders = Orders(world.peers)
-    target.room = min(said_by(*answer)[0] for answer in answers)
+    target.calls = CallQueue(world.channels)
+    target.room = min(check_reply(*answer)[0] for answer in answers)
     target.shared_by = f"{world.size} ranks by {split()}, {wiring()}"
     return target
 
@@ -193,69 +187,70 @@ def memory_of_others(world: World, name: str) -> list[tuple[str, MemoryEstimate,
     DFlashError where a rank does not find the target.
     """
     question = ask(world, "measure", name)
-    answers = [answer_of(peer, question) for peer in world.peers]
-    said = [(name, said_by(name, answer)) for name, answer in answers]
-    return [(who, MemoryEstimate(one[0], one[1], 0), one[2]) for who, one in said]
+    answers = [receive_reply(channel, question) for channel in world.channels]
+    memory = []
+    for rank_name, answer in answers:
+        weights, caches, limit = check_reply(rank_name, answer)
+        memory.append((rank_name, MemoryEstimate(weights, caches, 0), limit))
+    return memory
 
 
 def ask(world: World, kind: str, *arguments: Any) -> int:
-    """Ask all other ranks: the number of the question."""
+    """Send a question to all other ranks, and return its number."""
     question = next(world.questions)
-    for peer in world.peers:
-        peer.send([[kind, question, *arguments]])
+    for channel in world.channels:
+        channel.send([[kind, question, *arguments]])
     return question
 
 
-def answer_of(peer: Peer, question: int) -> tuple[str, list[Any]]:
-    """A rank's name and its answer to a question; those that nobody waits for any more are left."""
-    while (found := peer.receive())[1] != question:
+def receive_reply(channel: ControlChannel, question: int) -> tuple[str, list[Any]]:
+    """A rank's name and its reply to a question. Replies to earlier questions are dropped."""
+    while (reply := channel.receive())[1] != question:
         pass
-    return peer.name, found
+    return channel.name, reply
 
 
-def said_by(name: str, answer: list[Any]) -> list[Any]:
-    """What a rank answered; DFlashError where that is an error."""
-    kind, _, *said = answer
+def check_reply(name: str, answer: list[Any]) -> list[Any]:
+    """The result in a rank's reply. Raises DFlashError if the reply is an error."""
+    kind, _, *result = answer
     if kind == "failed":
-        raise DFlashError(f"{name}: {said[0]}", hint=said[1])
-    return said
+        raise DFlashError(f"{name}: {result[0]}", hint=result[1])
+    return result
 
 
 # The prefix cache of a sharded target
 
 
 class LeaderTree(RadixTree):
-    """Segments of rank 0's cache `number`: what is dropped here, the other ranks drop too."""
+    """The nodes of rank 0's prefix cache; nodes that are dropped here are dropped on all ranks."""
 
-    def __init__(self, orders: Orders, number: int):
+    def __init__(self, calls: CallQueue, number: int):
         super().__init__()
-        self._orders = orders
+        self._calls = calls
         self._number = number
 
     def forget_states(self, node: Node, length: int) -> None:
-        """As any, on all ranks."""
         super().forget_states(node, length)
-        self._orders.add("drop_states", self._number, node.name, length)
+        self._calls.add("drop_states", self._number, node.name, length)
 
     def _unload(self, node: Node) -> None:
         if node.target is not None:
-            self._orders.add("drop", self._number, node.name)
+            self._calls.add("drop", self._number, node.name)
         super()._unload(node)
 
 
-class LeaderPrefixes(PrefixCache):
-    """The prefix cache of rank 0; there is none on disk."""
+class LeaderPrefixCache(PrefixCache):
+    """The prefix cache of rank 0, without a disk cache."""
 
-    def __init__(self, orders: Orders):
-        self._orders = orders
-        self._number = orders.number()
+    def __init__(self, calls: CallQueue):
+        self._calls = calls
+        self._number = calls.number()
         super().__init__()
-        finalize(self, orders.add, "drop_all", self._number).atexit = False
+        finalize(self, calls.add, "drop_all", self._number).atexit = False
 
     def clear(self) -> None:
-        """As any, on all ranks."""
-        self.tree = LeaderTree(self._orders, self._number)
-        self._orders.add("drop_all", self._number)
+        self.tree = LeaderTree(self._calls, self._number)
+        self._calls.add("drop_all", self._number)
 
     def _hold(
         self, sequence: TokenSequence, match: Match, snapshots: Mapping[int, Snapshot]
@@ -268,29 +263,31 @@ class LeaderPrefixes(PrefixCache):
         with mlx_thread().uninterrupted():
             super()._hold(sequence, match, snapshots)
             if rows is None and node.target is not None:
-                self._orders.add("hold", self._number, node.name, number, *between)
+                self._calls.add("hold", self._number, node.name, number, *between)
             for length in set(node.states) - states:
-                self._orders.add("hold_states", self._number, node.name, number, length)
+                self._calls.add("hold_states", self._number, node.name, number, length)
 
     def _take(self, sequence: TokenSequence, path: list[Match], start: int, end: int) -> None:
-        used = [s for s in path if s.node.start < end and s.end > start]
+        matches = matches_between(path, start, end)
         parts = list[list[Any]]()
-        for node, last in ((one.node, one.end) for one in used):
-            between = max(start, node.start), min(end, last)
-            parts.append([node.name, *(place - node.start for place in between)])
-        states = used[-1].node.name if sequence.target_cache.needs_snapshots else None
+        for match in matches:
+            node = match.node
+            first = max(start, node.start) - node.start
+            last = min(end, match.end) - node.start
+            parts.append([node.name, first, last])
+        states = matches[-1].node.name if sequence.target_cache.needs_snapshots else None
         with mlx_thread().uninterrupted():
             super()._take(sequence, path, start, end)
             number = number_of(sequence.target_cache)
-            self._orders.add("extend", self._number, number, parts, states, end)
+            self._calls.add("extend", self._number, number, parts, states, end)
 
 
 def number_of(cache: Any) -> int:
-    """The number by which the other ranks know rank 0's caches."""
+    """The number of rank 0's caches in remote calls."""
     return cache.number
 
 
-class HeldRows:
+class CachedRows:
     """What a rank that is not rank 0 holds for one cache: rows by their node's name, states."""
 
     def __init__(self) -> None:
@@ -298,21 +295,19 @@ class HeldRows:
         self._states: dict[tuple[str, int], Snapshot] = {}
 
     def hold(self, name: str, cache: TargetCache, start: int, end: int) -> None:
-        """Hold what a cache has of the tokens from `start` to before `end`."""
+        """Keep a cache's rows of the tokens [start, end)."""
         self._rows[name] = cache.copy_rows(start, end)
         mx.eval(self._rows[name])
 
     def hold_states(self, name: str, cache: TargetCache, length: int) -> None:
-        """Hold the states after `length` tokens, if this rank's layers have any."""
+        """Keep the states after `length` tokens, if this rank's layers have any."""
         if cache.needs_snapshots:
             self._states[name, length] = cache.snapshots_held[length]
 
     def drop(self, name: str) -> None:
-        """Drop rows."""
         del self._rows[name]
 
     def drop_states(self, name: str, length: int) -> None:
-        """Drop states."""
         self._states.pop((name, length), None)
 
     def extend(
@@ -327,5 +322,4 @@ class HeldRows:
 
 
 def cut(layers: Layers, first: int, last: int) -> Layers:
-    """Of rows some."""
     return tree_map(lambda rows: rows[..., first:last, :], layers)

@@ -1,4 +1,4 @@
-"""The target's files on each machine: where they are, and whether they are the same everywhere."""
+"""The target's files on each machine, and the check that versions and files are the same."""
 
 import hashlib
 from importlib.metadata import version
@@ -13,7 +13,10 @@ from dflash_mlx.hub.resolve import BUNDLED, bundled, fetch, is_hub_id
 
 
 def own_folder(name: str) -> Path:
-    """The folder of a target, by Hub id, path or "bundled"; DFlashError if it is not here."""
+    """The folder of a target on this machine, by Hub id, path or "bundled".
+
+    Raises DFlashError if it is missing.
+    """
     if name == BUNDLED:
         return bundled("target")
     if not is_hub_id(name):
@@ -26,30 +29,30 @@ def own_folder(name: str) -> Path:
     return folder
 
 
-# What has to be the same on all ranks
+# The version check
 
 SAMPLES = 64  # per file
 SAMPLE = 1 << 15  # bytes
-Facts = dict[str, str]
+ModelFacts = dict[str, str]
 
 
-def versions() -> Facts:
-    """Versions of what computes here."""
+def versions() -> ModelFacts:
+    """The versions of our and MLX's packages."""
     return {"dflash": __version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
 
 
-def facts_of(path: Path) -> Facts:
-    """What this rank has: "mlx" and others with their versions, each file with its size."""
-    found = versions()
+def facts_of(path: Path) -> ModelFacts:
+    """Versions of packages, sizes of weight files, and the config of a model here."""
+    facts = versions()
     for file in sorted(path.glob("*.safetensors")):
-        found[file.name] = f"{file.stat().st_size:,} bytes"
-    found["config.json"] = (path / "config.json").read_text(encoding="utf-8")
-    return found
+        facts[file.name] = f"{file.stat().st_size:,} bytes"
+    facts["config.json"] = (path / "config.json").read_text(encoding="utf-8")
+    return facts
 
 
-def samples_of(path: Path) -> Facts:
-    """A hash of samples of each file's contents, from its beginning to its end."""
-    found = {}
+def samples_of(path: Path) -> ModelFacts:
+    """A hash of samples of each weight file, from its beginning to its end."""
+    samples = {}
     for file in sorted(path.glob("*.safetensors")):
         hashed = hashlib.sha256()
         size = file.stat().st_size
@@ -58,12 +61,12 @@ def samples_of(path: Path) -> Facts:
             for place in (*range(0, size, step), max(0, size - SAMPLE)):
                 stream.seek(place)
                 hashed.update(stream.read(SAMPLE))
-        found[f"{file.name}, sampled"] = hashed.hexdigest()[:12]
-    return found
+        samples[f"{file.name}, sampled"] = hashed.hexdigest()[:12]
+    return samples
 
 
-def check_same(own: Facts, leader: Facts) -> None:
-    """DFlashError that names the first difference between a rank's facts and rank 0's."""
+def check_same(own: ModelFacts, leader: ModelFacts) -> None:
+    """Raise DFlashError that names the first difference between a rank and rank 0."""
     for name in (*leader, *own):
         here = own.get(name, "none")
         there = leader.get(name, "none")

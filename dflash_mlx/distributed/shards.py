@@ -205,7 +205,7 @@ def uneven_sizes(config: dict[str, Any], ranks: int) -> list[tuple[str, int]]:
 # A target's layers shared out
 
 
-class Staged(nn.Module):
+class PipelineStage(nn.Module):
     """A model of which one rank computes some layers; attributes are the model's.
 
     Its caches are those of the rank's own layers.
@@ -258,7 +258,7 @@ def load_stage(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict
     return stage(model, config, group), config
 
 
-def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> Staged:
+def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> PipelineStage:
     """The model with this rank's layers; the weights of all others are left on disk.
 
     DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys,
@@ -293,7 +293,7 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
         if number not in own:
             layer.apply(lambda each: mx.broadcast_to(mx.zeros((), each.dtype), each.shape))
         run_on(layer, group, shared, own=number in own, several=several)
-    return Staged(model, own)
+    return PipelineStage(model, own)
 
 
 def run_on(

@@ -1,4 +1,4 @@
-"""Anthropic's `POST /v1/messages` and `/v1/messages/count_tokens`: a body to a job.
+"""Anthropic's `POST /v1/messages` and `/v1/messages/count_tokens`: a body to a request.
 
 https://docs.anthropic.com/en/api/messages
 """
@@ -10,38 +10,56 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 
-from .job import Delta, Item, Items, Job, Progress, Step, progress, timings
-from .openai_chat import chat_job, sampling_values
-from .protocol import Fields, Problem, SamplingFields, Settings, Whole, as_problem, event, refuse
-from .runner import Prepared, Runner
+from .answer_request import (
+    AnswerRequest,
+    Delta,
+    ItemChange,
+    OutputItem,
+    OutputItems,
+    Progress,
+    dflash_fields,
+    prompt_progress,
+    timings,
+)
+from .openai_chat import sampling_values, to_chat_request
+from .protocol import (
+    Fields,
+    Integer,
+    Problem,
+    SamplingFields,
+    Settings,
+    answer_range,
+    as_problem,
+    reject_unsupported,
+    sse_event,
+)
+from .runner import PreparedChoice, Runner
 
-# Messages of Anthropic's API as those of OpenAI's chat API
+# Messages in the form of OpenAI's chat API
 
-# Claude Code's note to Anthropic's servers: other in each request, and not for the model.
+# Claude Code adds this note for Anthropic's servers. It changes with each request.
 BILLING = "x-anthropic-billing-header:"
-Block = tuple[str, dict[str, Any]]  # its place in the request, and the block
+Block = tuple[str, dict[str, Any]]  # the path of a block in the body, and the block
 
 
 def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
-    """The messages; Problem 400 names the block that is wrong or cannot be read."""
-    found: list[dict[str, Any]] = []
-    told = [block for block in blocks_of(system, "system") if not is_billing(block)]
-    if told:
-        found.append({"role": "system", "content": joined(told)})
+    """Raises Problem 400 that names the block that is wrong or not supported."""
+    result: list[dict[str, Any]] = []
+    instructions = [block for block in blocks_of(system, "system") if not is_billing(block)]
+    if instructions:
+        result.append({"role": "system", "content": joined(instructions)})
     names: dict[str, str] = {}
     turns = turns_of(messages)
     for role, blocks in turns:
         if role == "assistant":
-            found.append(assistant(blocks, names))
+            result.append(assistant_message(blocks, names))
         elif role == "system":
-            found.append({"role": "system", "content": joined(blocks)})
+            result.append({"role": "system", "content": joined(blocks)})
         else:
-            found += user(blocks, names)
+            result += user_messages(blocks, names)
     if turns and turns[-1][0] == "assistant":
         raise Problem(
             400,
@@ -49,11 +67,11 @@ def chat_messages(system: Any, messages: list[Any]) -> list[dict[str, Any]]:
             "(End with the user's message.)",
             "messages",
         )
-    return found
+    return result
 
 
 def turns_of(messages: list[Any]) -> list[tuple[str, list[Block]]]:
-    """Each turn's role and blocks."""
+    """The role and the blocks of each turn; consecutive messages of one role are one turn."""
     turns: list[tuple[str, list[Block]]] = []
     for number, message in enumerate(messages):
         place = f"messages.{number}"
@@ -73,7 +91,7 @@ def turns_of(messages: list[Any]) -> list[tuple[str, list[Block]]]:
 
 
 def blocks_of(content: Any, place: str) -> list[Block]:
-    """A content as blocks; a text is one."""
+    """The blocks of a content; a text is one block."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -86,8 +104,8 @@ def blocks_of(content: Any, place: str) -> list[Block]:
     return [(f"{place}.{number}", block) for number, block in enumerate(content)]
 
 
-def assistant(blocks: list[Block], names: dict[str, str]) -> dict[str, Any]:
-    """An assistant's turn; `names` learns the names of its calls by their ids."""
+def assistant_message(blocks: list[Block], names: dict[str, str]) -> dict[str, Any]:
+    """An assistant's turn. Adds its calls to `names`, tool names by call id."""
     texts = []
     thoughts = []
     calls = []
@@ -96,48 +114,48 @@ def assistant(blocks: list[Block], names: dict[str, str]) -> dict[str, Any]:
         if kind == "thinking":
             thoughts.append(field(block, "thinking", str, place))
         elif kind == "tool_use":
-            number = field(block, "id", str, place)
+            call_id = field(block, "id", str, place)
             name = field(block, "name", str, place)
             function = {"name": name, "arguments": field(block, "input", dict, place)}
-            calls.append({"id": number, "type": "function", "function": function})
-            names[number] = name
-        elif kind != "redacted_thinking":  # nobody but its maker can read that
+            calls.append({"id": call_id, "type": "function", "function": function})
+            names[call_id] = name
+        elif kind != "redacted_thinking":  # only Anthropic can decrypt that
             texts.append(text_of(block, place))
-    found: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if any(thoughts):
-        found["reasoning_content"] = "\n".join(thoughts)
+        message["reasoning_content"] = "\n".join(thoughts)
     if calls:
-        found["tool_calls"] = calls
-    return found
+        message["tool_calls"] = calls
+    return message
 
 
-def user(blocks: list[Block], names: dict[str, str]) -> list[dict[str, Any]]:
-    """A user's turn: results of tools are messages of their own."""
-    found: list[dict[str, Any]] = []
+def user_messages(blocks: list[Block], names: dict[str, str]) -> list[dict[str, Any]]:
+    """A user's turn; each result of a tool is a message of its own."""
+    messages: list[dict[str, Any]] = []
     for place, block in blocks:
         if block.get("type") == "tool_result":
-            number = field(block, "tool_use_id", str, place)
+            call_id = field(block, "tool_use_id", str, place)
             result = joined(blocks_of(block.get("content"), f"{place}.content"))
             if block.get("is_error") and "error" not in result.lower():
-                result = f"error: {result}" if result else "error"  # templates have no place for it
-            name = {"name": names[number]} if number in names else {}
-            found.append({"role": "tool", "tool_call_id": number, **name, "content": result})
+                result = f"error: {result}" if result else "error"  # no template has a field
+            name = {"name": names[call_id]} if call_id in names else {}
+            messages.append({"role": "tool", "tool_call_id": call_id, **name, "content": result})
             continue
         text = text_of(block, place)
-        if found and found[-1]["role"] == "user":
-            found[-1]["content"] += "\n" + text
+        if messages and messages[-1]["role"] == "user":
+            messages[-1]["content"] += "\n" + text
         else:
-            found.append({"role": "user", "content": text})
-    return found
+            messages.append({"role": "user", "content": text})
+    return messages
 
 
 def joined(blocks: list[Block]) -> str:
-    """Blocks of text as one text."""
+    """The text of several blocks."""
     return "\n".join(text_of(block, place) for place, block in blocks)
 
 
 def text_of(block: dict[str, Any], place: str) -> str:
-    """A block's text. Problem 400 for images and other blocks."""
+    """Raises Problem 400 for images and other blocks without text."""
     if block.get("type") != "text":
         raise Problem(
             400,
@@ -148,7 +166,7 @@ def text_of(block: dict[str, Any], place: str) -> str:
 
 
 def field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
-    """A block's field. Problem 400 where it is missing or of another type."""
+    """Raises Problem 400 if the field is missing or has another type."""
     if not isinstance(block.get(name), kind):
         what = "a text" if kind is str else "an object"
         raise Problem(400, f"{place}.{name} must be {what}.", f"{place}.{name}")
@@ -156,7 +174,7 @@ def field(block: dict[str, Any], name: str, kind: type, place: str) -> Any:
 
 
 def is_billing(block: Block) -> bool:
-    """Whether a block of the system prompt is no instruction."""
+    """Whether a block is Claude Code's billing note."""
     text = block[1].get("text")
     return isinstance(text, str) and text.startswith(BILLING)
 
@@ -176,7 +194,7 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class MessagesTool(Fields):
-    """One tool; those with a type of their own are Anthropic's."""
+    """A tool. Anthropic's own tools have a `type`."""
 
     name: str
     type: str | None = None
@@ -185,7 +203,7 @@ class MessagesTool(Fields):
 
 
 class ToolChoice(Fields):
-    """Whether and which tools are called."""
+    """Which tools the answer may or must call."""
 
     type: str
     name: str | None = None
@@ -193,7 +211,7 @@ class ToolChoice(Fields):
 
 
 class Thinking(Fields):
-    """Whether the model thinks; a budget of tokens cannot be set."""
+    """Whether the model thinks; a token budget is not supported."""
 
     type: str
     display: str | None = None
@@ -207,7 +225,7 @@ class OutputConfig(Fields):
 
 
 class CountBody(SamplingFields):
-    """A body of count_tokens: what the prompt is made of."""
+    """The body of count_tokens: the fields that make the prompt."""
 
     messages: list[Any]
     model: str | None = None
@@ -223,9 +241,9 @@ class CountBody(SamplingFields):
 
 
 class MessagesBody(CountBody):
-    """A request's body. `seed` and the penalties are beyond Anthropic's."""
+    """The body of a request. `seed` and the penalties are beyond Anthropic's API."""
 
-    max_tokens: Annotated[Whole, Field(ge=1)]
+    max_tokens: Annotated[Integer, answer_range("max_tokens")]
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     return_progress: bool | None = None
@@ -236,24 +254,24 @@ class MessagesBody(CountBody):
         return self.thinking is None or self.thinking.display != "omitted"
 
 
-def job_of(body: MessagesBody, pair: Pair, settings: Settings) -> Job:
-    """What a body asks for. Problem 400 for what cannot be had.
+def to_request(body: MessagesBody, pair: Pair, settings: Settings) -> AnswerRequest:
+    """Raises Problem 400 for fields that are wrong or not supported.
 
-    An answer ends where the context does, whatever max_tokens says: with a stop_reason of its own.
+    If max_tokens exceeds the context, the answer ends at its end, with a stop_reason of its own.
     """
     values = {**prompt_values(body, pair), "stop": body.stop_sequences}
     values |= {"max_tokens": body.max_tokens, "return_progress": body.return_progress}
-    return replace(chat_job(values, NAMES, pair, settings), clip=True)
+    return replace(to_chat_request(values, NAMES, pair, settings), clamp_max_tokens=True)
 
 
-def count_job_of(body: CountBody, pair: Pair, settings: Settings) -> Job:
-    """What a body of count_tokens asks for: a prompt."""
-    return chat_job(prompt_values(body, pair), NAMES, pair, settings)
+def to_count_request(body: CountBody, pair: Pair, settings: Settings) -> AnswerRequest:
+    """Raises Problem 400 as `to_request`."""
+    return to_chat_request(prompt_values(body, pair), NAMES, pair, settings)
 
 
 def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
-    """A body's prompt and how it is answered, as a chat body's fields."""
-    refuse(body, UNSUPPORTED)
+    """The fields of a chat body, except those for the length of the answer."""
+    reject_unsupported(body, UNSUPPORTED)
     check_edits(body.context_management)
     if not body.messages:
         raise Problem(400, "messages is empty.", "messages")
@@ -270,7 +288,7 @@ def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
         "tools": [tool_of(tool, f"tools.{n}") for n, tool in enumerate(body.tools or [])] or None,
         "tool_choice": choice_of(choice) if choice else None,
         "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
-        # A model without the switch thinks, or does not, as it always does.
+        # A model without the switch always thinks, or never does.
         "chat_template_kwargs": {"enable_thinking": think} if template.think_switch else None,
         "reasoning_effort": effort,
         "response_format": format_of(config.format),
@@ -278,7 +296,7 @@ def prompt_values(body: CountBody, pair: Pair) -> dict[str, Any]:
 
 
 def tool_of(tool: MessagesTool, place: str) -> dict[str, Any]:
-    """A tool in the form that chat templates read."""
+    """A tool in the form of chat templates."""
     if tool.type not in (None, "custom"):
         raise Problem(
             400,
@@ -295,7 +313,7 @@ def tool_of(tool: MessagesTool, place: str) -> dict[str, Any]:
 
 
 def choice_of(choice: ToolChoice) -> str | dict[str, Any]:
-    """A tool_choice in the words of OpenAI's chat API."""
+    """A tool_choice in the form of OpenAI's chat API."""
     if choice.type == "tool" and choice.name is not None:
         return {"type": "function", "function": {"name": choice.name}}
     if choice.type not in CHOICES:
@@ -306,7 +324,7 @@ def choice_of(choice: ToolChoice) -> str | dict[str, Any]:
 
 
 def thinking_of(thinking: Thinking | None) -> bool | None:
-    """Whether to think; None is what the server's settings say."""
+    """Whether to think; None leaves that to the server's settings."""
     if thinking is None:
         return None
     if thinking.type not in THINKING:
@@ -318,7 +336,7 @@ def thinking_of(thinking: Thinking | None) -> bool | None:
 
 
 def format_of(form: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The form of the answer as a chat body's response_format."""
+    """The format as `response_format` of a chat body."""
     if form is None or form.get("type") != "json_schema":
         return form
     schema = {"name": "output", "schema": form.get("schema"), "strict": True}
@@ -326,7 +344,7 @@ def format_of(form: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def check_edits(management: dict[str, Any] | None) -> None:
-    """Problem 400 for edits of the context; past thinking is the chat template's matter anyway."""
+    """Raise Problem 400 for edits of the context; chat templates drop past thinking anyway."""
     edits = (management or {}).get("edits") or []
     for edit in edits if isinstance(edits, list) else [edits]:
         kind = edit.get("type") if isinstance(edit, dict) else None
@@ -338,19 +356,19 @@ def check_edits(management: dict[str, Any] | None) -> None:
             )
 
 
-# Answers as Anthropic's API writes them
+# Answers in the form of Anthropic's API
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 REASONS = {"stop": "end_turn", "length": "max_tokens", "calls": "tool_use"}
-UNSIGNED = "unsigned"  # clients keep thinking only with a signature, which nobody checks here
+UNSIGNED = "unsigned"  # clients keep thinking only with a signature; it is not checked here
 
 
 class MessagesWriter:
-    """Writes one request's answer, whole or as a stream."""
+    """Writes the answer to one request, as one object or as a stream."""
 
-    def __init__(self, body: MessagesBody, job: Job, runner: Runner):
+    def __init__(self, body: MessagesBody, request: AnswerRequest, runner: Runner):
         self._body = body
-        self._job = job
+        self._request = request
         self._runner = runner
         self._head = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
@@ -358,84 +376,82 @@ class MessagesWriter:
             "role": "assistant",
             "model": runner.settings.names[0],
         }
-        self._items = Items()
+        self._items = OutputItems()
         self._ids: dict[int, str] = {}
 
-    async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
+    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         """The answer as one object."""
-        last = await self._items.add_all(self._runner.answer(self._job, choices))
+        last = await self._items.add_all(self._runner.answer(self._request, choices))
         return {
             **self._head,
             "content": [self._block(item) for item in self._items.all],
             **self._reason(last),
             "usage": usage(last.stats),
-            **self._told(last),
+            **self._extras(last),
         }
 
-    async def stream(self, choices: list[Prepared]) -> AsyncGenerator[bytes]:
-        """The answer as events; a problem is the last one."""
+    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events; an error is the last event."""
         try:
             yield self._start(choices[0])
-            async with aclosing(self._runner.answer(self._job, choices)) as events:
-                async for found in events:
-                    if isinstance(found, Progress):
-                        told = {"prompt_progress": progress(found)}
-                        yield event({"type": "ping", **told}, "ping")
+            async with aclosing(self._runner.answer(self._request, choices)) as events:
+                async for event in events:
+                    if isinstance(event, Progress):
+                        progress = prompt_progress(event)
+                        yield sse_event({"type": "ping", "prompt_progress": progress}, "ping")
                         continue
-                    for step in self._items.add(found):
-                        for line in self._step(step):
+                    for change in self._items.add(event):
+                        for line in self._change_events(change):
                             yield line
-                    if found.finish_reason:
-                        yield self._ending(found)
-            yield event({"type": "message_stop"}, "message_stop")
+                    if event.finish_reason:
+                        yield self._message_delta(event)
+            yield sse_event({"type": "message_stop"}, "message_stop")
         except Exception as error:
-            yield event(as_problem(error).anthropic(), "error")
+            yield sse_event(as_problem(error).anthropic(), "error")
 
-    def _start(self, one: Prepared) -> bytes:
+    def _start(self, choice: PreparedChoice) -> bytes:
         message = {
             **self._head,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage(Stats(prompt_tokens=len(one.prompted.request.prompt))),
+            "usage": usage(Stats(prompt_tokens=len(choice.prompted.request.prompt))),
         }
-        return event({"type": "message_start", "message": message}, "message_start")
+        return sse_event({"type": "message_start", "message": message}, "message_start")
 
-    def _step(self, step: Step) -> list[bytes]:
-        """What a step of the answer's items is in events."""
-        item = step.item
-        at = {"index": step.item.number}
-        if step.change == "opened":
-            block = self._block(item)
-            return [
-                event({"type": "content_block_start", **at, "content_block": block},
-                      "content_block_start")
-            ]  # fmt: skip
-        if step.change == "closed":
-            lines = []
+    def _change_events(self, change: ItemChange) -> list[bytes]:
+        """The events of an item's change."""
+        item = change.item
+        at = {"index": item.number}
+        if change.change == "opened":
+            start = {"type": "content_block_start", **at, "content_block": self._block(item)}
+            return [sse_event(start, "content_block_start")]
+        if change.change == "closed":
+            events = []
             if item.kind == "thinking":
-                lines.append(self._delta(item, {"type": "signature_delta", "signature": UNSIGNED}))
-            return [*lines, event({"type": "content_block_stop", **at}, "content_block_stop")]
+                events.append(self._delta(item, {"type": "signature_delta", "signature": UNSIGNED}))
+            events.append(sse_event({"type": "content_block_stop", **at}, "content_block_stop"))
+            return events
         if item.kind == "thinking":
             if not self._body.shows_thinking:
                 return []
-            return [self._delta(item, {"type": "thinking_delta", "thinking": step.text})]
+            return [self._delta(item, {"type": "thinking_delta", "thinking": change.text})]
         if item.kind == "text":
-            return [self._delta(item, {"type": "text_delta", "text": step.text})]
-        return [self._delta(item, {"type": "input_json_delta", "partial_json": step.text})]
+            return [self._delta(item, {"type": "text_delta", "text": change.text})]
+        return [self._delta(item, {"type": "input_json_delta", "partial_json": change.text})]
 
-    def _delta(self, item: Item, delta: dict[str, Any]) -> bytes:
-        return event(
+    def _delta(self, item: OutputItem, delta: dict[str, Any]) -> bytes:
+        return sse_event(
             {"type": "content_block_delta", "index": item.number, "delta": delta},
             "content_block_delta",
         )
 
-    def _ending(self, last: Delta) -> bytes:
-        found = {"type": "message_delta", "delta": self._reason(last), "usage": usage(last.stats)}
-        return event({**found, **self._told(last)}, "message_delta")
+    def _message_delta(self, last: Delta) -> bytes:
+        data = {"type": "message_delta", "delta": self._reason(last), "usage": usage(last.stats)}
+        return sse_event({**data, **self._extras(last)}, "message_delta")
 
-    def _block(self, item: Item) -> dict[str, Any]:
-        """An item as a content block; one that has just been opened has nothing in it."""
+    def _block(self, item: OutputItem) -> dict[str, Any]:
+        """An item as a content block; it is empty if the item was just opened."""
         if item.kind == "text":
             return {"type": "text", "text": item.text}
         if item.kind == "thinking":
@@ -445,11 +461,11 @@ class MessagesWriter:
                 "thinking": text,
                 "signature": UNSIGNED if item.text else "",
             }
-        number = self._ids.setdefault(item.number, f"toolu_{uuid.uuid4().hex[:24]}")
-        return {"type": "tool_use", "id": number, "name": item.name, **input_of(item.text)}
+        call_id = self._ids.setdefault(item.number, f"toolu_{uuid.uuid4().hex[:24]}")
+        return {"type": "tool_use", "id": call_id, "name": item.name, **input_of(item.text)}
 
     def _reason(self, last: Delta) -> dict[str, Any]:
-        """Why the answer ended."""
+        """The fields for the end of the answer."""
         reason = REASONS[last.finish_reason or "stop"]
         if last.stop is not None:
             reason = "stop_sequence"
@@ -457,13 +473,17 @@ class MessagesWriter:
             reason = "model_context_window_exceeded"
         return {"stop_reason": reason, "stop_sequence": last.stop}
 
-    def _told(self, last: Delta) -> dict[str, Any]:
-        """What is beyond Anthropic's API."""
-        return {"timings": timings(last.stats), "dflash": self._runner.describe([last.stats])}
+    def _extras(self, last: Delta) -> dict[str, Any]:
+        """Fields beyond Anthropic's API."""
+        mode = self._runner.settings.options.mode
+        return {
+            "timings": timings(last.stats),
+            "dflash": dflash_fields([last.stats], self._runner.pair, mode),
+        }
 
 
 def usage(stats: Stats) -> dict[str, Any]:
-    """Anthropic's usage: tokens from the cache are not among the input's."""
+    """Anthropic's usage; its input_tokens exclude cached tokens."""
     return {
         "input_tokens": stats.prompt_tokens - stats.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -473,11 +493,11 @@ def usage(stats: Stats) -> dict[str, Any]:
 
 
 def input_of(arguments: str) -> dict[str, Any]:
-    """A call's arguments; those that were cut stay readable as `partial_json`."""
+    """A call's arguments. Incomplete JSON is kept in the field `partial_json`."""
     try:
-        found = json.loads(arguments or "{}")
+        value = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        return {"input": found}
+        value = None
+    if isinstance(value, dict):
+        return {"input": value}
     return {"input": {}, "partial_json": arguments}

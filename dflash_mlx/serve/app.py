@@ -1,4 +1,4 @@
-"""The server's endpoints: from HTTP to a job, and from its answer back to HTTP."""
+"""The server's endpoints: from HTTP to a request for answers, and back."""
 
 import asyncio
 import hmac
@@ -28,8 +28,7 @@ from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
 from . import anthropic_messages, openai_chat, openai_completions, openai_responses
-from . import openai_responses as responses_writer
-from .job import Job
+from .answer_request import AnswerRequest
 from .protocol import (
     ANTHROPIC,
     EventStream,
@@ -37,31 +36,31 @@ from .protocol import (
     Settings,
     as_problem,
     check_model,
-    event,
     problem_body,
     problem_reply,
     read_body,
     read_json,
     send_problem,
-    unless_gone,
+    sse_event,
+    unless_disconnected,
 )
 from .runner import Metrics, Runner
 
-# Who may come in, and how much they may bring
+# Checks before an endpoint sees a request
 
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 OPEN_PATHS = ("/health",)
 
 
 class Guard:
-    """Lets requests through that may come in, and answers the others."""
+    """Checks host, origin, API key, and the body's type and size; refuses other requests."""
 
     def __init__(self, app: ASGIApp, settings: Settings):
         self._app = app
         self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request's head, read its body within the limits, and hand it on."""
+        """Check the headers, read the body within the limits, and pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -72,7 +71,7 @@ class Guard:
         except Problem as problem:
             await send_problem(problem, scope, receive, send)
             return
-        except ConnectionError:  # nobody is left to answer
+        except ConnectionError:  # the client has disconnected
             return
         await self._app(scope, replay(body, receive), send)
 
@@ -85,8 +84,8 @@ class Guard:
                 f"the host '{host:.100}' is not one of this server's (--allow-host adds one).",
             )
         origin = headers.get("origin")
-        own = {f"http://{host}", f"https://{host}"}
-        if origin is not None and origin not in own and not self._allows(origin):
+        same_origin = {f"http://{host}", f"https://{host}"}
+        if origin is not None and origin not in same_origin and not self._allows(origin):
             raise Problem(
                 403, f"pages of '{origin:.100}' may not use this server (--cors allows them)."
             )
@@ -102,12 +101,12 @@ class Guard:
 
     def _has_key(self, headers: Headers) -> bool:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
-        given = bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
-        # Starlette reads bytes of headers as Latin-1.
-        return hmac.compare_digest(given.encode("latin-1"), (self._settings.api_key or "").encode())
+        key = bearer.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        # Starlette decodes headers as Latin-1.
+        return hmac.compare_digest(key.encode("latin-1"), (self._settings.api_key or "").encode())
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body. Problem 413 for one that is too large, 408 for one that is too slow."""
+        """Raises Problem 413 for a body that is too large, 408 for one that is too slow."""
         limits = self._settings.limits
         too_large = Problem(413, f"the body is larger than {limits.body_bytes >> 20} MiB.")
         size = headers.get("content-length", "0")
@@ -115,16 +114,16 @@ class Guard:
             raise too_large
 
         async def read() -> bytes:
-            found = bytearray()
+            body = bytearray()
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise ConnectionError
-                found += message.get("body", b"")
-                if len(found) > limits.body_bytes:
+                body += message.get("body", b"")
+                if len(body) > limits.body_bytes:
                     raise too_large
                 if not message.get("more_body"):
-                    return bytes(found)
+                    return bytes(body)
 
         try:
             return await asyncio.wait_for(read(), limits.body_seconds)
@@ -135,27 +134,27 @@ class Guard:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """What gives a body that was read already, then what comes after it."""
-    given = False
+    """A `receive` that returns a body that was read already, and then what follows it."""
+    is_replayed = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def replayed() -> Message:
+        nonlocal is_replayed
+        if is_replayed:
             return await receive()
-        given = True
+        is_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replayed
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """A Host header without its port."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
     return name.lower().rstrip(".")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen at is reached from this machine only."""
+    """Whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -163,126 +162,122 @@ def is_loopback(host: str) -> bool:
 
 
 def is_json(kind: str) -> bool:
-    """Whether a Content-Type is JSON's."""
+    """Whether a Content-Type means JSON."""
     name = kind.partition(";")[0].strip().lower()
     return name == "application/json" or name.endswith("+json")
 
 
-# One line for each request
+# The access log
 
 
 @dataclass(slots=True)
-class Seen:
-    """A request as the log tells it. Status 499: the client went before an answer began."""
+class AccessRecord:
+    """A request for the access log. Status 499: the client disconnected before the response."""
 
     method: str
     path: str
     status: int = 499
     began: float = field(default_factory=time.perf_counter)
-    job: Job | None = None
+    answer_request: AnswerRequest | None = None
     sessions: list[Session] = field(default_factory=list)
-
-    def take(self, job: Job, sessions: list[Session]) -> None:
-        """What the request asked for, and the sessions that answer."""
-        self.job = job
-        self.sessions = sessions
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLog:
-    """Writes a line for each request to `write`: for people, or with `as_json` for programs."""
+class AccessLog:
+    """Passes a line per request to `write`: as text, or as JSON. `prompts`: with prompts."""
 
     write: Callable[[str], None] = lambda line: None
     as_json: bool = False
     prompts: bool = False
 
-    def ended(self, seen: Seen) -> None:
+    def write_record(self, record: AccessRecord) -> None:
         """Write the line of a request that has ended."""
-        seconds = time.perf_counter() - seen.began
-        told: dict[str, object] = {
-            "method": seen.method,
-            "path": seen.path,
-            "status": seen.status,
+        seconds = time.perf_counter() - record.began
+        fields: dict[str, object] = {
+            "method": record.method,
+            "path": record.path,
+            "status": record.status,
             "seconds": round(seconds, 3),
         }
-        if seen.sessions:
-            stats = [session.stats for session in seen.sessions]
-            told |= {
+        if record.sessions:
+            stats = [session.stats for session in record.sessions]
+            fields |= {
                 "prompt": stats[0].prompt_tokens,
                 "cached": stats[0].cached_tokens,
-                "generated": sum(one.generated for one in stats),
+                "generated": sum(choice.generated for choice in stats),
                 "tokens_per_second": round(stats[0].tokens_per_second, 1),
                 "acceptance_length": round(stats[0].acceptance_length, 2),
             }
-        if self.prompts and seen.job is not None:
-            told["prompt_text"] = seen.job.prompt
+        if self.prompts and record.answer_request is not None:
+            fields["prompt_text"] = record.answer_request.prompt
         if self.as_json:
-            self.write(json.dumps({"time": round(time.time(), 3), **told}, ensure_ascii=False))
+            self.write(json.dumps({"time": round(time.time(), 3), **fields}, ensure_ascii=False))
             return
-        line = f"{seen.status} {seen.method} {seen.path} {seconds:.2f} s"
-        if seen.sessions:
+        line = f"{record.status} {record.method} {record.path} {seconds:.2f} s"
+        if record.sessions:
             line += (
-                f", {told['prompt']} + {told['generated']} tokens, "
-                f"{told['tokens_per_second']} tok/s, τ {told['acceptance_length']}"
+                f", {fields['prompt']} + {fields['generated']} tokens, "
+                f"{fields['tokens_per_second']} tok/s, τ {fields['acceptance_length']}"
             )
-            if told["cached"]:
-                line += f", {told['cached']} cached"
-        if "prompt_text" in told:
-            line += f"  {json.dumps(told['prompt_text'], ensure_ascii=False)}"
+            if fields["cached"]:
+                line += f", {fields['cached']} cached"
+        if "prompt_text" in fields:
+            line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
         self.write(line)
 
 
-COMMENT = b": waiting\n\n"
-COUNT = f"{ANTHROPIC}/count_tokens"
+PING = b": waiting\n\n"  # a comment, which clients ignore
+COUNT_TOKENS = f"{ANTHROPIC}/count_tokens"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API that answers: its path, its body's fields, and what they are made into.
+    """One API: its path, its body, and the functions that translate it.
 
-    writer: has `whole` and `stream` of the choices. alive: the sign of life in its streams. short:
-    whether it answers without the `/v1`, too, which the addresses that some clients know lack.
+    writer: has `complete` and `stream`. ping: keeps its streams alive. without_v1: whether it also
+    answers at a path without /v1, which some clients use.
     """
 
     path: str
-    fields: type[Any]
-    job_of: Callable[[Any, Pair, Settings], Job]
-    writer: Callable[[Any, Job, Runner], Any]
-    alive: bytes = COMMENT
-    short: bool = False
+    body_model: type[Any]
+    to_request: Callable[[Any, Pair, Settings], AnswerRequest]
+    writer: Callable[[Any, AnswerRequest, Runner], Any]
+    ping: bytes = PING
+    without_v1: bool = False
 
     @property
     def paths(self) -> list[str]:
-        """Where it answers."""
-        return [self.path, *([self.path.removeprefix("/v1")] if self.short else [])]
+        if self.without_v1:
+            return [self.path, self.path.removeprefix("/v1")]
+        return [self.path]
 
 
 APIS = (
     Api(
         "/v1/chat/completions",
         openai_chat.ChatBody,
-        openai_chat.job_of,
+        openai_chat.to_request,
         openai_chat.ChatWriter,
-        short=True,
+        without_v1=True,
     ),
     Api(
         "/v1/completions",
         openai_completions.CompletionBody,
-        openai_completions.job_of,
+        openai_completions.to_request,
         openai_completions.CompletionWriter,
     ),
     Api(
         "/v1/responses",
         openai_responses.ResponsesBody,
-        openai_responses.job_of,
-        responses_writer.ResponsesWriter,
-        short=True,
+        openai_responses.to_request,
+        openai_responses.ResponsesWriter,
+        without_v1=True,
     ),
     Api(
         ANTHROPIC,
         anthropic_messages.MessagesBody,
-        anthropic_messages.job_of,
+        anthropic_messages.to_request,
         anthropic_messages.MessagesWriter,
         anthropic_messages.PING,
     ),
@@ -292,10 +287,10 @@ APIS = (
 class Server:
     """The endpoints of one pair; `app` is what an ASGI server runs."""
 
-    def __init__(self, pair: Pair, settings: Settings, log: RequestLog | None = None):
+    def __init__(self, pair: Pair, settings: Settings, log: AccessLog | None = None):
         self.pair = pair
         self.settings = settings
-        self.log = log or RequestLog()
+        self.log = log or AccessLog()
         self.metrics = Metrics()
         self.runner = Runner(pair, settings, self.metrics)
         self.began = int(time.time())
@@ -305,12 +300,12 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route(COUNT, answering(self._count_tokens, COUNT), methods=["POST"]),
+            Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
         ]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
             routes.append(Route(f"{start}/models/{{name:path}}", self._model))
-        layers = [Middleware(Watch, server=self)]
+        layers = [Middleware(AccessMiddleware, server=self)]
         if settings.origins:
             layers.append(
                 Middleware(
@@ -324,53 +319,52 @@ class Server:
         self.app = Starlette(
             routes=routes,
             middleware=layers,
-            exception_handlers={Problem: refuse, HTTPException: refuse},
+            exception_handlers={Problem: problem_handler, HTTPException: problem_handler},
         )
 
     def _endpoint(self, api: Api) -> Endpoint:
-        """The endpoint of one API."""
-
         async def answer(request: Request) -> Response:
-            body = read_body(api.fields, read_json(await request.body()))
+            body = read_body(api.body_model, read_json(await request.body()))
             check_model(body.model, self.settings)
-            job = api.job_of(body, self.pair, self.settings)
-            choices = await self.runner.prepare(job)
-            seen: Seen = request.scope["state"]["seen"]
-            seen.take(job, [one.session for one in choices])
-            written = api.writer(body, job, self.runner)
+            answer_request = api.to_request(body, self.pair, self.settings)
+            choices = await self.runner.prepare(answer_request)
+            record: AccessRecord = request.scope["state"]["access_record"]
+            record.answer_request = answer_request
+            record.sessions = [choice.session for choice in choices]
+            writer = api.writer(body, answer_request, self.runner)
             if body.stream:
                 return EventStream(
-                    written.stream(choices),
-                    alive=api.alive,
-                    every=self.settings.keepalive,
-                    failed=lambda problem: event(problem_body(problem, api.path)),
+                    writer.stream(choices),
+                    ping=api.ping,
+                    ping_seconds=self.settings.keepalive,
+                    write_problem=lambda problem: sse_event(problem_body(problem, api.path)),
                     write_seconds=self.settings.limits.write_seconds,
-                    ended=lambda: self.runner.release(choices),
+                    on_end=lambda: self.runner.release(choices),
                 )
             try:
-                found = await unless_gone(request.receive, written.whole(choices))
+                reply = await unless_disconnected(request.receive, writer.complete(choices))
             finally:
                 self.runner.release(choices)
-            return Response(status_code=499) if found is None else JSONResponse(found)
+            return Response(status_code=499) if reply is None else JSONResponse(reply)
 
-        return answering(answer, api.path)
+        return with_problems(answer, api.path)
 
     async def _count_tokens(self, request: Request) -> Response:
-        """Anthropic's: the tokens of a prompt that is not answered."""
+        """Anthropic's count of a prompt's tokens."""
         body = read_body(anthropic_messages.CountBody, read_json(await request.body()))
         check_model(body.model, self.settings)
-        job = anthropic_messages.count_job_of(body, self.pair, self.settings)
-        return JSONResponse({"input_tokens": await self.runner.count_tokens(job)})
+        answer_request = anthropic_messages.to_count_request(body, self.pair, self.settings)
+        return JSONResponse({"input_tokens": await self.runner.count_tokens(answer_request)})
 
     async def _health(self, request: Request) -> Response:
-        line = self.runner.admission
+        admission = self.runner.admission
         return JSONResponse(
             {
                 "status": "ok",
                 "version": __version__,
                 "model": self.settings.names[0],
-                "running": line.running,
-                "waiting": line.waiting,
+                "running": admission.running,
+                "waiting": admission.waiting,
             }
         )
 
@@ -379,7 +373,7 @@ class Server:
             self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
-    def _described(self, name: str) -> dict[str, Any]:
+    def _model_fields(self, name: str) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
@@ -391,44 +385,43 @@ class Server:
         }
 
     async def _models(self, request: Request) -> Response:
-        data = [self._described(name) for name in self.settings.names]
+        data = [self._model_fields(name) for name in self.settings.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def _model(self, request: Request) -> Response:
         check_model(request.path_params["name"], self.settings)
-        return JSONResponse(self._described(request.path_params["name"]))
+        return JSONResponse(self._model_fields(request.path_params["name"]))
 
 
-class Watch:
-    """The outermost layer: counts and logs every request when its answer has been sent."""
+class AccessMiddleware:
+    """The outermost layer: counts and logs each request after its response."""
 
     def __init__(self, app: ASGIApp, server: Server):
         self._app = app
         self._server = server
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        seen = Seen(scope["method"], scope["path"])
-        scope.setdefault("state", {})["seen"] = seen
+        record = AccessRecord(scope["method"], scope["path"])
+        scope.setdefault("state", {})["access_record"] = record
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                seen.status = message["status"]
+                record.status = message["status"]
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
         finally:
-            known = any(route.path == seen.path for route in self._server.app.routes)  # type: ignore[attr-defined]
-            self._server.metrics.request(seen.path if known else "other", seen.status)
-            self._server.log.ended(seen)
+            known = any(route.path == record.path for route in self._server.app.routes)  # type: ignore[attr-defined]
+            self._server.metrics.count_request(record.path if known else "other", record.status)
+            self._server.log.write_record(record)
 
 
-def answering(answer: Endpoint, path: str) -> Endpoint:
-    """An endpoint whose problems are answers, in the shape of its API."""
+def with_problems(answer: Endpoint, path: str) -> Endpoint:
+    """An endpoint whose errors become responses in the form of its API."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -439,45 +432,42 @@ def answering(answer: Endpoint, path: str) -> Endpoint:
     return endpoint
 
 
-async def refuse(request: Request, error: Exception) -> Response:
-    """A path or a method that there is not, as an answer in the shape of the API that was asked."""
+async def problem_handler(request: Request, error: Exception) -> Response:
+    """The response to an unknown path or method, in the form of the API at the path."""
     if not isinstance(error, HTTPException):
         return problem_reply(as_problem(error), request.url.path)
     message = f"{request.method} {request.url.path:.200}: {error.detail}."
-    found = problem_reply(Problem(error.status_code, message), request.url.path)
-    found.headers.update(error.headers or {})
-    return found
+    response = problem_reply(Problem(error.status_code, message), request.url.path)
+    response.headers.update(error.headers or {})
+    return response
 
 
-# Runs the endpoints on a socket with uvicorn
+# Running on a socket with uvicorn
 
-HEAD_SECONDS = 15.0  # in which a request's head has to come
-STOP_SECONDS = 10  # that running answers have when the server is stopped
+HEAD_SECONDS = 15.0  # to receive a request's headers
+STOP_SECONDS = 10  # for running answers when the server is stopped
 CONNECTIONS = 512
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where a request's head does not come in time."""
+    """A connection that is closed if a request's headers do not come in time."""
 
     _deadline: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Somebody has connected."""
         super().connection_made(transport)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request has come."""
         super().data_received(data)
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering and self._deadline is not None:
+        with_problems = self.cycle is not None and not self.cycle.response_complete
+        if with_problems and self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        elif not answering:
+        elif not with_problems:
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has gone."""
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
@@ -488,22 +478,22 @@ class Connection(H11Protocol):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 is a free one. DFlashError where that cannot be."""
+    """A listening socket; port 0 takes a free port. Raises DFlashError if that fails."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        found = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
+        listening = socket.create_server((host.strip("[]"), port), family=family, backlog=256)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DFlashError(
             f"the server cannot listen at {host}:{port} ({reason}).",
             hint="give another --port (0 takes a free one) or --host",
         ) from None
-    found.set_inheritable(True)
-    return found
+    listening.set_inheritable(True)
+    return listening
 
 
 def run(app: Any, listening: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM; answers that run then have STOP_SECONDS to end."""
+    """Serve until Ctrl-C or SIGTERM; running answers then have STOP_SECONDS to end."""
     config = uvicorn.Config(
         app,
         http=Connection,

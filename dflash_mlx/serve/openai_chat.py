@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/chat/completions`: a body to a job, deltas to chunks.
+"""OpenAI's `POST /v1/chat/completions`: a body to a request, deltas to chunks.
 
 https://platform.openai.com/docs/api-reference/chat
 """
@@ -17,51 +17,63 @@ from pydantic import Field
 
 from dflash_mlx import __version__
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.chat.tool_parser import named_calls
+from dflash_mlx.chat.tool_parser import ToolCallDelta, named_calls
 from dflash_mlx.constrained.tool_calls import forced_calls
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import Effort
 from dflash_mlx.pair import Pair
 from dflash_mlx.types import TokenLogprob
 
-from .job import Delta, Job, Progress, progress, timings, usage
-from .job import Whole as WholeAnswer
+from .answer_request import (
+    AnswerRequest,
+    Completion,
+    Delta,
+    Progress,
+    dflash_fields,
+    prompt_progress,
+    timings,
+    usage,
+)
 from .protocol import (
     Fields,
+    Integer,
     Problem,
     SamplingFields,
     Settings,
-    Whole,
+    answer_range,
     check_tools,
-    event,
     read_body,
-    refuse,
+    reject_unsupported,
+    sse_event,
 )
-from .runner import Prepared, Runner
+from .runner import PreparedChoice, Runner
 
-# Messages of OpenAI's chat API in the form that chat templates read.
+# Messages in the form of chat templates
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def template_messages(messages: list[Any]) -> Messages:
-    """The messages; Problem 400 names what is wrong with which."""
+    """Raises Problem 400 that names the wrong message and field.
+
+    System messages at the start become one, because many templates allow only one.
+    """
     if not messages:
         raise Problem(400, "messages is empty.", param="messages")
-    found: Messages = []
-    for number, message in enumerate(messages):
-        place = f"messages.{number}"
-        one = read_message(message, place)
-        if one["role"] == "system" and found and all(m["role"] == "system" for m in found):
-            found[0]["content"] += "\n\n" + one["content"]
+    result: Messages = []
+    for number, body_message in enumerate(messages):
+        message = read_message(body_message, f"messages.{number}")
+        is_system = message["role"] == "system"
+        if is_system and result and all(earlier["role"] == "system" for earlier in result):
+            result[0]["content"] += "\n\n" + message["content"]
         else:
-            found.append(one)
-    return found
+            result.append(message)
+    return result
 
 
 def read_message(message: Any, place: str) -> dict[str, Any]:
-    """One message."""
     if not isinstance(message, dict):
         raise Problem(400, f"{place} is not an object.", param=place)
     role = message.get("role")
@@ -73,26 +85,26 @@ def read_message(message: Any, place: str) -> dict[str, Any]:
     calls = message.get("tool_calls") or []
     if content is None and role != "assistant":
         raise Problem(400, f"{place}.content is missing.", f"{place}.content")
-    found: dict[str, Any] = {"role": role, "content": content or ""}
+    result: dict[str, Any] = {"role": role, "content": content or ""}
     if role == "assistant":
-        thought = message.get("reasoning_content") or message.get("reasoning")
-        if isinstance(thought, str):
-            found["reasoning_content"] = thought
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(reasoning, str):
+            result["reasoning_content"] = reasoning
         if calls:
-            found["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
-            if isinstance(thought, str) and not content:
-                found["thinking"] = thought  # gpt-oss's name; it refuses a text beside it
+            result["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
+            if isinstance(reasoning, str) and not content:
+                result["thinking"] = reasoning  # for gpt-oss, which refuses it beside a text
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
-            found[name] = message[name]
-    if role == "tool" and "tool_call_id" not in found:
+            result[name] = message[name]
+    if role == "tool" and "tool_call_id" not in result:
         raise Problem(400, f"{place}.tool_call_id is missing.", f"{place}.tool_call_id")
-    return found
+    return result
 
 
 def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
-    """An assistant's calls, their arguments as objects."""
-    found = []
+    """The calls of an assistant's message, with their arguments as objects."""
+    result = []
     for number, call in enumerate(calls if isinstance(calls, list) else [None]):
         call = call if isinstance(call, dict) else {}
         function = call.get("function")
@@ -106,18 +118,18 @@ def read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
                 raise Problem(
                     400, f"{place}.{number}.function.arguments is not JSON.", place
                 ) from None
-        found.append(
+        result.append(
             {
                 "type": "function",
                 "id": str(call.get("id", "")),
                 "function": {"name": function["name"], "arguments": arguments},
             }
         )
-    return found
+    return result
 
 
 def text_of(content: Any, place: str) -> str | None:
-    """A content as text; None where there is none. Problem 400 for images and other parts."""
+    """A content as text; None without one. Raises Problem 400 for images and other parts."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -138,49 +150,53 @@ def text_of(content: Any, place: str) -> str | None:
     return "\n".join(texts)
 
 
-# Log-probabilities in the shapes of OpenAI's two completion APIs.
+# Log-probabilities in the forms of OpenAI's two completion APIs
 
-LEAST = -9999.0  # JSON has no infinity; OpenAI's own word for it
+MIN_LOGPROB = -9999.0  # as OpenAI's API has it: JSON has no infinity
 
 
 def chat_logprobs(
-    tokenizer: TokenizerWrapper, found: Sequence[TokenLogprob]
+    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob]
 ) -> list[dict[str, Any]]:
     """`choices[].logprobs.content` of a chat completion."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         text = tokenizer.decode([token])
-        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(text.encode())}
+        return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": list(text.encode())}
 
     return [
-        entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
-        for one in found
+        entry(position.token, position.logprob)
+        | {"top_logprobs": [entry(token, logprob) for token, logprob in position.top]}
+        for position in logprobs
     ]
 
 
 def text_logprobs(
-    tokenizer: TokenizerWrapper, found: Sequence[TokenLogprob], offset: int
+    tokenizer: TokenizerWrapper, logprobs: Sequence[TokenLogprob], offset: int
 ) -> dict[str, Any]:
     """`choices[].logprobs` of a text completion; `offset`: characters before these tokens."""
-    texts = [tokenizer.decode([one.token]) for one in found]
+    texts = [tokenizer.decode([position.token]) for position in logprobs]
     offsets = []
     for text in texts:
         offsets.append(offset)
         offset += len(text)
     return {
         "tokens": texts,
-        "token_logprobs": [max(one.logprob, LEAST) for one in found],
+        "token_logprobs": [max(position.logprob, MIN_LOGPROB) for position in logprobs],
         "top_logprobs": [
-            {tokenizer.decode([token]): max(logprob, LEAST) for token, logprob in one.top}
-            for one in found
+            {
+                tokenizer.decode([token]): max(logprob, MIN_LOGPROB)
+                for token, logprob in position.top
+            }
+            for position in logprobs
         ],
         "text_offset": offsets,
     }
 
 
-# Tools of a chat request, and whether and which of them the answer calls.
+# Tools of a request, and which of them the answer may or must call
 
-Told = list[dict[str, Any]]
+ToolSchemas = list[dict[str, Any]]
 
 
 class Function(Fields):
@@ -192,72 +208,74 @@ class Function(Fields):
 
 
 class Tool(Fields):
-    """One tool."""
+    """A tool; only functions are supported."""
 
     type: Literal["function"]
     function: Function
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The form of the answer, and the tools that the model is told of.
+class ToolUse:
+    """The grammar of the answer, and the tools in its prompt.
 
-    calls: the tools as a parser has to read calls of them; None where none are looked for.
-    one_call: the first one ends the answer.
+    parser_tools, single_call: as in `AnswerRequest`.
     """
 
     grammar: Grammar | None
-    told: Told
-    calls: Told | None
-    one_call: bool = False
+    tools: ToolSchemas
+    parser_tools: ToolSchemas | None
+    single_call: bool = False
 
 
-def chosen_tools(
+def tool_use(
     tools: list[Tool] | None,
     choice: str | dict[str, Any] | None,
     parallel: bool | None,
     grammar: Grammar | None,
     pair: Pair,
-) -> Chosen:
-    """What a request's fields say; `grammar` is of an answer that calls nothing.
+) -> ToolUse:
+    """What the fields for tools ask for. `grammar`: of an answer that calls nothing.
 
-    A named function is called once; `required` may call several times, unless `parallel` is False.
-    Problem 400 for what cannot be had.
+    A named function is called once; `required` allows several calls, unless `parallel` is False.
+    Raises Problem 400 for fields that contradict each other or are not supported.
     """
-    told = [tool.model_dump(exclude_none=True) for tool in tools or []]
-    name = named(choice)
+    schemas = [tool.model_dump(exclude_none=True) for tool in tools or []]
+    name = function_name(choice)
     kind = "named" if name else choice or "auto"
     if kind not in ("auto", "none", "required", "named"):
         raise Problem(
             400, "tool_choice must be auto, none, required, or a function.", "tool_choice"
         )
-    if kind in ("required", "named") and not told:
+    if kind in ("required", "named") and not schemas:
         raise Problem(400, "tool_choice needs tools.", "tool_choice")
-    if kind == "none" or not told:
-        return Chosen(grammar, [], None)
+    if kind == "none" or not schemas:
+        return ToolUse(grammar, [], None)
     check_tools(pair)
-    may = [tool for tool in told if name in (None, tool["function"]["name"])]
-    if not may:
+    callable_tools = [tool for tool in schemas if name in (None, tool["function"]["name"])]
+    if not callable_tools:
         raise Problem(
             400, f"tool_choice names '{name:.100}', which is none of the tools.", "tool_choice"
         )
-    one = parallel is False or kind == "named"
+    single_call = parallel is False or kind == "named"
     if kind == "auto" and grammar is None:
-        return Chosen(None, told, told, one_call=one)
-    what = "tool_choice" if kind != "auto" else "response_format"
+        return ToolUse(None, schemas, schemas, single_call)
+    field = "tool_choice" if kind != "auto" else "response_format"
     try:
         forced = forced_calls(
-            pair.tokenizer, may, most_one=one, otherwise=grammar if kind == "auto" else None
+            pair.tokenizer,
+            callable_tools,
+            single_call=single_call,
+            otherwise=grammar if kind == "auto" else None,
         )
     except DFlashError as error:
         beside = " beside tools" if kind == "auto" else ""
-        message = f"{what}{beside} cannot be kept: {error.message}"
-        raise Problem(400, f"{message} ({error.hint})", what) from error
-    return Chosen(forced.grammar, told, list(forced.tools), one_call=one)
+        message = f"{field}{beside} cannot be kept: {error.message}"
+        raise Problem(400, f"{message} ({error.hint})", field) from error
+    return ToolUse(forced.grammar, schemas, list(forced.tools), single_call)
 
 
-def named(choice: Any) -> str | None:
-    """The function that a choice names."""
+def function_name(choice: Any) -> str | None:
+    """The function that a tool_choice names, if it names one."""
     if not isinstance(choice, dict):
         return None
     function = choice.get("function")
@@ -271,12 +289,12 @@ def named(choice: Any) -> str | None:
 
 FINISH = {"stop": "stop", "length": "length", "calls": "tool_calls"}
 FINGERPRINT = f"dflash-{__version__}"
-OTHER_WORD = "use response_format"
+USE_RESPONSE_FORMAT = "use response_format"
 UNSUPPORTED = {
-    "grammar": OTHER_WORD,
-    "json_schema": OTHER_WORD,
-    "guided_json": OTHER_WORD,
-    "structured_outputs": OTHER_WORD,
+    "grammar": USE_RESPONSE_FORMAT,
+    "json_schema": USE_RESPONSE_FORMAT,
+    "guided_json": USE_RESPONSE_FORMAT,
+    "structured_outputs": USE_RESPONSE_FORMAT,
     "continue_final_message": "an answer is a message of its own",
     "functions": "use tools",
     "function_call": "use tool_choice",
@@ -286,31 +304,31 @@ UNSUPPORTED = {
 
 
 class StreamOptions(Fields):
-    """What a stream has beside its deltas."""
+    """include_usage: send the usage in a last chunk without choices."""
 
     include_usage: bool = False
 
 
 class TemplateFields(Fields):
-    """vLLM's and llama-server's way to switch thinking."""
+    """vLLM's and llama-server's fields to turn thinking on or off."""
 
     enable_thinking: bool | None = None
     thinking: bool | None = None
 
 
 class ChatBody(SamplingFields):
-    """A request's body."""
+    """The body of a request."""
 
     messages: list[Any]
     model: str | None = None
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    n: Whole | None = None
+    max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    max_completion_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    n: Integer | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -330,47 +348,48 @@ class ChatBody(SamplingFields):
     audio: Any = None
 
 
-def job_of(body: ChatBody, pair: Pair, settings: Settings) -> Job:
-    """What a body asks for. Problem 400 for what cannot be had."""
-    refuse(body, UNSUPPORTED)
+def to_request(body: ChatBody, pair: Pair, settings: Settings) -> AnswerRequest:
+    """Raises Problem 400 for fields that are wrong or not supported."""
+    reject_unsupported(body, UNSUPPORTED)
     if body.modalities and body.modalities != ["text"]:
         raise Problem(400, "modalities is not supported: answers are text.", "modalities")
     if body.top_logprobs is not None and not body.logprobs:
         raise Problem(400, "top_logprobs needs logprobs to be true.", "top_logprobs")
-    form = grammar_of(body.response_format)
-    chosen = chosen_tools(body.tools, body.tool_choice, body.parallel_tool_calls, form, pair)
+    grammar = grammar_of(body.response_format)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls, grammar, pair)
     think, effort = thinking_of(body, pair)
     options = replace(
         body.options(settings.options),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=stop_strings(body.stop) or settings.options.stop,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        grammar=chosen.grammar,
-        tools=chosen.told,
+        grammar=use.grammar,
+        tools=use.tools,
     )
     if think is not None:
         options = replace(options, think=think)
     if effort is not None:
         options = replace(options, reasoning_effort=effort)
-    return Job(
+    return AnswerRequest(
         prompt=named_calls(template_messages(body.messages), pair.tokenizer),
         options=options,
         choices=1 if body.n is None else body.n,
-        calls=chosen.calls,
-        one_call=chosen.one_call,
-        progress=bool(body.return_progress),
+        parser_tools=use.parser_tools,
+        single_call=use.single_call,
+        return_progress=bool(body.return_progress),
     )
 
 
 def grammar_of(form: dict[str, Any] | None) -> Grammar | None:
-    """The form that a response_format asks for; None is free text."""
+    """The grammar of a response_format; None for free text."""
     kind = (form or {}).get("type", "text")
     if form is None or kind == "text":
         return None
     if kind == "json_object" and form.get("schema") is None:
         return Grammar("json_object")
-    named = form if kind == "json_object" else form.get("json_schema")  # llama-server's, OpenAI's
-    schema = named.get("schema") if isinstance(named, dict) else None
+    # llama-server puts the schema into a json_object, OpenAI into a json_schema.
+    holder = form if kind == "json_object" else form.get("json_schema")
+    schema = holder.get("schema") if isinstance(holder, dict) else None
     if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         raise Problem(
             400,
@@ -384,17 +403,16 @@ def grammar_of(form: dict[str, Any] | None) -> Grammar | None:
 
 
 def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The strings that end an answer."""
-    found = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(found) > 16 or any(not one for one in found):
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if len(strings) > 16 or not all(strings):
         raise Problem(400, "stop must be up to 16 strings that are not empty.", "stop")
-    return found
+    return strings
 
 
 def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]:
-    """Whether to think, and how hard, as far as the model's template knows it."""
-    wished = body.chat_template_kwargs or TemplateFields()
-    think = wished.enable_thinking if wished.enable_thinking is not None else wished.thinking
+    """Whether to think and how hard, as far as the model's template supports it."""
+    switches = body.chat_template_kwargs or TemplateFields()
+    think = switches.thinking if switches.enable_thinking is None else switches.enable_thinking
     effort = body.reasoning_effort
     if effort is None:
         return think, None
@@ -413,11 +431,11 @@ def thinking_of(body: ChatBody, pair: Pair) -> tuple[bool | None, Effort | None]
 
 
 class ChatWriter:
-    """Writes one request's answers, whole or as a stream."""
+    """Writes the answers to one request, as one object or as a stream."""
 
-    def __init__(self, body: ChatBody, job: Job, runner: Runner):
+    def __init__(self, body: ChatBody, request: AnswerRequest, runner: Runner):
         self._body = body
-        self._job = job
+        self._request = request
         self._runner = runner
         self._tokenizer = runner.pair.tokenizer
         self._head = {
@@ -428,144 +446,159 @@ class ChatWriter:
         }
         self._ids: dict[tuple[int, int], str] = {}
 
-    async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
+    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         """The answer as one object."""
-        answers = await self._runner.whole(self._job, choices)
-        stats = [one.stats for one in answers]
+        completions = await self._runner.complete(self._request, choices)
+        stats = [completion.stats for completion in completions]
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": [self._choice(number, one) for number, one in enumerate(answers)],
+            "choices": [
+                self._choice(index, completion) for index, completion in enumerate(completions)
+            ],
             "usage": usage(stats),
             "timings": timings(stats[0]),
-            "dflash": self._runner.describe(stats),
+            "dflash": self._dflash_fields(stats),
         }
 
-    def _choice(self, number: int, answer: WholeAnswer) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        has_content = completion.text.strip() or not completion.calls
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": answer.text if answer.text.strip() or not answer.calls else None,
+            "content": completion.text if has_content else None,
             "refusal": None,
         }
-        if answer.thinking:
-            message |= {"reasoning_content": answer.thinking, "reasoning": answer.thinking}
-        if answer.calls:
+        if completion.thinking:
+            message["reasoning_content"] = completion.thinking
+            message["reasoning"] = completion.thinking
+        if completion.calls:
             message["tool_calls"] = [
                 {
-                    "id": self._call_id(number, place),
+                    "id": self._call_id(index, number),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
-                for place, call in enumerate(answer.calls)
+                for number, call in enumerate(completion.calls)
             ]
         return {
-            "index": number,
+            "index": index,
             "message": message,
-            "logprobs": self._logprobs(answer.logprobs),
-            "finish_reason": FINISH[answer.finish_reason],
+            "logprobs": self._logprobs(completion.logprobs),
+            "finish_reason": FINISH[completion.finish_reason],
         }
 
-    async def stream(self, choices: list[Prepared]) -> AsyncGenerator[bytes]:
-        """The answer as events."""
-        for one in choices:
-            yield self._chunk(one.choice, {"role": "assistant", "content": ""})
-        last: dict[int, Any] = {}
-        usage_asked = (self._body.stream_options or StreamOptions()).include_usage
+    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events."""
+        for choice in choices:
+            yield self._chunk(choice.index, {"role": "assistant", "content": ""})
+        stats: dict[int, Stats] = {}
+        include_usage = (self._body.stream_options or StreamOptions()).include_usage
         ended = 0
-        async with aclosing(self._runner.answer(self._job, choices)) as events:
-            async for found in events:
-                if isinstance(found, Progress):
-                    yield self._progress(found)
+        async with aclosing(self._runner.answer(self._request, choices)) as events:
+            async for event in events:
+                if isinstance(event, Progress):
+                    yield self._progress(event)
                     continue
-                last[found.choice] = found.stats
-                if line := self._delta(found):
+                stats[event.index] = event.stats
+                if line := self._delta(event):
                     yield line
-                if found.finish_reason:
+                if event.finish_reason:
                     ended += 1
-                    # Only who asks for usage expects a chunk without choices.
-                    told = ended == len(choices) and not usage_asked
-                    more = self._told(last) if told else {}
-                    yield self._chunk(found.choice, {}, FINISH[found.finish_reason], **more)
-        if usage_asked:
-            counts = usage([last[number] for number in sorted(last)])
+                    # Only clients that ask for usage expect a chunk without choices.
+                    is_last = ended == len(choices) and not include_usage
+                    extras = self._extras(stats) if is_last else {}
+                    yield self._chunk(event.index, {}, FINISH[event.finish_reason], **extras)
+        if include_usage:
+            counts = usage([stats[index] for index in sorted(stats)])
             head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            yield event({**head, "usage": counts, **self._told(last)})
-        yield event("[DONE]")
+            yield sse_event({**head, "usage": counts, **self._extras(stats)})
+        yield sse_event("[DONE]")
 
-    def _told(self, last: dict[int, Any]) -> dict[str, Any]:
-        """How fast the answers were found, and how."""
-        stats = [last[number] for number in sorted(last)]
-        return {"timings": timings(stats[0]), "dflash": self._runner.describe(stats)}
+    def _extras(self, stats: dict[int, Stats]) -> dict[str, Any]:
+        """Fields beyond OpenAI's API."""
+        ordered = [stats[index] for index in sorted(stats)]
+        return {"timings": timings(ordered[0]), "dflash": self._dflash_fields(ordered)}
+
+    def _dflash_fields(self, stats: list[Stats]) -> dict[str, Any]:
+        return dflash_fields(stats, self._runner.pair, self._runner.settings.options.mode)
 
     def _delta(self, delta: Delta) -> bytes | None:
-        """One delta as a chunk; None where it adds nothing."""
+        """A delta as a chunk; None if it adds nothing."""
         change: dict[str, Any] = {}
         if delta.thinking:
-            change |= {"reasoning_content": delta.thinking, "reasoning": delta.thinking}
+            change["reasoning_content"] = delta.thinking
+            change["reasoning"] = delta.thinking
         if delta.text:
             change["content"] = delta.text
         if delta.parts:
-            change["tool_calls"] = [
-                {
-                    "index": part.number,
-                    **(
-                        {"id": self._call_id(delta.choice, part.number), "type": "function"}
-                        if part.name
-                        else {}
-                    ),
-                    "function": {"name": part.name, "arguments": part.arguments}
-                    if part.name
-                    else {"arguments": part.arguments},
-                }
-                for part in delta.parts
-            ]
+            change["tool_calls"] = [self._call_delta(delta.index, part) for part in delta.parts]
         if not change and not delta.logprobs:
             return None
-        return self._chunk(delta.choice, change, logprobs=self._logprobs(delta.logprobs))
+        return self._chunk(delta.index, change, logprobs=self._logprobs(delta.logprobs))
+
+    def _call_delta(self, index: int, part: ToolCallDelta) -> dict[str, Any]:
+        """A part of a call; only the first one has its id and name."""
+        if not part.name:
+            return {"index": part.number, "function": {"arguments": part.arguments}}
+        return {
+            "index": part.number,
+            "id": self._call_id(index, part.number),
+            "type": "function",
+            "function": {"name": part.name, "arguments": part.arguments},
+        }
 
     def _chunk(
         self,
-        choice: int,
+        index: int,
         change: dict[str, Any],
-        finish: str | None = None,
+        finish_reason: str | None = None,
         *,
         logprobs: Any = None,
-        **more: Any,
+        **extras: Any,
     ) -> bytes:
-        one = {"index": choice, "delta": change, "logprobs": logprobs, "finish_reason": finish}
-        return event({**self._head, "object": "chat.completion.chunk", "choices": [one], **more})
+        choice = {
+            "index": index,
+            "delta": change,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+        head = {**self._head, "object": "chat.completion.chunk"}
+        return sse_event({**head, "choices": [choice], **extras})
 
-    def _progress(self, found: Progress) -> bytes:
+    def _progress(self, progress: Progress) -> bytes:
         head = {**self._head, "object": "chat.completion.chunk", "choices": []}
-        return event({**head, "prompt_progress": progress(found)})
+        return sse_event({**head, "prompt_progress": prompt_progress(progress)})
 
-    def _logprobs(self, found: Any) -> dict[str, Any] | None:
-        if self._job.options.logprobs is None:
+    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if self._request.options.logprobs is None:
             return None
-        return {"content": chat_logprobs(self._tokenizer, found), "refusal": None}
+        return {"content": chat_logprobs(self._tokenizer, logprobs), "refusal": None}
 
-    def _call_id(self, choice: int, number: int) -> str:
-        return self._ids.setdefault((choice, number), f"call_{uuid.uuid4().hex[:24]}")
+    def _call_id(self, index: int, number: int) -> str:
+        return self._ids.setdefault((index, number), f"call_{uuid.uuid4().hex[:24]}")
 
 
 # Requests of other APIs as requests of OpenAI's chat API
 
 
-def chat_job(values: dict[str, Any], names: dict[str, str], pair: Pair, settings: Settings) -> Job:
-    """The job of a chat body with these values, those that are None left out.
+def to_chat_request(
+    values: dict[str, Any], names: dict[str, str], pair: Pair, settings: Settings
+) -> AnswerRequest:
+    """The request of a chat body with these values; None is a missing value.
 
-    Problem 400 for what cannot be had; `names` are the other API's names of chat fields.
+    Raises Problem 400 as `to_request`. `names`: the other API's names of chat fields, for errors.
     """
-    told = {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None}
     try:
-        return job_of(read_body(ChatBody, told), pair, settings)
+        return to_request(read_body(ChatBody, given), pair, settings)
     except Problem as problem:
-        for chat, own in names.items():
-            problem.message = re.sub(rf"\b{chat}\b", own, problem.message)
-            problem.param = own if problem.param == chat else problem.param
+        for chat_name, own_name in names.items():
+            problem.message = re.sub(rf"\b{chat_name}\b", own_name, problem.message)
+            if problem.param == chat_name:
+                problem.param = own_name
         raise
 
 
 def sampling_values(body: SamplingFields) -> dict[str, Any]:
-    """A body's own values of the fields that all APIs share."""
+    """A body's values of the fields that all APIs share."""
     return {name: getattr(body, name) for name in SamplingFields.model_fields}

@@ -1,48 +1,63 @@
-"""OpenAI's `POST /v1/completions`: text goes on from a prompt, without a chat template.
+"""OpenAI's `POST /v1/completions`: continues a text, without a chat template.
 
 https://platform.openai.com/docs/api-reference/completions
 """
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import Field
-
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
+from dflash_mlx.types import TokenLogprob
 
-from .job import Job, Progress, progress, timings, usage
+from .answer_request import (
+    AnswerRequest,
+    Progress,
+    dflash_fields,
+    prompt_progress,
+    timings,
+    usage,
+)
 from .openai_chat import FINGERPRINT, StreamOptions, stop_strings, text_logprobs
-from .protocol import Problem, SamplingFields, Settings, Whole, event, refuse
-from .runner import Prepared, Runner
+from .protocol import (
+    Integer,
+    Problem,
+    SamplingFields,
+    Settings,
+    answer_range,
+    reject_unsupported,
+    sse_event,
+)
+from .runner import PreparedChoice, Runner
 
 FINISH = {"stop": "stop", "length": "length"}
 UNSUPPORTED = {"suffix": "text is only added at the end", "echo": "the prompt is not sent back"}
 
 
 class CompletionBody(SamplingFields):
-    """A request's body."""
+    """The body of a request."""
 
     prompt: str | list[Any]
     model: str | None = None
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    n: Whole | None = None
-    best_of: Whole | None = None
+    max_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
+    n: Integer | None = None
+    best_of: Integer | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[Integer, answer_range("logprobs")] | None = None
     return_progress: bool | None = None
     suffix: Any = None
     echo: Any = None
 
 
-def job_of(body: CompletionBody, pair: Pair, settings: Settings) -> Job:
-    """What a body asks for. Problem 400 for what cannot be had."""
-    refuse(body, UNSUPPORTED)
+def to_request(body: CompletionBody, pair: Pair, settings: Settings) -> AnswerRequest:
+    """Raises Problem 400 for fields that are wrong or not supported."""
+    reject_unsupported(body, UNSUPPORTED)
     choices = 1 if body.n is None else body.n
     if body.best_of is not None and body.best_of != choices:
         raise Problem(400, "best_of is not supported: all answers are sent.", "best_of")
@@ -52,22 +67,22 @@ def job_of(body: CompletionBody, pair: Pair, settings: Settings) -> Job:
         stop=stop_strings(body.stop) or settings.options.stop,
         logprobs=body.logprobs,
         raw=True,
-        think=None,  # a chat template's switches
+        think=None,  # without a chat template there is nothing to switch
         reasoning_effort=None,
     )
-    return Job(
-        prompt=one_prompt(body.prompt),
+    return AnswerRequest(
+        prompt=read_prompt(body.prompt),
         options=options,
         choices=choices,
-        progress=bool(body.return_progress),
+        return_progress=bool(body.return_progress),
     )
 
 
-def one_prompt(prompt: str | list[Any]) -> str | list[int]:
-    """A text or token ids, also as the only one of a list."""
+def read_prompt(prompt: str | list[Any]) -> str | list[int]:
+    """A text or token ids, which may also be the only item of a list."""
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
-    if isinstance(prompt, list) and not all(type(one) is int for one in prompt):
+    if isinstance(prompt, list) and not all(type(token) is int for token in prompt):
         raise Problem(400, "prompt must be a text or a list of token ids: one a request.", "prompt")
     if not prompt:
         raise Problem(400, "prompt is empty.", "prompt")
@@ -75,11 +90,11 @@ def one_prompt(prompt: str | list[Any]) -> str | list[int]:
 
 
 class CompletionWriter:
-    """Writes one request's answers, whole or as a stream."""
+    """Writes the answers to one request, as one object or as a stream."""
 
-    def __init__(self, body: CompletionBody, job: Job, runner: Runner):
+    def __init__(self, body: CompletionBody, request: AnswerRequest, runner: Runner):
         self._body = body
-        self._job = job
+        self._request = request
         self._runner = runner
         self._tokenizer = runner.pair.tokenizer
         self._head = {
@@ -90,62 +105,75 @@ class CompletionWriter:
             "system_fingerprint": FINGERPRINT,
         }
 
-    async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
+    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         """The answer as one object."""
-        answers = await self._runner.whole(self._job, choices)
-        stats = [one.stats for one in answers]
+        completions = await self._runner.complete(self._request, choices)
+        stats = [completion.stats for completion in completions]
         return {
             **self._head,
             "choices": [
-                self._choice(number, one.text, one.logprobs, one.finish_reason, 0)
-                for number, one in enumerate(answers)
+                self._choice(
+                    index, completion.text, completion.logprobs, completion.finish_reason, 0
+                )
+                for index, completion in enumerate(completions)
             ],
             "usage": usage(stats),
             "timings": timings(stats[0]),
-            "dflash": self._runner.describe(stats),
+            "dflash": self._dflash_fields(stats),
         }
 
-    async def stream(self, choices: list[Prepared]) -> AsyncGenerator[bytes]:
-        """The answer as events."""
-        last: dict[int, Any] = {}
+    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events."""
+        stats: dict[int, Stats] = {}
         lengths = [0] * len(choices)
-        usage_asked = (self._body.stream_options or StreamOptions()).include_usage
+        include_usage = (self._body.stream_options or StreamOptions()).include_usage
         ended = 0
-        async with aclosing(self._runner.answer(self._job, choices)) as events:
-            async for found in events:
-                if isinstance(found, Progress):
-                    yield event({**self._head, "choices": [], "prompt_progress": progress(found)})
+        async with aclosing(self._runner.answer(self._request, choices)) as events:
+            async for event in events:
+                if isinstance(event, Progress):
+                    progress = prompt_progress(event)
+                    yield sse_event({**self._head, "choices": [], "prompt_progress": progress})
                     continue
-                number = found.choice
-                last[number] = found.stats
-                one = self._choice(
-                    number, found.text, found.logprobs, found.finish_reason, lengths[number]
+                index = event.index
+                stats[index] = event.stats
+                choice = self._choice(
+                    index, event.text, event.logprobs, event.finish_reason, lengths[index]
                 )
-                lengths[number] += len(found.text)
-                ended += found.finish_reason is not None
-                told = ended == len(choices) and not usage_asked
-                if found.text or found.logprobs or found.finish_reason:
-                    more = self._told(last) if told else {}
-                    yield event({**self._head, "choices": [one], **more})
-        if usage_asked:
-            counts = usage([last[number] for number in sorted(last)])
-            yield event({**self._head, "choices": [], "usage": counts, **self._told(last)})
-        yield event("[DONE]")
+                lengths[index] += len(event.text)
+                ended += event.finish_reason is not None
+                is_last = ended == len(choices) and not include_usage
+                if event.text or event.logprobs or event.finish_reason:
+                    extras = self._extras(stats) if is_last else {}
+                    yield sse_event({**self._head, "choices": [choice], **extras})
+        if include_usage:
+            counts = usage([stats[index] for index in sorted(stats)])
+            head = {**self._head, "choices": []}
+            yield sse_event({**head, "usage": counts, **self._extras(stats)})
+        yield sse_event("[DONE]")
 
-    def _told(self, last: dict[int, Any]) -> dict[str, Any]:
-        """How fast the answers were found, and how."""
-        stats = [last[number] for number in sorted(last)]
-        return {"timings": timings(stats[0]), "dflash": self._runner.describe(stats)}
+    def _extras(self, stats: dict[int, Stats]) -> dict[str, Any]:
+        """Fields beyond OpenAI's API."""
+        ordered = [stats[index] for index in sorted(stats)]
+        return {"timings": timings(ordered[0]), "dflash": self._dflash_fields(ordered)}
+
+    def _dflash_fields(self, stats: list[Stats]) -> dict[str, Any]:
+        return dflash_fields(stats, self._runner.pair, self._runner.settings.options.mode)
 
     def _choice(
-        self, number: int, text: str, logprobs: Any, finish: str | None, offset: int
+        self,
+        index: int,
+        text: str,
+        logprobs: Sequence[TokenLogprob],
+        finish_reason: str | None,
+        offset: int,
     ) -> dict[str, Any]:
-        told = None
-        if self._job.options.logprobs is not None:
-            told = text_logprobs(self._tokenizer, logprobs, offset)
+        """`offset`: characters of the answer before `text`."""
+        shown = None
+        if self._request.options.logprobs is not None:
+            shown = text_logprobs(self._tokenizer, logprobs, offset)
         return {
-            "index": number,
+            "index": index,
             "text": text,
-            "logprobs": told,
-            "finish_reason": FINISH[finish] if finish else None,
+            "logprobs": shown,
+            "finish_reason": FINISH[finish_reason] if finish_reason else None,
         }

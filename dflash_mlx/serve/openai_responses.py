@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/responses`, stateless: a body to a job.
+"""OpenAI's `POST /v1/responses`, stateless: a body to a request.
 
 https://platform.openai.com/docs/api-reference/responses
 """
@@ -11,20 +11,39 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field
-
+from dflash_mlx.engine.stats import Stats
 from dflash_mlx.pair import Pair
 
-from .job import Delta, Item, Items, Job, Progress, Step, progress, timings
-from .openai_chat import chat_job, sampling_values, text_of
-from .protocol import Fields, Problem, SamplingFields, Settings, Whole, as_problem, event, refuse
-from .runner import Prepared, Runner
+from .answer_request import (
+    AnswerRequest,
+    Delta,
+    ItemChange,
+    OutputItem,
+    OutputItems,
+    Progress,
+    dflash_fields,
+    prompt_progress,
+    timings,
+)
+from .openai_chat import sampling_values, text_of, to_chat_request
+from .protocol import (
+    Fields,
+    Integer,
+    Problem,
+    SamplingFields,
+    Settings,
+    answer_range,
+    as_problem,
+    reject_unsupported,
+    sse_event,
+)
+from .runner import PreparedChoice, Runner
 
-# Tools of OpenAI's responses API
+# Tools
 
-# What OpenAI's servers run. Codex offers these with every request and asks for none, so the model
-# is not told of them, and the response says so. Any other tool that is missing is refused.
-LEFT_OUT = ("web_search", "image_generation", "tool_search")
+# Tools that OpenAI's servers run. Codex lists them in every request without needing them, so they
+# are left out of the prompt, and the response says so. Other unsupported tools are refused.
+HOSTED_TOOLS = ("web_search", "image_generation", "tool_search")
 TEXT_INPUT = {
     "type": "object",
     "properties": {"input": {"type": "string", "description": "the text of the call"}},
@@ -33,13 +52,14 @@ TEXT_INPUT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """One tool: its name for the model, its name and namespace for the client, and its fields.
+class ClientTool:
+    """A tool that the client runs.
 
-    `is_text`: a custom tool, called with a text; the model gives that as the argument `input`.
+    model_name: its name in the prompt. name, namespace: for the client. fields: of the request.
+    is_text: a custom tool, which is called with a text; the model gives it as argument `input`.
     """
 
-    told: str
+    model_name: str
     name: str
     fields: dict[str, Any]
     namespace: str | None = None
@@ -47,7 +67,7 @@ class Offer:
 
     @property
     def grammar(self) -> str | None:
-        """What the text of a custom tool has to be like; None where it is free."""
+        """The grammar of a custom tool's text, if it has one."""
         form = self.fields.get("format")
         if not isinstance(form, dict) or form.get("type") != "grammar":
             return None
@@ -55,54 +75,58 @@ class Offer:
 
     @property
     def function(self) -> dict[str, Any]:
-        """The tool in the form that chat templates read."""
-        about, parameters = self.fields.get("description") or "", self.fields.get("parameters")
+        """The tool in the form of chat templates."""
+        description = self.fields.get("description") or ""
+        parameters = self.fields.get("parameters")
         if self.is_text:
             if self.grammar is not None:
-                about += f"\nThe input follows this grammar:\n{self.grammar}"
+                description += f"\nThe input follows this grammar:\n{self.grammar}"
             parameters = TEXT_INPUT
-        function = {"name": self.told, "description": about, "parameters": parameters or {}}
+        function = {
+            "name": self.model_name,
+            "description": description,
+            "parameters": parameters or {},
+        }
         return {"type": "function", "function": function}
 
 
 @dataclass(frozen=True, slots=True)
-class Offers:
-    """A request's tools. `ignored` are the fields of the request that change nothing here."""
+class ClientTools:
+    """The tools of a request. `ignored`: fields of the request without an effect."""
 
-    all: tuple[Offer, ...] = ()
+    all: tuple[ClientTool, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    def told(self, name: str) -> Offer | None:
-        """The tool that the model calls so."""
-        return next((one for one in self.all if one.told == name), None)
+    def by_model_name(self, name: str) -> ClientTool | None:
+        return next((tool for tool in self.all if tool.model_name == name), None)
 
 
-def offers_of(tools: list[Any]) -> Offers:
-    """The tools. Problem 400 for one that cannot be had."""
-    found: list[Offer] = []
+def read_tools(body_tools: list[Any]) -> ClientTools:
+    """Raises Problem 400 for a tool that is wrong or not supported."""
+    tools: list[ClientTool] = []
     ignored: list[str] = []
-    for number, tool in enumerate(tools):
+    for number, body_tool in enumerate(body_tools):
         place = f"tools.{number}"
-        if not isinstance(tool, dict):
+        if not isinstance(body_tool, dict):
             raise Problem(400, f"{place} is not an object.", place)
-        kind = tool.get("type")
-        if isinstance(kind, str) and kind.startswith(LEFT_OUT):
+        kind = body_tool.get("type")
+        if isinstance(kind, str) and kind.startswith(HOSTED_TOOLS):
             ignored.append(f"{place} ({kind:.40})")
         elif kind == "namespace":
-            inner = tool.get("tools")
-            if not isinstance(inner, list):
+            inner_tools = body_tool.get("tools")
+            if not isinstance(inner_tools, list):
                 raise Problem(400, f"{place}.tools must be a list.", f"{place}.tools")
-            name = text(tool, "name", place)
-            found += [offer_of(one, f"{place}.tools.{n}", name) for n, one in enumerate(inner)]
+            name = text(body_tool, "name", place)
+            for inner_number, inner in enumerate(inner_tools):
+                tools.append(read_tool(inner, f"{place}.tools.{inner_number}", name))
         else:
-            found.append(offer_of(tool, place))
-        if kind == "custom" and found[-1].grammar is not None:
+            tools.append(read_tool(body_tool, place))
+        if kind == "custom" and tools[-1].grammar is not None:
             ignored.append(f"{place}.format (the model is told of it, and not forced)")
-    return Offers(tuple(found), tuple(ignored))
+    return ClientTools(tuple(tools), tuple(ignored))
 
 
-def offer_of(tool: Any, place: str, namespace: str | None = None) -> Offer:
-    """One tool that the client runs."""
+def read_tool(tool: Any, place: str, namespace: str | None = None) -> ClientTool:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind not in ("function", "custom"):
         raise Problem(
@@ -114,18 +138,18 @@ def offer_of(tool: Any, place: str, namespace: str | None = None) -> Offer:
     name = text(tool, "name", place)
     if tool.get("description") is not None:
         text(tool, "description", place)
-    told = name if namespace is None else f"{namespace.removesuffix('__')}__{name}"
-    return Offer(told, name, tool, namespace, is_text=kind == "custom")
+    model_name = name if namespace is None else f"{namespace.removesuffix('__')}__{name}"
+    return ClientTool(model_name, name, tool, namespace, is_text=kind == "custom")
 
 
-def choice_of(choice: Any, offers: Offers) -> Any:
-    """A tool_choice in the words of OpenAI's chat API."""
+def choice_of(choice: Any, tools: ClientTools) -> Any:
+    """A tool_choice in the form of OpenAI's chat API."""
     if not isinstance(choice, dict):
         return choice
     if choice.get("type") in ("function", "custom"):
         name = text(choice, "name", "tool_choice")
-        found = next((one.told for one in offers.all if name in (one.told, one.name)), name)
-        return {"type": "function", "function": {"name": found}}
+        matches = [tool.model_name for tool in tools.all if name in (tool.model_name, tool.name)]
+        return {"type": "function", "function": {"name": matches[0] if matches else name}}
     raise Problem(
         400,
         f"tool_choice cannot be of the type '{choice.get('type')!s:.40}': give auto, none, "
@@ -135,30 +159,32 @@ def choice_of(choice: Any, offers: Offers) -> Any:
 
 
 def text(fields: dict[str, Any], name: str, place: str) -> str:
-    """A field that is a text. Problem 400 where it is not."""
+    """Raises Problem 400 if the field is missing or no text."""
     value = fields.get(name)
     if not isinstance(value, str):
         raise Problem(400, f"{place}.{name} must be a text.", f"{place}.{name}")
     return value
 
 
-# Input items of OpenAI's responses API as messages of its chat API.
+# Input items as messages of the chat API
 
 ROLES = ("user", "assistant", "system", "developer")
-# The order of an assistant's turn.
-RANKS = ("reasoning_content", "content", "tool_calls")
+# The order of the fields in an assistant's turn
+TURN_FIELDS = ("reasoning_content", "content", "tool_calls")
 
 
-def chat_messages(instructions: str | None, given: Any, offers: Offers) -> list[dict[str, Any]]:
-    """The messages; Problem 400 names the item that is wrong or cannot be read."""
-    history = History(offers)
+def chat_messages(
+    instructions: str | None, body_input: Any, tools: ClientTools
+) -> list[dict[str, Any]]:
+    """Raises Problem 400 that names the item that is wrong or not supported."""
+    history = History(tools)
     if instructions:
         history.messages.append({"role": "system", "content": instructions})
-    if isinstance(given, str):
-        given = [{"role": "user", "content": given}]
-    if not given:
+    if isinstance(body_input, str):
+        body_input = [{"role": "user", "content": body_input}]
+    if not body_input:
         raise Problem(400, "input is empty.", "input")
-    for number, item in enumerate(given):
+    for number, item in enumerate(body_input):
         if not isinstance(item, dict):
             raise Problem(400, f"input.{number} is not an object.", f"input.{number}")
         history.add(item, f"input.{number}")
@@ -166,29 +192,28 @@ def chat_messages(instructions: str | None, given: Any, offers: Offers) -> list[
 
 
 class History:
-    """Messages that grow by items."""
+    """The messages of the input items so far."""
 
-    def __init__(self, offers: Offers):
+    def __init__(self, tools: ClientTools):
         self.messages: list[dict[str, Any]] = []
-        self._offers = offers
-        self._names: dict[str, str] = {}  # of calls by their ids
+        self._tools = tools
+        self._names: dict[str, str] = {}  # of tools, by call id
 
     def add(self, item: dict[str, Any], place: str) -> None:
-        """Add one item."""
         kind = item.get("type") or "message"
         if kind == "message":
             self._message(item, place)
         elif kind == "reasoning":
             parts = item.get("content") or item.get("summary") or []
-            if thought := "\n".join(thoughts(parts, place)):
-                self._assistant("reasoning_content", thought)
+            if reasoning := "\n".join(reasoning_texts(parts, place)):
+                self._assistant("reasoning_content", reasoning)
         elif kind in ("function_call", "custom_tool_call"):
             self._call(item, place, is_text=kind == "custom_tool_call")
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            number = text(item, "call_id", place)
-            name = {"name": self._names[number]} if number in self._names else {}
+            call_id = text(item, "call_id", place)
+            name = {"name": self._names[call_id]} if call_id in self._names else {}
             output = text_of(item.get("output"), f"{place}.output") or ""
-            message = {"role": "tool", "tool_call_id": number, **name, "content": output}
+            message = {"role": "tool", "tool_call_id": call_id, **name, "content": output}
             self.messages.append(message)
         else:
             why = "nothing is kept here" if kind == "item_reference" else "it cannot be read"
@@ -207,7 +232,8 @@ class History:
             self.messages.append({"role": role, "content": content})
 
     def _call(self, item: dict[str, Any], place: str, *, is_text: bool) -> None:
-        number, name = text(item, "call_id", place), text(item, "name", place)
+        call_id = text(item, "call_id", place)
+        name = text(item, "name", place)
         if is_text:
             arguments: Any = {"input": text(item, "input", place)}
         else:
@@ -217,16 +243,18 @@ class History:
                 place = f"{place}.arguments"
                 raise Problem(400, f"{place} is not JSON.", place) from None
         key = (item.get("namespace"), name)
-        told = [one.told for one in self._offers.all if (one.namespace, one.name) == key]
-        self._names[number] = told[0] if told else name
-        function = {"name": self._names[number], "arguments": arguments}
-        call = {"id": number, "type": "function", "function": function}
+        model_names = [
+            tool.model_name for tool in self._tools.all if (tool.namespace, tool.name) == key
+        ]
+        self._names[call_id] = model_names[0] if model_names else name
+        function = {"name": self._names[call_id], "arguments": arguments}
+        call = {"id": call_id, "type": "function", "function": function}
         self._assistant("tool_calls", [call])
 
     def _assistant(self, field: str, value: Any) -> None:
-        """Add to the assistant's turn; a new one begins where it would go back in its order."""
+        """Add to the assistant's turn, or begin a new one if a later field is already there."""
         last = self.messages[-1] if self.messages else {"role": ""}
-        later = RANKS[RANKS.index(field) + 1 :]
+        later = TURN_FIELDS[TURN_FIELDS.index(field) + 1 :]
         if last["role"] != "assistant" or any(last.get(name) for name in later):
             self.messages.append({"role": "assistant", field: value})
         elif isinstance(value, str) and last.get(field):
@@ -235,8 +263,8 @@ class History:
             last[field] = last.get(field, type(value)()) + value
 
 
-def thoughts(parts: Any, place: str) -> list[str]:
-    """The texts of a reasoning item's content or summary."""
+def reasoning_texts(parts: Any, place: str) -> list[str]:
+    """The texts in the content or the summary of a reasoning item."""
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise Problem(400, f"{place} must have lists of parts.", place)
     return [part["text"] for part in parts if isinstance(part.get("text"), str)]
@@ -254,7 +282,7 @@ NAMES = {"reasoning_effort": "reasoning.effort", "response_format": "text.format
 
 
 class Reasoning(Fields):
-    """How hard to think, and whether thinking is sent as a summary."""
+    """How hard to think, and whether the thinking is sent as a summary."""
 
     effort: str | None = None
     summary: str | None = None
@@ -262,19 +290,19 @@ class Reasoning(Fields):
 
 
 class TextConfig(Fields):
-    """The form of the answer; how long it is cannot be set."""
+    """The format of the answer; `verbosity` has no effect."""
 
     format: dict[str, Any] | None = None
     verbosity: str | None = None
 
 
 class ResponsesBody(SamplingFields):
-    """A request's body. `seed`, `stop` and the penalties are beyond OpenAI's."""
+    """The body of a request. `seed`, `stop` and the penalties are beyond OpenAI's API."""
 
     input: str | list[Any]
     instructions: str | None = None
     model: str | None = None
-    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[Integer, answer_range("max_tokens")] | None = None
     stop: str | list[str] | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
@@ -292,33 +320,33 @@ class ResponsesBody(SamplingFields):
 
     @property
     def summarises(self) -> bool:
-        """Whether thinking is sent as a summary, which is all of it, and not as reasoning text."""
+        """Whether the thinking is sent as summary (all of it) instead of as reasoning text."""
         reasoning = self.reasoning or Reasoning()
         return bool(reasoning.summary or reasoning.generate_summary)
 
 
-def job_of(body: ResponsesBody, pair: Pair, settings: Settings) -> Job:
-    """What a body asks for. Problem 400 for what cannot be had."""
-    refuse(body, UNSUPPORTED)
-    offers = offers_of(body.tools or [])
+def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerRequest:
+    """Raises Problem 400 for fields that are wrong or not supported."""
+    reject_unsupported(body, UNSUPPORTED)
+    tools = read_tools(body.tools or [])
     reasoning, form = body.reasoning or Reasoning(), (body.text or TextConfig()).format
     values = {
         **sampling_values(body),
-        "messages": chat_messages(body.instructions, body.input, offers),
+        "messages": chat_messages(body.instructions, body.input, tools),
         "max_tokens": body.max_output_tokens,
         "stop": body.stop,
-        "tools": [offer.function for offer in offers.all] or None,
-        "tool_choice": choice_of(body.tool_choice, offers),
+        "tools": [tool.function for tool in tools.all] or None,
+        "tool_choice": choice_of(body.tool_choice, tools),
         "parallel_tool_calls": body.parallel_tool_calls,
         "reasoning_effort": reasoning.effort,
         "response_format": format_of(form),
         "return_progress": body.return_progress,
     }
-    return chat_job(values, NAMES, pair, settings)
+    return to_chat_request(values, NAMES, pair, settings)
 
 
 def format_of(form: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The form of the answer as a chat body's response_format."""
+    """The format as `response_format` of a chat body."""
     if form is None or form.get("type") != "json_schema":
         return form
     return {
@@ -327,14 +355,14 @@ def format_of(form: dict[str, Any] | None) -> dict[str, Any] | None:
     }
 
 
-# The response object of OpenAI's responses API, and the items of its output.
+# The response object, and the items of its output
 
 PREFIXES = {"thinking": "rs", "text": "msg", "call": "fc"}
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the text of an item is written: its part's type, and the names of its events."""
+    """How the text of an item is written: the type of its part, the names of its events."""
 
     part: str
     part_event: str
@@ -353,20 +381,26 @@ SUMMARY = Form(
 
 
 class ResponseObject:
-    """One response, from its beginning to its end."""
+    """The response object of one answer, in all its states."""
 
-    def __init__(self, body: ResponsesBody, job: Job, runner: Runner):
-        self._body, self._job, self._runner = body, job, runner
-        self._offers = offers_of(body.tools or [])
-        self._id, self._began = f"resp_{uuid.uuid4().hex}", int(time.time())
-        self._ids: dict[int, tuple[str, str]] = {}  # an item's id, and its call's
+    def __init__(self, body: ResponsesBody, request: AnswerRequest, runner: Runner):
+        self._body = body
+        self._request = request
+        self._runner = runner
+        self._tools = read_tools(body.tools or [])
+        self._id = f"resp_{uuid.uuid4().hex}"
+        self._began = int(time.time())
+        self._ids: dict[int, tuple[str, str]] = {}  # item id and call id, by item number
+
+    def _dflash_fields(self, stats: Stats) -> dict[str, Any]:
+        return dflash_fields([stats], self._runner.pair, self._runner.settings.options.mode)
 
     def begun(self) -> dict[str, Any]:
         """The response before its answer."""
         return self._object("in_progress")
 
-    def ended(self, items: list[Item], last: Delta) -> dict[str, Any]:
-        """The whole response; it is incomplete where its answer was cut."""
+    def ended(self, items: list[OutputItem], last: Delta) -> dict[str, Any]:
+        """The response at its end; its status is incomplete if the answer was cut."""
         cut = last.finish_reason == "length"
         status = "incomplete" if cut else "completed"
         output = [self.item(item, "completed") for item in items[:-1]]
@@ -389,68 +423,70 @@ class ResponseObject:
                 "total_tokens": stats.prompt_tokens + stats.generated,
             },
             "timings": timings(stats),
-            "dflash": {**self._runner.describe([stats]), "ignored": list(self._offers.ignored)},
+            "dflash": {**self._dflash_fields(stats), "ignored": list(self._tools.ignored)},
         }
 
-    def failed(self, items: list[Item], problem: Problem) -> dict[str, Any]:
-        """The response that a problem broke off."""
+    def failed(self, items: list[OutputItem], problem: Problem) -> dict[str, Any]:
+        """The response after an error."""
         code = "server_error" if problem.status >= 500 else "invalid_prompt"
         output = [self.item(item, "incomplete") for item in items]
         error = {"error": {"code": code, "message": problem.message}}
         return {**self._object("failed", output), **error}
 
-    def item(self, item: Item, status: str, *, empty: bool = False) -> dict[str, Any]:
-        """An item of the output; one that has just been opened is `empty`."""
-        number, call = self.ids(item)
-        found: dict[str, Any] = {"id": number, "status": status}
+    def item(self, item: OutputItem, status: str, *, empty: bool = False) -> dict[str, Any]:
+        """An item of the output; it is `empty` when it is opened."""
+        item_id, call_id = self.ids(item)
+        result: dict[str, Any] = {"id": item_id, "status": status}
         parts = [] if empty else [self.part(item, item.text)]
         if item.kind == "text":
-            return {**found, "type": "message", "role": "assistant", "content": parts}
+            return {**result, "type": "message", "role": "assistant", "content": parts}
         if item.kind == "thinking":
             place = {"content": parts} if self.form(item) is REASONING else {"summary": parts}
-            return {**found, "type": "reasoning", "summary": [], **place}
-        offer = self.offer(item)
-        found |= {"call_id": call, "name": offer.name}
-        if offer.namespace is not None:
-            found["namespace"] = offer.namespace
+            return {**result, "type": "reasoning", "summary": [], **place}
+        tool = self.tool(item)
+        result |= {"call_id": call_id, "name": tool.name}
+        if tool.namespace is not None:
+            result["namespace"] = tool.namespace
         value = "" if empty else self.value(item)
-        if offer.is_text:
-            return {**found, "type": "custom_tool_call", "input": value}
-        return {**found, "type": "function_call", "arguments": value}
+        if tool.is_text:
+            return {**result, "type": "custom_tool_call", "input": value}
+        return {**result, "type": "function_call", "arguments": value}
 
-    def ids(self, item: Item) -> tuple[str, str]:
-        """An item's id, and that of the call that it may be."""
-        prefix = "ctc" if item.kind == "call" and self.offer(item).is_text else PREFIXES[item.kind]
+    def ids(self, item: OutputItem) -> tuple[str, str]:
+        """The id of an item, and the id of its call if it is one."""
+        prefix = "ctc" if item.kind == "call" and self.tool(item).is_text else PREFIXES[item.kind]
         new = f"{prefix}_{uuid.uuid4().hex}", f"call_{uuid.uuid4().hex[:24]}"
         return self._ids.setdefault(item.number, new)
 
-    def form(self, item: Item) -> Form:
-        """How an item of text or thinking is written."""
+    def form(self, item: OutputItem) -> Form:
+        """The form of an item of text or thinking."""
         if item.kind == "text":
             return TEXT
         return SUMMARY if self._body.summarises else REASONING
 
-    def part(self, item: Item, text: str) -> dict[str, Any]:
+    def part(self, item: OutputItem, text: str) -> dict[str, Any]:
         """The one part of an item of text or thinking."""
         more = {"annotations": [], "logprobs": []} if item.kind == "text" else {}
         return {"type": self.form(item).part, "text": text, **more}
 
-    def offer(self, item: Item) -> Offer:
-        """The tool that a call calls; a name that nobody offered stays as it is."""
-        return self._offers.told(item.name) or Offer(item.name, item.name, {})
+    def tool(self, item: OutputItem) -> ClientTool:
+        """The tool of a call; an unknown name stays as it is."""
+        return self._tools.by_model_name(item.name) or ClientTool(item.name, item.name, {})
 
-    def value(self, item: Item) -> str:
-        """A call's arguments, or the text that a custom tool is called with."""
-        if self.offer(item).is_text:
+    def value(self, item: OutputItem) -> str:
+        """A call's arguments, or the text of a call of a custom tool."""
+        if self.tool(item).is_text:
             try:
                 return str(json.loads(item.text)["input"])
             except (ValueError, RecursionError, KeyError, TypeError):
-                return item.text  # it was cut, or is no call of the form that was asked for
+                return item.text  # incomplete, or not in the requested form
         return item.text
 
     def _object(self, status: str, output: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        body, sampling = self._body, self._job.options.sampling
-        reasoning, config = body.reasoning or Reasoning(), body.text or TextConfig()
+        body = self._body
+        sampling = self._request.options.sampling
+        reasoning = body.reasoning or Reasoning()
+        config = body.text or TextConfig()
         verbosity = {"verbosity": config.verbosity} if config.verbosity else {}
         return {
             "id": self._id,
@@ -466,7 +502,7 @@ class ResponseObject:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "max_tool_calls": None,
-            "tools": [self._tool(offer) for offer in self._offers.all],
+            "tools": [self._tool(tool) for tool in self._tools.all],
             "tool_choice": body.tool_choice or "auto",
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
@@ -486,98 +522,103 @@ class ResponseObject:
             "metadata": body.metadata or {},
         }
 
-    def _tool(self, offer: Offer) -> dict[str, Any]:
-        """A tool that the model was told of, with the name that it was told."""
-        if offer.is_text:
-            return {**offer.fields, "name": offer.told}
-        given = {name: offer.fields.get(name) for name in ("type", "description", "parameters")}
-        return {**given, "name": offer.told, "strict": False}
+    def _tool(self, tool: ClientTool) -> dict[str, Any]:
+        """A tool with its name in the prompt."""
+        if tool.is_text:
+            return {**tool.fields, "name": tool.model_name}
+        given = {name: tool.fields.get(name) for name in ("type", "description", "parameters")}
+        return {**given, "name": tool.model_name, "strict": False}
 
 
-# Answers as OpenAI's responses API writes them
+# Answers in the form of the responses API
 
 
 class ResponsesWriter:
-    """Writes one request's answer, whole or as a stream."""
+    """Writes the answer to one request, as one object or as a stream."""
 
-    def __init__(self, body: ResponsesBody, job: Job, runner: Runner):
-        self._job, self._runner = job, runner
-        self._response = ResponseObject(body, job, runner)
-        self._items = Items()
+    def __init__(self, body: ResponsesBody, request: AnswerRequest, runner: Runner):
+        self._request = request
+        self._runner = runner
+        self._response = ResponseObject(body, request, runner)
+        self._items = OutputItems()
         self._sent = 0
 
-    async def whole(self, choices: list[Prepared]) -> dict[str, Any]:
+    async def complete(self, choices: list[PreparedChoice]) -> dict[str, Any]:
         """The answer as one object."""
-        last = await self._items.add_all(self._runner.answer(self._job, choices))
+        last = await self._items.add_all(self._runner.answer(self._request, choices))
         return self._response.ended(self._items.all, last)
 
-    async def stream(self, choices: list[Prepared]) -> AsyncGenerator[bytes]:
-        """The answer as events; a problem is the last one."""
+    async def stream(self, choices: list[PreparedChoice]) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events; an error is the last event."""
         begun = self._response.begun()
         try:
             yield self._event("response.created", response=begun)
             yield self._event("response.in_progress", response=begun)
-            async with aclosing(self._runner.answer(self._job, choices)) as events:
-                async for found in events:
-                    if isinstance(found, Progress):
-                        told = {"response": begun, "prompt_progress": progress(found)}
-                        yield self._event("response.in_progress", **told)
+            async with aclosing(self._runner.answer(self._request, choices)) as events:
+                async for event in events:
+                    if isinstance(event, Progress):
+                        progress = prompt_progress(event)
+                        yield self._event(
+                            "response.in_progress", response=begun, prompt_progress=progress
+                        )
                         continue
-                    steps = list(self._items.add(found))
-                    for step in steps:
-                        cut = found.finish_reason == "length" and step is steps[-1]
-                        for line in self._step(step, cut=cut):
+                    changes = list(self._items.add(event))
+                    for change in changes:
+                        cut = event.finish_reason == "length" and change is changes[-1]
+                        for line in self._change_events(change, cut=cut):
                             yield line
-                    if found.finish_reason:
-                        ended = self._response.ended(self._items.all, found)
+                    if event.finish_reason:
+                        ended = self._response.ended(self._items.all, event)
                         yield self._event(f"response.{ended['status']}", response=ended)
         except Exception as error:
             failed = self._response.failed(self._items.all, as_problem(error))
             yield self._event("response.failed", response=failed)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        found = {"type": kind, "sequence_number": self._sent, **fields}
+        data = {"type": kind, "sequence_number": self._sent, **fields}
         self._sent += 1
-        return event(found, kind)
+        return sse_event(data, kind)
 
-    def _step(self, step: Step, *, cut: bool) -> Iterator[bytes]:
-        """What a step of the answer's items is in events; `cut`: its item is not whole."""
-        item = step.item
+    def _change_events(self, change: ItemChange, *, cut: bool) -> Iterator[bytes]:
+        """The events of an item's change; `cut`: the item is incomplete."""
+        item = change.item
         index = {"output_index": item.number}
-        at = {**index, "item_id": self._response.ids(item)[0]}
-        inside = self._call if item.kind == "call" else self._text
-        if step.change == "opened":
-            found = self._response.item(item, "in_progress", empty=True)
-            yield self._event("response.output_item.added", **index, item=found)
-        yield from inside(step, at)
-        if step.change == "closed":
-            found = self._response.item(item, "incomplete" if cut else "completed")
-            yield self._event("response.output_item.done", **index, item=found)
+        item_id, _ = self._response.ids(item)
+        at = {**index, "item_id": item_id}
+        if change.change == "opened":
+            opened = self._response.item(item, "in_progress", empty=True)
+            yield self._event("response.output_item.added", **index, item=opened)
+        yield from (self._call if item.kind == "call" else self._text)(change, at)
+        if change.change == "closed":
+            closed = self._response.item(item, "incomplete" if cut else "completed")
+            yield self._event("response.output_item.done", **index, item=closed)
 
-    def _text(self, step: Step, at: dict[str, Any]) -> Iterator[bytes]:
-        """The events of the one part of text or thinking."""
-        item, form = step.item, self._response.form(step.item)
+    def _text(self, change: ItemChange, at: dict[str, Any]) -> Iterator[bytes]:
+        """The events of the part of an item of text or thinking."""
+        item = change.item
+        form = self._response.form(item)
         at = {**at, form.index: 0}
-        more = {"logprobs": []} if item.kind == "text" else {}
-        if step.change == "opened":
+        logprobs = {"logprobs": []} if item.kind == "text" else {}
+        if change.change == "opened":
             part = self._response.part(item, "")
             yield self._event(f"{form.part_event}.added", **at, part=part)
-        elif step.change == "added":
-            yield self._event(f"{form.text_event}.delta", **at, delta=step.text, **more)
+        elif change.change == "added":
+            yield self._event(f"{form.text_event}.delta", **at, delta=change.text, **logprobs)
         else:
             part = self._response.part(item, item.text)
-            yield self._event(f"{form.text_event}.done", **at, text=item.text, **more)
+            yield self._event(f"{form.text_event}.done", **at, text=item.text, **logprobs)
             yield self._event(f"{form.part_event}.done", **at, part=part)
 
-    def _call(self, step: Step, at: dict[str, Any]) -> Iterator[bytes]:
-        """The events of a call; the text of a custom tool is inside of JSON until that ends."""
-        offer, value = self._response.offer(step.item), self._response.value(step.item)
-        if step.change == "added" and not offer.is_text:
+    def _call(self, change: ItemChange, at: dict[str, Any]) -> Iterator[bytes]:
+        """The events of a call; the text of a custom tool is in JSON until the call ends."""
+        tool = self._response.tool(change.item)
+        value = self._response.value(change.item)
+        if change.change == "added" and not tool.is_text:
             kind = "response.function_call_arguments.delta"
-            yield self._event(kind, **at, delta=step.text)
-        elif step.change == "closed" and offer.is_text:
+            yield self._event(kind, **at, delta=change.text)
+        elif change.change == "closed" and tool.is_text:
             yield self._event("response.custom_tool_call_input.delta", **at, delta=value)
             yield self._event("response.custom_tool_call_input.done", **at, input=value)
-        elif step.change == "closed":
+        elif change.change == "closed":
             kind = "response.function_call_arguments.done"
-            yield self._event(kind, **at, name=offer.name, arguments=value)
+            yield self._event(kind, **at, name=tool.name, arguments=value)

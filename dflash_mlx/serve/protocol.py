@@ -1,6 +1,6 @@
-"""Fields that several APIs share, read and checked.
+"""What all APIs share: errors, settings, common fields, and server-sent events.
 
-What changes an answer and cannot be had is refused by its name; what does not is let be.
+Unsupported fields that would change the answer are rejected by name; others are ignored.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 from dflash_mlx.pair import Pair
 
-# What a request is refused with.
+# Errors
 
 logger = logging.getLogger("dflash.serve")
 INVALID = "invalid_request_error"
@@ -41,9 +41,9 @@ NAMES = {
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A request that cannot be answered: the HTTP status, a sentence, and what it is about.
+    """A request that cannot be answered: the HTTP status and a sentence.
 
-    param: the field of the request. code: OpenAI's word for it. retry_after: seconds.
+    param: the field of the body. code: OpenAI's error code. retry_after: seconds.
     """
 
     status: int
@@ -57,16 +57,17 @@ class Problem(Exception):
 
     @property
     def kind(self) -> str:
-        """OpenAI's and Anthropic's word for problems with this status."""
+        """The error type of OpenAI's and Anthropic's APIs for this status."""
         return NAMES.get(self.status, "api_error")
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer's head says of it."""
-        found = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        headers = {}
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
         if self.status == 401:
-            found["WWW-Authenticate"] = "Bearer"
-        return found
+            headers["WWW-Authenticate"] = "Bearer"
+        return headers
 
     def openai(self) -> dict[str, object]:
         """The error object of OpenAI's API."""
@@ -84,36 +85,35 @@ class Problem(Exception):
         return {"type": "error", "error": {"type": self.kind, "message": self.message}}
 
 
-def of_error(error: DFlashError, *, asked: bool) -> Problem:
-    """An error of the engine; `asked`: it came from what was asked, not from answering."""
+def problem_of(error: DFlashError, *, bad_request: bool) -> Problem:
+    """An error of the engine; `bad_request`: the request caused it."""
     hint = f" ({error.hint})" if error.hint else ""
-    status = 400 if asked or isinstance(error, UsageError) else 500
+    status = 400 if bad_request or isinstance(error, UsageError) else 500
     return Problem(status, error.message.rstrip(".") + "." + hint)
 
 
 def as_problem(error: Exception) -> Problem:
-    """Any exception as a problem; one that nobody foresaw goes to the log with its traceback."""
+    """Any exception as a problem. Unexpected ones are logged with their traceback."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, DFlashError):
-        return of_error(error, asked=False)
+        return problem_of(error, bad_request=False)
     logger.error("a request failed", exc_info=error)
     return Problem(500, "the server failed at this request: its log says where.")
 
 
-# How a server answers, whom it lets in, and what it refuses as too much.
+# Settings of a server
 
 MIB = 1 << 20
-MAX_TOKENS = 4096  # of an answer, where neither a request nor the server's settings say
+MAX_TOKENS = 4096  # of an answer by default
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Above these a request is refused, or its connection closed.
+    """Requests beyond these limits are refused, or their connection is closed.
 
-    body_bytes: of a request. body_seconds: in which a body has to come. write_seconds: in which a
-    client has to take what it is sent. choices: the most that `n` may ask for. queue: requests that
-    may wait for a place; more get 429.
+    body_bytes: of a body. body_seconds: to receive a body. write_seconds: for a client to take what
+    it is sent. choices: the largest `n`. queue: answers that may wait; more get status 429.
     """
 
     body_bytes: int = 16 * MIB
@@ -125,13 +125,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One server's settings.
+    """The settings of a server.
 
-    names: what requests may call the model, the first is what answers call it. context: the most
-    tokens of prompt and answer; None is the target's own. options: what a request does not say;
-    `max_tokens` None there is 4,096. keepalive: seconds without news after which a stream gets a
-    sign of life.
-    hosts: the names in a Host header that are let in; none given are all. origins: of pages.
+    names: of the model in requests; answers have the first. options: defaults for fields that a
+    request leaves out; its `max_tokens` of None is 4,096. context: the limit for prompt and answer
+    in tokens; None is the target's. keepalive: seconds without an event after which a stream sends
+    a ping. hosts: allowed names in the Host header; empty allows all. origins: of web pages that
+    may use the server.
     """
 
     names: tuple[str, ...]
@@ -146,28 +146,28 @@ class Settings:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of an answer to a request that does not say."""
+        """The limit for requests without one."""
         return self.options.max_tokens or MAX_TOKENS
 
 
-def number(value: Any) -> Any:
-    """A value that is a number, and not true or false."""
+def check_number(value: Any) -> Any:
+    """Raise ValueError for anything but a number or None; bool is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError("must be a number")
     return value
 
 
-Number = Annotated[float, BeforeValidator(number)]
-Whole = Annotated[int, BeforeValidator(number)]
+Number = Annotated[float, BeforeValidator(check_number)]
+Integer = Annotated[int, BeforeValidator(check_number)]
 
 
 class Fields(BaseModel):
-    """A request's body; fields that it does not name are ignored."""
+    """An object in a body; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-# Ranges of OpenAI's API where they are not the engine's; -1 is vLLM's word for top_k 0.
+# OpenAI's ranges where they differ from the engine's; vLLM's -1 is a top_k of 0.
 API_RANGES = {
     "temperature": {"ge": 0, "le": 2},
     "top_k": {"ge": -1},
@@ -177,36 +177,47 @@ API_RANGES = {
 }
 
 
-def api_field(one: Option) -> Any:
-    """A declared option as a field of a body; None is what the server's settings say."""
-    limits = {"gt" if one.above else "ge": one.low, "le": one.high}
-    limits = {name: limit for name, limit in limits.items() if not math.isinf(limit)}
-    kind = Whole if one.type is int else Number
-    limits = API_RANGES.get(one.name, limits)
+def declared_range(option: Option) -> dict[str, Any]:
+    """The declared range of an option, as arguments of pydantic's `Field`."""
+    limits = {"gt" if option.above else "ge": option.low, "le": option.high}
+    return {name: limit for name, limit in limits.items() if not math.isinf(limit)}
+
+
+def answer_range(name: str) -> Any:
+    """The declared range of an option of an answer, to annotate a field of a body."""
+    (option,) = (option for option in declared(GenerationOptions) if option.name == name)
+    return Field(**declared_range(option))
+
+
+def sampling_field(option: Option) -> Any:
+    """The type and default of a declared option as a field of a body."""
+    kind = Integer if option.type is int else Number
+    limits = API_RANGES.get(option.name, declared_range(option))
     if limits:
         kind = Annotated[kind, Field(**limits)]
     return (Optional[kind], None)  # noqa: UP045, an annotated type takes no `|` for a type checker
 
 
-SAMPLING = {one.name: api_field(one) for one in declared(SamplingParams)}
+SAMPLING = {option.name: sampling_field(option) for option in declared(SamplingParams)}
 
 
 class SamplingFields(create_model("SamplingFields", __base__=Fields, **SAMPLING)):
-    """How tokens are chosen: the fields of `SamplingParams`; None is what the settings say."""
+    """The fields of `SamplingParams`; the server's settings replace None."""
 
     logit_bias: dict[str, Number] | None = None
 
     def options(self, defaults: GenerationOptions) -> GenerationOptions:
-        """The server's options with what the body says of sampling.
+        """The server's options with the body's sampling.
 
-        Problem 400 for what the engine does not take.
+        Raises Problem 400 for values that the engine refuses.
         """
         values = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
         if values.get("top_k") == -1:
             values["top_k"] = 0
         if "seed" in values:
             values["seed"] %= 2**64
-        values["logit_bias"] = tuple((token_id(k), v) for k, v in (self.logit_bias or {}).items())
+        biases = (self.logit_bias or {}).items()
+        values["logit_bias"] = tuple((token_id(key), bias) for key, bias in biases)
         try:
             return replace(defaults, sampling=replace(defaults.sampling, **values))
         except DFlashError as error:
@@ -214,14 +225,14 @@ class SamplingFields(create_model("SamplingFields", __base__=Fields, **SAMPLING)
 
 
 def token_id(text: str) -> int:
-    """A key of logit_bias."""
+    """The token of a key of logit_bias."""
     if not text.isdecimal() or len(text) > 9:
         raise Problem(400, f"logit_bias has the key '{text:.20}': give token ids.", "logit_bias")
     return int(text)
 
 
 def read_body(model: type[Any], body: Any) -> Any:
-    """A body as a model's fields. Problem 400 names the first one that is wrong."""
+    """Validate a body. Raises Problem 400 that names the first wrong field."""
     if not isinstance(body, dict):
         raise Problem(400, "the body is not a JSON object.")
     try:
@@ -236,22 +247,22 @@ def read_body(model: type[Any], body: Any) -> Any:
 
 
 def read_json(raw: bytes) -> Any:
-    """A body's JSON. Problem 400 for what is none."""
+    """Parse a body. Raises Problem 400 if it is not JSON."""
     try:
-        found = json.loads(raw, parse_constant=refuse_constant)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        body = json.loads(raw, parse_constant=reject_constant)
+        json.dumps(body, ensure_ascii=False).encode()  # raises for half a surrogate pair
     except (ValueError, RecursionError):
         raise Problem(400, "the body is not JSON in UTF-8.") from None
-    return found
+    return body
 
 
-def refuse_constant(name: str) -> NoReturn:
-    """NaN and Infinity are no JSON."""
+def reject_constant(name: str) -> NoReturn:
+    """NaN and Infinity are not JSON."""
     raise ValueError(name)
 
 
 def check_model(name: str | None, settings: Settings) -> None:
-    """Problem 404 for a model that is not served."""
+    """Raise Problem 404 for a model that is not served."""
     if name is not None and name not in settings.names:
         raise Problem(
             404,
@@ -262,36 +273,34 @@ def check_model(name: str | None, settings: Settings) -> None:
 
 
 def check_tools(pair: Pair) -> None:
-    """Problem 400 where the model cannot be told of tools, or its calls cannot be read."""
+    """Raise Problem 400 if the model cannot call tools."""
     if why := without_tools(pair.template, pair.tokenizer):
         raise Problem(400, f"this model {why}.", param="tools")
 
 
-def refuse(fields: Fields, names: dict[str, str]) -> None:
-    """Problem 400 for a field that is set, would change the answer, and cannot be had."""
+def reject_unsupported(fields: Fields, names: dict[str, str]) -> None:
+    """Raise Problem 400 for the first of these fields that is set. `names`: fields and reasons."""
     for name, why in names.items():
         if getattr(fields, name):
             raise Problem(400, f"{name} is not supported: {why}.", param=name)
 
 
-# Answers that are one JSON object, problems in the shape of the API that was asked.
+# Errors in the form of each API
 
 ANTHROPIC = "/v1/messages"
 
 
 def problem_body(problem: Problem, path: str) -> dict[str, Any]:
-    """A problem as the API of a path writes it."""
+    """The error object of the API at a path."""
     return problem.anthropic() if path.startswith(ANTHROPIC) else problem.openai()
 
 
 def problem_reply(problem: Problem, path: str) -> JSONResponse:
-    """A problem as an answer."""
     body = problem_body(problem, path)
     return JSONResponse(body, status_code=problem.status, headers=problem.headers)
 
 
 async def send_problem(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request with a problem."""
     await problem_reply(problem, scope["path"])(scope, receive, send)
 
 
@@ -305,94 +314,93 @@ HEADERS = [
 ]
 
 
-def event(data: Any, name: str | None = None) -> bytes:
-    """One event; `data` is JSON, or a text as it is."""
+def sse_event(data: Any, name: str | None = None) -> bytes:
+    """An event; `data` is a value for JSON, or a text as it is."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {text}\n\n".encode()
 
 
 class EventStream(Response):
-    """An answer of events; its source is closed at once when the client has gone.
+    """A response of server-sent events. Its source is closed as soon as the client disconnects.
 
-    `alive` is sent after `every` seconds without news. `failed` writes a problem as an event.
-    `ended` is called at the end, whatever it was.
+    ping: sent after `ping_seconds` without an event. write_problem: makes an event of an error.
+    on_end: called at the end, also after errors.
     """
 
     def __init__(
         self,
         source: AsyncGenerator[bytes],
         *,
-        alive: bytes,
-        every: float,
-        failed: Callable[[Problem], bytes],
+        ping: bytes,
+        ping_seconds: float,
+        write_problem: Callable[[Problem], bytes],
         write_seconds: float,
-        ended: Callable[[], None],
+        on_end: Callable[[], None],
     ):
         self._source = source
-        self._alive = alive
-        self._every = every
-        self._failed = failed
+        self._ping = ping
+        self._ping_seconds = ping_seconds
+        self._write_problem = write_problem
         self._write_seconds = write_seconds
-        self._ended = ended
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything, until the source ends or the client goes."""
+        """Send all events, until the source ends or the client disconnects."""
         sending = asyncio.ensure_future(self._send_all(send))
-        gone = asyncio.ensure_future(disconnected(receive))
+        disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, gone):
+            for task in (sending, disconnect):
                 task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
-            self._ended()
+            await asyncio.gather(sending, disconnect, return_exceptions=True)
+            self._on_end()
 
     async def _send_all(self, send: Send) -> None:
         async def write(body: bytes, more: bool = True) -> None:
             message = {"type": "http.response.body", "body": body, "more_body": more}
-            # Not wait_for: before Python 3.12 it forgets a cancel that comes as the send ends.
+            # Before Python 3.12, wait_for can lose a cancellation that comes as the send ends.
             async with asyncio.timeout(self._write_seconds):
                 await send(message)
 
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         async with aclosing(self._source) as source:
-            coming = asyncio.ensure_future(anext(source, None))
+            next_event = asyncio.ensure_future(anext(source, None))
             try:
                 while True:
-                    done, _ = await asyncio.wait({coming}, timeout=self._every)
+                    done, _ = await asyncio.wait({next_event}, timeout=self._ping_seconds)
                     if not done:
-                        await write(self._alive)
+                        await write(self._ping)
                         continue
                     try:
-                        line = coming.result()
-                    except Exception as error:  # the head is sent: it has to be an event
-                        await write(self._failed(as_problem(error)))
+                        event = next_event.result()
+                    except Exception as error:  # the status is sent: the error must be an event
+                        await write(self._write_problem(as_problem(error)))
                         break
-                    if line is None:
+                    if event is None:
                         break
-                    await write(line)
-                    coming = asyncio.ensure_future(anext(source, None))
+                    await write(event)
+                    next_event = asyncio.ensure_future(anext(source, None))
             finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                next_event.cancel()
+                await asyncio.gather(next_event, return_exceptions=True)
         await write(b"", more=False)
 
 
-async def disconnected(receive: Receive) -> None:
-    """Return when the client has gone."""
+async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What an awaitable gives; None, and the work cancelled, if the client goes before."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(disconnected(receive))
+async def unless_disconnected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of some work. If the client disconnects, cancel the work and return None."""
+    working = asyncio.ensure_future(work)
+    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
     finally:
-        for one in (task, gone):
-            one.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        for task in (working, disconnect):
+            task.cancel()
+        await asyncio.gather(working, disconnect, return_exceptions=True)

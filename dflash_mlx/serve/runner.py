@@ -1,14 +1,14 @@
-"""Answers jobs with one pair: checks them, lets them in, and turns rounds into deltas.
+"""Answers requests with one pair: checks and admits them, and turns blocks of tokens into deltas.
 
-Each answer is a task of the event loop that waits for its rounds; the engine packs the rounds of
-all. An answer that nobody waits for any more stops at the next round.
+Each choice is a task of the event loop that waits for its blocks; the engine packs the rounds of
+all. When a client disconnects, its answer stops after the running round.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from dflash_mlx.chat.tool_parser import ToolReader, reader_of
+from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError
@@ -26,80 +26,85 @@ from dflash_mlx.session import Prompted, Reply, Session
 from dflash_mlx.speculation.sampling import new_seed
 from dflash_mlx.types import Block
 
-from .job import Delta, Job, Progress, Whole
-from .protocol import Problem, Settings, of_error
+from .answer_request import AnswerRequest, Completion, Delta, Progress
+from .protocol import Problem, Settings, problem_of
 
-# Who is answered now and who waits
+# Admission: running and waiting answers
 
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """A place in the line for one answer that needs so many bytes."""
+    """The place of one answer in the queue. `nbytes`: memory for its caches."""
 
-    need: int
+    nbytes: int
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Admission:
-    """At most `places` answers at once, in at most `room` bytes; first come, first served."""
+    """At most `max_running` answers at once, in at most `max_bytes`; first come, first served.
 
-    def __init__(self, places: int, room: int, queue: int):
-        self.places, self.room, self._most_waiting = places, room, queue
-        self._line: deque[Ticket] = deque()
-        self._inside: set[Ticket] = set()
+    max_waiting: more requests are refused.
+    """
+
+    def __init__(self, max_running: int, max_bytes: int, max_waiting: int):
+        self.max_running = max_running
+        self.max_bytes = max_bytes
+        self._max_waiting = max_waiting
+        self._queue: deque[Ticket] = deque()
+        self._admitted: set[Ticket] = set()
 
     @property
     def running(self) -> int:
-        """Answers that are being found."""
-        return len(self._inside)
+        """Answers that are being generated."""
+        return len(self._admitted)
 
     @property
     def waiting(self) -> int:
-        """Answers that wait for a place."""
-        return len(self._line)
+        """Answers in the queue."""
+        return len(self._queue)
 
     @property
-    def used(self) -> int:
-        """Bytes that are set aside for those inside."""
-        return sum(ticket.need for ticket in self._inside)
+    def reserved_bytes(self) -> int:
+        """Memory set aside for running answers."""
+        return sum(ticket.nbytes for ticket in self._admitted)
 
-    def line_up(self, needs: list[int]) -> list[Ticket]:
-        """Places in the line for answers of one request, all or none.
+    def enqueue(self, nbytes: int, count: int) -> list[Ticket]:
+        """Places in the queue for `count` answers of one request, all or none.
 
-        Problem 400 for one that can never fit, 429 where too many wait.
+        Raises Problem 400 if one answer can never fit, 429 if too many wait.
         """
-        if most := max((need for need in needs if need > self.room), default=0):
+        if nbytes > self.max_bytes:
             raise Problem(
                 400,
-                f"prompt is too long: its answer would need {most / 1e9:.2f} GB of memory, and "
-                f"{self.room / 1e9:.2f} GB are free beside the model. (Shorten it, or ask for "
+                f"prompt is too long: its answer would need {nbytes / 1e9:.2f} GB of memory, and "
+                f"{self.max_bytes / 1e9:.2f} GB are free beside the model. (Shorten it, or ask for "
                 "fewer max_tokens.)",
                 code="context_length_exceeded",
             )
-        free = self.places - self.running
-        if self.waiting + len(needs) > self._most_waiting + free:
+        free = self.max_running - self.running
+        if self.waiting + count > self._max_waiting + free:
             raise Problem(
                 429,
                 f"too many requests: {self.running} are answered and {self.waiting} wait.",
                 code="rate_limit_exceeded",
-                retry_after=1 + self.waiting // max(self.places, 1),
+                retry_after=1 + self.waiting // max(self.max_running, 1),
             )
-        tickets = [Ticket(need) for need in needs]
-        self._line.extend(tickets)
+        tickets = [Ticket(nbytes) for _ in range(count)]
+        self._queue.extend(tickets)
         self._advance()
         return tickets
 
     def leave(self, ticket: Ticket) -> None:
-        """Give a place back, in the line or inside."""
-        if ticket in self._inside:
-            self._inside.remove(ticket)
-        elif ticket in self._line:
-            self._line.remove(ticket)
+        """Give a place back, in the queue or as a running answer."""
+        if ticket in self._admitted:
+            self._admitted.remove(ticket)
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
         self._advance()
 
     @asynccontextmanager
-    async def inside(self, ticket: Ticket) -> AsyncIterator[None]:
-        """Wait for a ticket's turn, and give its place back afterwards."""
+    async def turn(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Wait until a ticket is admitted, and give its place back afterwards."""
         try:
             await ticket.admitted.wait()
             yield
@@ -107,23 +112,23 @@ class Admission:
             self.leave(ticket)
 
     def _advance(self) -> None:
-        """Let in whose turn it is; a large one is not overtaken for ever."""
-        while self._line and self.running < self.places:
-            first = self._line[0]
-            if self.used + first.need > self.room and self._inside:
+        """Admit from the start of the queue. A large answer is not overtaken by smaller ones."""
+        while self._queue and self.running < self.max_running:
+            first = self._queue[0]
+            if self.reserved_bytes + first.nbytes > self.max_bytes and self._admitted:
                 return
-            self._inside.add(self._line.popleft())
+            self._admitted.add(self._queue.popleft())
             first.admitted.set()
 
 
-# What `/metrics` shows, in the text format of Prometheus.
+# Prometheus metrics
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32)
 
 
 class Metrics:
-    """The counts of one server."""
+    """The metrics of one server, for `/metrics`."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -152,13 +157,17 @@ class Metrics:
         )  # fmt: skip
 
     def watch(self, pair: Pair, admission: Admission) -> None:
-        """Show the numbers of an engine and its line, read when somebody asks."""
+        """Add gauges of an engine and its queue, which are read on demand."""
         engine = pair.engine
         for name, text, read in (
             ("running", "Answers being found.", lambda: admission.running),
             ("waiting", "Answers waiting for a place.", lambda: admission.waiting),
-            ("reserved_bytes", "Memory set aside for running answers.", lambda: admission.used),
-            ("room_bytes", "Memory that answers may take.", lambda: admission.room),
+            (
+                "reserved_bytes",
+                "Memory set aside for running answers.",
+                lambda: admission.reserved_bytes,
+            ),
+            ("room_bytes", "Memory that answers may take.", lambda: admission.max_bytes),
             ("active_memory_bytes", "Memory MLX uses.", mx.get_active_memory),
             ("peak_memory_bytes", "The most it has used.", mx.get_peak_memory),
             ("passes", "Target passes so far.", lambda: engine.passes),
@@ -166,12 +175,11 @@ class Metrics:
         ):
             Gauge(f"dflash_{name}", text, registry=self._registry).set_function(read)
 
-    def request(self, path: str, status: int) -> None:
-        """Count a request that was answered or refused."""
+    def count_request(self, path: str, status: int) -> None:
         self._requests.labels(path, str(status)).inc()
 
-    def answered(self, stats: Stats, seconds: float) -> None:
-        """Count an answer, also one that was broken off."""
+    def count_answer(self, stats: Stats, seconds: float) -> None:
+        """Count an answer, also a cancelled one."""
         self._prompt.inc(stats.prompt_tokens)
         self._cached.inc(stats.cached_tokens)
         self._generated.inc(stats.generated)
@@ -184,20 +192,20 @@ class Metrics:
         self._whole.observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
-MARGIN = 0.9  # of the memory beside the model; the rest is for activations
+MARGIN = 0.9  # of the memory beside the model; activations take the rest
 Event = Delta | Progress
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """One choice of a job that was checked, with its place in the line."""
+class PreparedChoice:
+    """A checked choice of a request, with its place in the queue."""
 
-    choice: int
+    index: int
     session: Session
     prompted: Prompted
     ticket: Ticket
@@ -207,101 +215,118 @@ class Runner:
     """Answers for one pair in one event loop."""
 
     def __init__(self, pair: Pair, settings: Settings, metrics: Metrics):
-        self.pair, self.settings, self.metrics = pair, settings, metrics
-        most = pair.target.context_length
-        self.context = min(most, settings.context or most)
+        self.pair = pair
+        self.settings = settings
+        self.metrics = metrics
+        context_length = pair.target.context_length
+        self.context = min(context_length, settings.context or context_length)
         free = int(MARGIN * (working_set() - mx.get_active_memory()))
-        room = max(0, free - (pair.engine.prefixes.limit or 0))
-        self.admission = Admission(settings.max_sequences, room, settings.limits.queue)
+        max_bytes = max(0, free - (pair.engine.prefixes.limit or 0))
+        self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
         metrics.watch(pair, self.admission)
 
-    def need(self, tokens: int) -> int:
-        """Bytes of the caches of a sequence of so many tokens."""
-        item = 4 if on_cpu() else 2
+    def sequence_bytes(self, tokens: int) -> int:
+        """Bytes of the caches of a sequence."""
+        item_bytes = 4 if on_cpu() else 2
         config = self.pair.target.config
-        found = cache_bytes(config, tokens, item) + snapshot_bytes(config, item)
+        nbytes = cache_bytes(config, tokens, item_bytes) + snapshot_bytes(config, item_bytes)
         if self.pair.drafter is not None:
-            found += tokens * self.pair.drafter.row_bytes(item)
-        return found
+            nbytes += tokens * self.pair.drafter.row_bytes(item_bytes)
+        return nbytes
 
-    async def prepare(self, job: Job) -> list[Prepared]:
-        """Check a job and line its choices up. Problem 400 for what cannot be, 429 in a crowd."""
-        if not 1 <= job.choices <= self.settings.limits.choices:
-            raise Problem(
-                400, f"n cannot be {job.choices}: give 1 to {self.settings.limits.choices}.", "n"
-            )
-        sessions = [Session(self.pair, mode=self.settings.options.mode) for _ in range(job.choices)]
-        prompted = await self._read(sessions[0], job)
-        count, asked = len(prompted.request.prompt), prompted.request.token_limit
-        if count >= self.context:
+    async def prepare(self, request: AnswerRequest) -> list[PreparedChoice]:
+        """Check a request and put its choices into the queue.
+
+        Raises Problem 400 for a request that cannot be answered, 429 if too many wait.
+        """
+        if not 1 <= request.choices <= self.settings.limits.choices:
             raise Problem(
                 400,
-                f"prompt is too long: {count} tokens > {self.context - 1} maximum.",
+                f"n cannot be {request.choices}: give 1 to {self.settings.limits.choices}.",
+                "n",
+            )
+        sessions = [
+            Session(self.pair, mode=self.settings.options.mode) for _ in range(request.choices)
+        ]
+        prompted = await self._tokenize(sessions[0], request)
+        prompt_tokens = len(prompted.request.prompt)
+        max_tokens = prompted.request.token_limit
+        if prompt_tokens >= self.context:
+            raise Problem(
+                400,
+                f"prompt is too long: {prompt_tokens} tokens > {self.context - 1} maximum.",
                 param="messages",
                 code="context_length_exceeded",
             )
-        if job.options.max_tokens is not None and not job.clip and count + asked > self.context:
+        is_too_long = prompt_tokens + max_tokens > self.context
+        if is_too_long and request.options.max_tokens is not None and not request.clamp_max_tokens:
             raise Problem(
                 400,
-                f"prompt and max_tokens are too long: {count:,} + {asked:,} tokens > "
+                f"prompt and max_tokens are too long: {prompt_tokens:,} + {max_tokens:,} tokens > "
                 f"{self.context:,} of the context.",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
-        most = min(asked, self.context - count)
-        tickets = self.admission.line_up([self.need(count + most)] * job.choices)
+        max_tokens = min(max_tokens, self.context - prompt_tokens)
+        nbytes = self.sequence_bytes(prompt_tokens + max_tokens)
+        tickets = self.admission.enqueue(nbytes, request.choices)
         return [
-            Prepared(number, session, self._choice(prompted, number, most), ticket)
-            for number, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
+            PreparedChoice(index, session, self._choice(prompted, index, max_tokens), ticket)
+            for index, (session, ticket) in enumerate(zip(sessions, tickets, strict=True))
         ]
 
-    async def count_tokens(self, job: Job) -> int:
-        """How many tokens a job's prompt has. Problem 400 as `prepare`."""
-        prompted = await self._read(Session(self.pair, mode=self.settings.options.mode), job)
+    async def count_tokens(self, request: AnswerRequest) -> int:
+        """The tokens of a request's prompt. Raises Problem 400 as `prepare`."""
+        session = Session(self.pair, mode=self.settings.options.mode)
+        prompted = await self._tokenize(session, request)
         return len(prompted.request.prompt)
 
-    async def _read(self, session: Session, job: Job) -> Prompted:
-        """A job's prompt as tokens."""
+    async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
         try:
-            return await asyncio.to_thread(self._prompted, session, job)
+            return await asyncio.to_thread(self._prompted, session, request)
         except DFlashError as error:
-            raise of_error(error, asked=True) from error
+            raise problem_of(error, bad_request=True) from error
 
-    def release(self, choices: list[Prepared]) -> None:
+    def release(self, choices: list[PreparedChoice]) -> None:
         """Give back the places of choices that will not be answered."""
-        for one in choices:
-            self.admission.leave(one.ticket)
+        for choice in choices:
+            self.admission.leave(choice.ticket)
 
-    async def answer(self, job: Job, choices: list[Prepared]) -> AsyncGenerator[Event]:
-        """Deltas of all choices as they come, and progress of the first one's prompt."""
+    async def answer(
+        self, request: AnswerRequest, choices: list[PreparedChoice]
+    ) -> AsyncGenerator[Event]:
+        """The deltas of all choices as they come, and the progress of the first one's prefill.
+
+        Closing the generator cancels all choices.
+        """
         queue: asyncio.Queue[Event | BaseException | None] = asyncio.Queue(maxsize=64)
-        first = asyncio.Event()
+        prompt_is_processed = asyncio.Event()
 
-        async def run(one: Prepared) -> None:
+        async def run(choice: PreparedChoice) -> None:
             try:
-                if one.choice:
-                    await first.wait()  # the first reads the prompt
-                async with aclosing(self._choice_events(job, one)) as events:
+                if choice.index:  # the others use the first one's prefill
+                    await prompt_is_processed.wait()
+                async with aclosing(self._choice_events(request, choice)) as events:
                     async for event in events:
                         if isinstance(event, Delta):
-                            first.set()
+                            prompt_is_processed.set()
                         await queue.put(event)
                 await queue.put(None)
             except Exception as error:
                 await queue.put(error)
             finally:
-                first.set()
-                self.admission.leave(one.ticket)
+                prompt_is_processed.set()
+                self.admission.leave(choice.ticket)
 
-        tasks = [asyncio.create_task(run(one)) for one in choices]
+        tasks = [asyncio.create_task(run(choice)) for choice in choices]
         try:
-            left = len(tasks)
-            while left:
+            running = len(tasks)
+            while running:
                 event = await queue.get()
                 if isinstance(event, BaseException):
                     raise event
                 if event is None:
-                    left -= 1
+                    running -= 1
                 else:
                     yield event
         finally:
@@ -310,103 +335,103 @@ class Runner:
             await asyncio.gather(*tasks, return_exceptions=True)
             self.release(choices)
 
-    async def whole(self, job: Job, choices: list[Prepared]) -> list[Whole]:
-        """The choices' whole answers."""
-        found = [Whole() for _ in choices]
-        async with aclosing(self.answer(job, choices)) as events:
+    async def complete(
+        self, request: AnswerRequest, choices: list[PreparedChoice]
+    ) -> list[Completion]:
+        """The complete answers of all choices."""
+        completions = [Completion() for _ in choices]
+        async with aclosing(self.answer(request, choices)) as events:
             async for event in events:
                 if isinstance(event, Delta):
-                    found[event.choice].add(event)
-        return found
+                    completions[event.index].add(event)
+        return completions
 
-    async def _choice_events(self, job: Job, one: Prepared) -> AsyncGenerator[Event]:
-        """Wait for a place, then one choice's progress and deltas."""
+    async def _choice_events(
+        self, request: AnswerRequest, choice: PreparedChoice
+    ) -> AsyncGenerator[Event]:
+        """One choice's progress and deltas, once it is admitted."""
         began = time.perf_counter()
-        async with self.admission.inside(one.ticket):
+        async with self.admission.turn(choice.ticket):
             try:
-                reply = await uninterrupted(one.session.begin, one.prompted)
+                reply = await uninterrupted(choice.session.begin, choice.prompted)
             except DFlashError as error:
-                raise of_error(error, asked=True) from error
-            tokenizer, calls = self.pair.tokenizer, job.calls
-            reader = None if calls is None else reader_of(tokenizer, calls)
-            deltas = Deltas(one.choice, reply, reader, job.one_call)
-            reading = job.progress and not one.choice
+                raise problem_of(error, bad_request=True) from error
+            parser = None
+            if request.parser_tools is not None:
+                parser = make_tool_parser(self.pair.tokenizer, request.parser_tools)
+            deltas = Deltas(choice.index, reply, parser, request.single_call)
+            in_prefill = request.return_progress and not choice.index
             try:
-                if reading:
+                if in_prefill:
                     yield progress_of(reply, began)
                 while not deltas.finish_reason:
-                    read = reply.take(await asyncio.wrap_future(reply.ask()))
-                    if reading:
+                    block = reply.take(await asyncio.wrap_future(reply.ask()))
+                    if in_prefill:
                         yield progress_of(reply, began)
-                        reading = read is None
-                    if read is not None:
-                        yield deltas.of(read)
+                        in_prefill = block is None
+                    if block is not None:
+                        yield deltas.of(block)
             except DFlashError as error:
-                raise of_error(error, asked=False) from error
+                raise problem_of(error, bad_request=False) from error
             finally:
                 await uninterrupted(reply.close)
-                self.metrics.answered(reply.stats, time.perf_counter() - began)
+                self.metrics.count_answer(reply.stats, time.perf_counter() - began)
 
-    def describe(self, stats: Sequence[Stats]) -> dict[str, Any]:
-        """How an answer was found, which every answer tells."""
-        return {
-            "mode": self.settings.options.mode,
-            "draft": self.pair.draft_name,
-            "exact": self.pair.target.kernels.exact,
-            "acceptance_length": round(stats[0].acceptance_length, 3),
-            "verifies": stats[0].verifies,
-            "seed": stats[0].seed,
-        }
-
-    def _prompted(self, session: Session, job: Job) -> Prompted:
-        """A job's prompt as tokens. Runs in a thread of its own."""
-        options = job.options
+    def _prompted(self, session: Session, request: AnswerRequest) -> Prompted:
+        """A request's prompt as tokens; runs in a thread of its own."""
+        options = request.options
         if options.max_tokens is None:
             options = replace(options, max_tokens=self.settings.max_tokens)
-        return replace(session.prepare(job.prompt, options), split=not options.raw)
+        return replace(session.prepare(request.prompt, options), split=not options.raw)
 
-    def _choice(self, prompted: Prompted, number: int, most: int) -> Prompted:
-        """A choice's own request: the seeds of several follow one another."""
-        request = replace(prompted.request, max_tokens=most)
+    def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
+        """The engine's request of one choice; several choices have consecutive seeds."""
+        request = replace(prompted.request, max_tokens=max_tokens)
         if not request.sampling.greedy:
             seed = request.sampling.seed
-            seed = new_seed() if seed is None else (seed + number) % 2**64
+            seed = new_seed() if seed is None else (seed + index) % 2**64
             request = replace(request, sampling=replace(request.sampling, seed=seed))
         return replace(prompted, request=request)
 
 
 class Deltas:
-    """One choice's blocks as deltas; empty lines before thinking and before text are dropped."""
+    """One choice's blocks as deltas, without line breaks before thinking and before text."""
 
-    def __init__(self, choice: int, reply: Reply, reader: ToolReader | None, one_call: bool):
-        self._choice, self._reply, self._reader = choice, reply, reader
-        self._one_call = one_call
-        self._spoken = self._thought = False
+    def __init__(self, index: int, reply: Reply, parser: ToolParser | None, single_call: bool):
+        self._index = index
+        self._reply = reply
+        self._parser = parser
+        self._single_call = single_call
+        self._has_text = False
+        self._has_thinking = False
         self.finish_reason: str | None = None
 
     def of(self, block: Block) -> Delta:
-        """What a block adds."""
         self.finish_reason = block.finish_reason
-        text, parts = block.text, ()
-        if self._reader is not None:
-            said = self._reader.read(text, final=bool(block.finish_reason))
-            text, parts = said.text, said.parts
-            if block.finish_reason == "stop" and self._reader.calls:
+        text = block.text
+        parts = ()
+        if self._parser is not None:
+            parsed = self._parser.read(text, final=bool(block.finish_reason))
+            text = parsed.text
+            parts = parsed.parts
+            if block.finish_reason == "stop" and self._parser.calls:
                 self.finish_reason = "calls"
-            if self._one_call and self._reader.closed:
+            if self._single_call and self._parser.closed:
                 self.finish_reason = "calls"
                 parts = tuple(part for part in parts if not part.number)
                 text = text[: parts[-1].after if parts else 0]
         thinking = block.thinking
-        if not self._thought:
+        if not self._has_thinking:
             thinking = thinking.lstrip("\n")
-        if not self._spoken and (self._thought or thinking or self._reader is not None):
+        before_text = self._has_thinking or thinking or self._parser is not None
+        if not self._has_text and before_text:
             cut = len(text) - len(text.lstrip("\n"))
             text = text[cut:]
             parts = tuple(replace(part, after=max(0, part.after - cut)) for part in parts)
-        self._thought, self._spoken = self._thought or bool(thinking), self._spoken or bool(text)
+        self._has_thinking = self._has_thinking or bool(thinking)
+        self._has_text = self._has_text or bool(text)
         return Delta(
-            self._choice,
+            self._index,
             self._reply.stats,
             text,
             thinking,
@@ -418,13 +443,13 @@ class Deltas:
 
 
 def progress_of(reply: Reply, began: float) -> Progress:
-    """How far a reply's prompt is read, of what was begun at `began`."""
-    spent = 1e3 * (time.perf_counter() - began)
-    return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, spent)
+    """The progress of a reply's prefill, which began at the time `began`."""
+    ms = 1e3 * (time.perf_counter() - began)
+    return Progress(reply.prompt_read, reply.stats.prompt_tokens, reply.stats.cached_tokens, ms)
 
 
 async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function gives that waits for the MLX thread; a cancelled task waits for it too."""
+    """Run a function that waits for the MLX thread; a cancelled task waits for its end, too."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(task)

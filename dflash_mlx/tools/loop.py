@@ -7,7 +7,7 @@ from typing import Any
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.chat.tool_parser import named_calls, reader_of, without_tools
+from dflash_mlx.chat.tool_parser import make_tool_parser, named_calls, without_tools
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.options import GenerationOptions, options_of, takes_options
@@ -25,7 +25,7 @@ class CallSplitter:
     """Splits the answer of a model that was told of `tools` (JSON schemas)."""
 
     def __init__(self, tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]):
-        self._reader = reader_of(tokenizer, tools)
+        self._reader = make_tool_parser(tokenizer, tools)
         self._found: list[Call] = []
 
     @property

@@ -17,7 +17,7 @@ from dflash_mlx import api
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.serve import job
+from dflash_mlx.serve import answer_request
 from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Limits
 
@@ -160,16 +160,16 @@ def test_an_answer_of_another_is_seen(
     pair: Pair, answers: dict[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: now and then a choice gets a delta's text twice."""
-    right, count = job.Whole.add, 0
+    right, count = answer_request.Completion.add, 0
 
-    def wrong(self: job.Whole, delta: job.Delta) -> None:
+    def wrong(self: answer_request.Completion, delta: answer_request.Delta) -> None:
         nonlocal count
         count += 1
         right(self, delta)
         if count % 7 == 0:
             self.text += delta.text
 
-    monkeypatch.setattr(job.Whole, "add", wrong)
+    monkeypatch.setattr(answer_request.Completion, "add", wrong)
     with serving(pair) as served, pytest.raises(AssertionError):
         asyncio.run(crowd(served, answers, 4, 60))
 

@@ -12,7 +12,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from scripted_server import bundled
 
 from dflash_mlx import api
-from dflash_mlx.chat.tool_parser import reader_of
+from dflash_mlx.chat.tool_parser import make_tool_parser
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.constrained.tool_calls import forced_calls
 from dflash_mlx.errors import UsageError
@@ -60,7 +60,7 @@ DEEP = tool(
 
 def read(tokenizer: TokenizerWrapper, tools: Tools, pieces: Sequence[str]) -> tuple[str, list[Any]]:
     """The text of an answer, and its calls' names and pieces of arguments."""
-    reader = reader_of(tokenizer, tools)
+    reader = make_tool_parser(tokenizer, tools)
     assert reader is not None
     text, calls = "", []
     for number, piece in enumerate(pieces):
@@ -224,7 +224,7 @@ def test_forced_calls_are_those_of_plain_decoding() -> None:
     own = TokenizerWrapper(words._tokenizer, tool_call_start=tokenizer.tool_call_start,
                            tool_call_end=tokenizer.tool_call_end,
                            tool_parser=tokenizer.tool_parser)  # fmt: skip
-    grammar = forced_calls(own, parts, most_one=True).grammar
+    grammar = forced_calls(own, parts, single_call=True).grammar
     for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=5)):
         said = {
             mode: api.generate(
@@ -241,12 +241,12 @@ def test_one_call_at_most() -> None:
     """The grammar ends behind the first call, or lets a second one follow."""
     tokenizer = tokenizer_of("json_tools")
     compiler = Compiler(tokenizer, len(tokenizer), frozenset({256}))
-    for most_one in (True, False):
-        forced = forced_calls(tokenizer, [WEATHER, NOW], most_one=most_one)
+    for single_call in (True, False):
+        forced = forced_calls(tokenizer, [WEATHER, NOW], single_call=single_call)
         matcher = compiler.compile(forced.grammar).deep_copy()
         ids = tokenizer.encode(CALLS["json_tools"], add_special_tokens=False)
         first = ids.index(tokenizer.convert_tokens_to_ids("</tool_call>")) + 1
-        assert matcher.try_consume_tokens(ids) == (first if most_one else len(ids))
+        assert matcher.try_consume_tokens(ids) == (first if single_call else len(ids))
 
 
 @pytest.mark.parametrize(

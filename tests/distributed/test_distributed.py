@@ -35,7 +35,7 @@ import dflash_mlx
 from dflash_mlx.distributed import group as world
 from dflash_mlx.distributed.environment import wiring
 from dflash_mlx.distributed.follower import Follower
-from dflash_mlx.distributed.group import END, Peer, World
+from dflash_mlx.distributed.group import END, ControlChannel, World
 from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others, tree_of
 from dflash_mlx.distributed.model_files import check_same, facts_of, own_folder
 from dflash_mlx.distributed.shards import shard
@@ -238,7 +238,7 @@ def test_each_rank_has_to_have_room_for_its_part(
     target, _ = save_family(tmp_path, "qwen3")
     said: list[Any] = []
     leader = SimpleNamespace(name="rank 1 on 10.0.0.2", send=said.append)
-    follower = Follower(cast(Any, SimpleNamespace(size=2, peers=[leader])))
+    follower = Follower(cast(Any, SimpleNamespace(size=2, channels=[leader])))
     ask = SimpleNamespace(
         name=leader.name, send=lambda packet: follower.do(packet[0]), receive=lambda: said.pop()
     )
@@ -281,20 +281,20 @@ def test_libraries_of_other_ranks_are_offline(
     assert os.environ.get("HF_HUB_OFFLINE") == offline
 
 
-def as_world(rank: int, *peers: Peer) -> World:
+def as_world(rank: int, *channels: ControlChannel) -> World:
     """A rank of a group of two that MLX knows nothing of."""
     found = World(cast(Any, SimpleNamespace(rank=lambda: rank, size=lambda: 2)))
-    found.peers = [*peers]
+    found.channels = [*channels]
     return found
 
 
 @contextmanager
-def connected() -> Iterator[tuple[Peer, Peer]]:
+def connected() -> Iterator[tuple[ControlChannel, ControlChannel]]:
     """The ends of a connection on rank 0 and on rank 1."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname())
         ends, lost = (server.accept()[0], one), list[str]()
-    near, far = (Peer(end, "the other", lost.append) for end in ends)
+    near, far = (ControlChannel(end, "the other", lost.append) for end in ends)
     try:
         yield near, far
     finally:
@@ -353,10 +353,10 @@ def test_strangers_do_not_keep_ranks_apart(monkeypatch: pytest.MonkeyPatch) -> N
         cards.put(card)
         world.connect(other, ["127.0.0.1", "192.0.2.1"])
         connecting.result()
-    assert [peer.name for peer in leader.peers] == ["rank 1 on 127.0.0.1"]
+    assert [channel.name for channel in leader.channels] == ["rank 1 on 127.0.0.1"]
     assert strangers[0].recv(1) == strangers[2].recv(1) == b""
     leader.end()
-    assert other.peers[0].receive() == END
+    assert other.channels[0].receive() == END
     assert not lost
 
 

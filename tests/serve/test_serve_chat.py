@@ -13,7 +13,7 @@ from serving import Served, serving
 from dflash_mlx import api
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.serve import job
+from dflash_mlx.serve import answer_request
 
 QUESTION = "What is 12 plus 7?"
 PROMPTS = (QUESTION, "Name three colors.", "Count from 3 to 9.")
@@ -259,6 +259,29 @@ def test_a_client_that_leaves_stops_its_answer(client: openai.OpenAI, served: Se
     assert made < 1500
 
 
+def test_the_answer_of_a_client_that_leaves_is_cached(
+    client: openai.OpenAI, served: Served
+) -> None:
+    """Its reply is closed, which adds what was generated to the prefix cache."""
+    prompt = "The numbers are one, two, three, four"
+    stream = client.completions.create(
+        model="m", prompt=prompt, max_tokens=1500, stream=True, logit_bias=endless(served)
+    )
+    text = ""
+    for number, chunk in enumerate(stream):
+        text += chunk.choices[0].text
+        if number == 8:
+            break
+    stream.close()
+    served.wait_until_idle()
+    longer = client.completions.create(model="m", prompt=prompt + text, max_tokens=1)
+    assert longer.usage is not None
+    assert longer.usage.prompt_tokens_details is not None
+    cached = longer.usage.prompt_tokens_details.cached_tokens
+    assert cached is not None
+    assert cached > len(served.server.pair.target.encode(prompt)) + 3
+
+
 def test_a_client_that_does_not_wait(client: openai.OpenAI, served: Served) -> None:
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=0.4).chat.completions.create(
@@ -276,7 +299,7 @@ def test_numbers_of_a_wrong_answer_would_be_seen(
     client: openai.OpenAI, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted fault: usage that counts the prompt's tokens once a choice."""
-    right = job.usage
+    right = answer_request.usage
 
     def wrong(stats: Any) -> Any:
         return {**right(stats), "prompt_tokens": sum(one.prompt_tokens for one in stats)}

@@ -173,7 +173,7 @@ def test_a_crowd_is_told_to_come_back(pair: Pair) -> None:
 
 def test_what_can_never_fit_is_told_in_numbers(pair: Pair) -> None:
     with serving(pair) as served:
-        served.server.runner.admission.room = 1000
+        served.server.runner.admission.max_bytes = 1000
         found = httpx.post(served.url + PATH, json=BODY)
         assert found.status_code == 400
         assert "GB of memory" in found.json()["error"]["message"]

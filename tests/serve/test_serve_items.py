@@ -7,9 +7,9 @@ import pytest
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from scripted_server import ADD, tool_tokenizer
 
-from dflash_mlx.chat.tool_parser import reader_of
+from dflash_mlx.chat.tool_parser import make_tool_parser
 from dflash_mlx.engine.stats import Stats
-from dflash_mlx.serve.job import Delta, Items
+from dflash_mlx.serve.answer_request import Delta, OutputItems
 
 TOLD = [{"type": "function", "function": ADD}]
 JSON = '<tool_call>\n{"name": "add", "arguments": {"a":1, "b": "</x>"}}\n</tool_call>'
@@ -21,7 +21,7 @@ def items_of(pieces: Sequence[str], parse: object) -> Told:
     """The items of an answer that comes in pieces."""
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = parse
-    reader, items = reader_of(tokenizer, TOLD), Items()
+    reader, items = make_tool_parser(tokenizer, TOLD), OutputItems()
     assert reader is not None
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
@@ -65,12 +65,12 @@ def test_pieces_change_nothing(parse: object, call: str, arguments: str) -> None
 
 def test_a_text_in_another_place_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted fault: all text before all calls, as the pieces alone would have it."""
-    add = Items.add
+    add = OutputItems.add
 
-    def early(self: Items, delta: Delta) -> object:
+    def early(self: OutputItems, delta: Delta) -> object:
         parts = tuple(type(p)(p.number, p.name, p.arguments, len(delta.text)) for p in delta.parts)
         return add(self, Delta(0, delta.stats, delta.text, "", parts, (), delta.finish_reason))
 
-    monkeypatch.setattr(Items, "add", early)
+    monkeypatch.setattr(OutputItems, "add", early)
     with pytest.raises(AssertionError):
         test_pieces_change_nothing(*CASES[1])

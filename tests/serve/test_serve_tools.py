@@ -14,7 +14,7 @@ from mlx_lm.tool_parsers import json_tools, qwen3_coder
 from serving import serving
 from test_session import speaking
 
-from dflash_mlx.chat.tool_parser import reader_of
+from dflash_mlx.chat.tool_parser import make_tool_parser
 
 TEMPLATE = (
     "{% if tools %}[tools]{% for t in tools %}{{ t.function.name }} {% endfor %}{% endif %}"
@@ -211,7 +211,7 @@ def test_pieces_do_not_matter(step: int, parser: ModuleType) -> None:
     """Text and calls are the same however the answer is cut."""
     call = CALL if parser is json_tools else XML
     said = f"a<b <tool_call>{call}</tool_call> c </tool <tool_call>x</tool_call> d <tool_"
-    reader = reader_of(tokenizer(parser), [WEATHER])
+    reader = make_tool_parser(tokenizer(parser), [WEATHER])
     assert reader is not None
     found = [reader.read(said[n : n + step]) for n in range(0, len(said), step)]
     found.append(reader.read("", final=True))

@@ -13,8 +13,8 @@ import uvicorn
 
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
-from dflash_mlx.serve.app import Connection, RequestLog, Server, listen
-from dflash_mlx.serve.job import Items
+from dflash_mlx.serve.answer_request import OutputItems
+from dflash_mlx.serve.app import AccessLog, Connection, Server, listen
 from dflash_mlx.serve.protocol import Settings
 from dflash_mlx.serve.runner import Runner
 
@@ -55,7 +55,7 @@ def settings_of(name: str, settings: dict[str, Any]) -> Settings:
 def serving(pair: Pair, **settings: Any) -> Iterator[Served]:
     """Serve a pair while the context lasts; it is called "m"."""
     lines: list[str] = []
-    log = RequestLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
+    log = AccessLog(lines.append, as_json=True, prompts=settings.pop("log_prompts", False))
     server = Server(pair, settings_of("m", settings), log)
     listening = listen("127.0.0.1", 0)
     config = uvicorn.Config(
@@ -81,5 +81,5 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
             Runner, "_choice", lambda *given: choice(given[0], given[1], 1, given[3])
         )
     else:
-        write = Items._write
-        monkeypatch.setattr(Items, "_write", lambda self, text: write(self, text[:-1]))
+        write = OutputItems._write
+        monkeypatch.setattr(OutputItems, "_write", lambda self, text: write(self, text[:-1]))

@@ -25,7 +25,7 @@ import dflash_mlx
 from dflash_mlx import DFlashError, SamplingParams
 from dflash_mlx.distributed.follower import follow
 from dflash_mlx.distributed.group import World, world
-from dflash_mlx.distributed.leader import HeldRows, LeaderTarget
+from dflash_mlx.distributed.leader import CachedRows, LeaderTarget
 from dflash_mlx.engine.cost_table import fingerprint
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.profiler import Job, Scratch
@@ -151,8 +151,8 @@ def run(job: list[str | None], group: World | None, kinds: Many[str] = ALL) -> d
         return {"refused": f"{error.message} {error.hint}"}
     found: dict[str, Any] = mlx_thread().call(answers, pair, [*kinds])
     if isinstance(pair.target, LeaderTarget):
-        orders, passes = pair.target.orders, COUNTS["passes"]
-        found["packets"] = [orders.packets, passes, orders.packet_bytes]
+        calls, passes = pair.target.calls, COUNTS["passes"]
+        found["packets"] = [calls.packets, passes, calls.packet_bytes]
         found["sums"], found["gathers"] = COUNTS["all_sum"], COUNTS["all_gather"]
         found["parameters"] = sum(v.size for _, v in flat_parameters(pair))
         COUNTS.update(passes=0, all_sum=0, all_gather=0)
@@ -199,13 +199,13 @@ def plant(fault: str) -> None:
 
         TargetCache.rewind = faulty  # type: ignore[method-assign]
     if fault == "holds other rows":
-        hold = HeldRows.hold
+        hold = CachedRows.hold
 
-        def hold_backwards(self: HeldRows, name: str, *given: Any) -> None:
+        def hold_backwards(self: CachedRows, name: str, *given: Any) -> None:
             hold(self, name, *given)
             self._rows[name] = tree_map(lambda rows: rows[..., ::-1, :], self._rows[name])
 
-        HeldRows.hold = hold_backwards  # type: ignore[method-assign]
+        CachedRows.hold = hold_backwards  # type: ignore[method-assign]
 
     elif fault == "is slow":
         read = Target.read

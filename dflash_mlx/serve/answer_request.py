@@ -1,0 +1,243 @@
+"""A request of any API in one form, and the parts of its answer."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dflash_mlx.chat.tool_parser import ToolCallDelta
+from dflash_mlx.engine.stats import Stats
+from dflash_mlx.options import GenerationOptions
+from dflash_mlx.pair import Pair
+from dflash_mlx.session import Prompt
+from dflash_mlx.types import TokenLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """A request for several answers (`choices`) to one prompt.
+
+    prompt: messages for the chat template, a text, or token ids. options: of each answer; the
+    server's settings replace a `max_tokens` of None. parser_tools: the tools whose calls are
+    parsed; None if calls are text. single_call: the first call ends an answer.
+    clamp_max_tokens: reduce `max_tokens` to the rest of the context instead of refusing it.
+    """
+
+    prompt: Prompt
+    options: GenerationOptions
+    choices: int = 1
+    parser_tools: Sequence[dict[str, Any]] | None = None
+    single_call: bool = False
+    return_progress: bool = False
+    clamp_max_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Prefill: `processed` of `total` prompt tokens, including the `cached` ones, after `ms`."""
+
+    processed: int
+    total: int
+    cached: int
+    ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What a round added to the choice `index`.
+
+    finish_reason: stop, length or calls, in the last delta only. stop: the stop string that ended
+    the answer. stats: of the choice so far.
+    """
+
+    index: int
+    stats: Stats
+    text: str = ""
+    thinking: str = ""
+    parts: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: str | None = None
+    stop: str | None = None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A complete call of a tool. `arguments` is JSON."""
+
+    name: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Completion:
+    """A choice: the sum of its deltas."""
+
+    stats: Stats = field(default_factory=Stats)
+    text: str = ""
+    thinking: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str = ""
+
+    def add(self, delta: Delta) -> None:
+        self.stats = delta.stats
+        self.text += delta.text
+        self.thinking += delta.thinking
+        self.logprobs += delta.logprobs
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        for part in delta.parts:
+            if part.name:
+                self.calls.append(ToolCall(part.name))
+            self.calls[part.number].arguments += part.arguments
+
+
+# The deltas of an answer as output items, for Anthropic's API and OpenAI's responses API
+
+Kind = Literal["thinking", "text", "call"]
+
+
+@dataclass(eq=False, slots=True)
+class OutputItem:
+    """The item `number` so far. `name` is the tool of a call, whose `text` is JSON."""
+
+    number: int
+    kind: Kind
+    name: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemChange:
+    """A change of an item; `text` is the added text."""
+
+    change: Literal["opened", "added", "closed"]
+    item: OutputItem
+    text: str = ""
+
+
+class OutputItems:
+    """The output items of one answer."""
+
+    def __init__(self) -> None:
+        self.all: list[OutputItem] = []
+        self._open: OutputItem | None = None
+        self._held_blank = ""  # white space, which is text only if more text follows
+
+    def add(self, delta: Delta) -> Iterator[ItemChange]:
+        """The changes by a delta. The last delta closes the last item."""
+        written = 0
+        if delta.thinking:
+            yield from self._more("thinking", delta.thinking)
+        for part in delta.parts:
+            yield from self._text(delta.text[written : part.after])
+            written = part.after
+            if part.name:
+                yield from self._begin("call", part.name)
+            if part.arguments:
+                yield from self._write(part.arguments)
+        yield from self._text(delta.text[written:])
+        if delta.finish_reason:
+            if self._held_blank and all(item.kind != "call" for item in self.all):
+                yield from self._more("text", self._held_blank)
+            yield from self._close()
+
+    async def add_all(self, events: AsyncGenerator[Delta | Progress]) -> Delta:
+        """Add all deltas of an answer, and return the last one."""
+        last: Delta | None = None
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Delta):
+                    last = event
+                    list(self.add(event))
+        assert last is not None
+        return last
+
+    def _text(self, text: str) -> Iterator[ItemChange]:
+        if self._open is None or self._open.kind != "text":
+            text = self._held_blank + text
+            self._held_blank = ""
+            if not text.strip():
+                self._held_blank = text
+                return
+        if text:
+            yield from self._more("text", text)
+
+    def _more(self, kind: Kind, text: str) -> Iterator[ItemChange]:
+        if self._open is None or self._open.kind != kind:
+            yield from self._begin(kind)
+        yield from self._write(text)
+
+    def _begin(self, kind: Kind, name: str = "") -> Iterator[ItemChange]:
+        yield from self._close()
+        self._open = OutputItem(len(self.all), kind, name)
+        self.all.append(self._open)
+        yield ItemChange("opened", self._open)
+
+    def _write(self, text: str) -> Iterator[ItemChange]:
+        assert self._open is not None
+        self._open.text += text
+        yield ItemChange("added", self._open, text)
+
+    def _close(self) -> Iterator[ItemChange]:
+        self._held_blank = ""
+        if self._open is not None:
+            item = self._open
+            self._open = None
+            yield ItemChange("closed", item)
+
+
+# Numbers of an answer in the fields of OpenAI, of llama-server, and of our own
+
+
+def dflash_fields(stats: Sequence[Stats], pair: Pair, mode: str) -> dict[str, Any]:
+    """The field `dflash` of every answer: how it was generated."""
+    return {
+        "mode": mode,
+        "draft": pair.draft_name,
+        "exact": pair.target.kernels.exact,
+        "acceptance_length": round(stats[0].acceptance_length, 3),
+        "verifies": stats[0].verifies,
+        "seed": stats[0].seed,
+    }
+
+
+def usage(stats: Sequence[Stats]) -> dict[str, Any]:
+    """OpenAI's usage; the prompt counts once for all choices."""
+    generated = sum(choice.generated for choice in stats)
+    prompt_tokens = stats[0].prompt_tokens
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": prompt_tokens + generated,
+        "prompt_tokens_details": {"cached_tokens": stats[0].cached_tokens},
+    }
+
+
+def timings(stats: Stats) -> dict[str, Any]:
+    """llama-server's timings of one choice. Rates are tokens per second."""
+    processed = stats.prompt_tokens - stats.cached_tokens
+    speed = stats.tokens_per_second
+    prompt_seconds = stats.prefill_seconds
+    return {
+        "cache_n": stats.cached_tokens,
+        "prompt_n": processed,
+        "prompt_ms": round(1e3 * prompt_seconds, 3),
+        "prompt_per_token_ms": round(1e3 * prompt_seconds / processed, 3) if processed else 0,
+        "prompt_per_second": round(processed / prompt_seconds, 3) if prompt_seconds else 0,
+        "predicted_n": stats.generated,
+        "predicted_ms": round(1e3 * stats.decode_seconds, 3),
+        "predicted_per_token_ms": round(1e3 / speed, 3) if speed else 0,
+        "predicted_per_second": round(speed, 3),
+        "draft_n": stats.drafted,
+        "draft_n_accepted": stats.accepted,
+    }
+
+
+def prompt_progress(progress: Progress) -> dict[str, Any]:
+    """llama-server's field of the prefill's progress."""
+    return {
+        "total": progress.total,
+        "cache": progress.cached,
+        "processed": progress.processed,
+        "time_ms": round(progress.ms),
+    }
