@@ -26,8 +26,8 @@ from dflash_mlx import DFlashError, SamplingParams
 from dflash_mlx.distributed.follower import follow
 from dflash_mlx.distributed.group import World, world
 from dflash_mlx.distributed.leader import HeldRows, LeaderTarget
-from dflash_mlx.engine.cost_table import fingerprint
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence

@@ -28,7 +28,7 @@ from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.types import Block
@@ -40,7 +40,7 @@ WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
     ("ddtree", {"tree_budget": 9, "chain_seed": True}),
     ("auto", {"block_size": 6}),
 )
-COSTS = Costs(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
+COSTS = Latencies(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
 LENGTH = 90
 PROMPT = tiny.prompt_of(11, 4)
 TEXT = (100, 101)  # an opening whose thinking is closed
@@ -56,7 +56,7 @@ def target_of(family: str) -> Target:
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto has costs at which drafts pay, whatever this machine does."""
     table = SimpleNamespace(at=lambda depth: COSTS, estimate=lambda depth: COSTS)
-    monkeypatch.setattr("dflash_mlx.engine.scheduler.cost_table", lambda *arguments: table)
+    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
 
 
 def drafter_of(number: int, target: Target, wanted: list[int]) -> Drafter:

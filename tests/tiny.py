@@ -515,7 +515,8 @@ def start(
     )
     engine.begin(sequence, request, len(prompt) - 1)
     if policy is not None:
-        sequence.now.policy, sequence.now.belief = policy, policy.new_belief()
+        sequence.now.policy = policy
+        sequence.now.acceptance = policy.new_sequence(2)
     yield from rounds(engine, sequence)
 
 

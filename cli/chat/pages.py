@@ -160,9 +160,9 @@ def policy_lines(dialogue: Dialogue) -> list[str]:
     policy = dialogue.local.session.policy
     if not dialogue.backend.drafting or dialogue.settings.mode != "auto" or policy is None:
         return []
-    from dflash_mlx.policy.costs import words
+    from dflash_mlx.policy.latency import describe_plan
 
-    chosen = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
+    chosen = ", ".join(f"{count:,} × {describe_plan(plan)}" for plan, count in policy.plans[:4])
     return [labelled_line("chosen", chosen), labelled_line("why", policy.reason)]
 
 

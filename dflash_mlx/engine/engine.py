@@ -27,7 +27,7 @@ from dflash_mlx.types import Block
 from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .round import ScheduledStep, StepKind, propose
-from .scheduler import Scheduler
+from .scheduler import COPIES, Scheduler
 from .sequence import Answer, Sequence
 
 CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
@@ -79,18 +79,18 @@ class Engine:
         for step in batch:
             step.draft_forced()
         for step in batch:
-            if step.copied:
+            if step.drafter == COPIES:
                 assert step.answer.lookup is not None
                 block = step.answer.lookup.block(step.answer.block_size)
                 step.proposal = propose(step.sequence, block, confidence=True)
         speculating = [step for step in batch if step.kind is StepKind.SPECULATE]
-        drafting = [step for step in speculating if not step.copied]
+        drafting = [step for step in speculating if step.drafter != COPIES]
         for width in sorted({step.answer.block_size for step in drafting}):
             group = [step for step in drafting if step.answer.block_size == width]
             assert self.drafter is not None
             caches = [s.sequence.draft_cache for s in group if s.sequence.draft_cache is not None]
             blocks = self.drafter.draft(caches, [s.sequence.anchor for s in group], width)
-            reads = self.scheduler.reads_confidence(group)
+            reads = {p: p.wants_confidence() for p in {step.answer.policy for step in group}}
             for step, block in zip(group, blocks, strict=True):
                 step.proposal = propose(step.sequence, block, confidence=reads[step.answer.policy])
         self.scheduler.choose(batch)
@@ -187,8 +187,7 @@ class Engine:
             request,
             rule,
             policy,
-            policy.new_belief(),
-            policy.new_belief(copied=True),
+            policy.new_sequence(2),
             block_size=width,
             left=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),

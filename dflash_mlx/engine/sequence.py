@@ -18,7 +18,7 @@ from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.policy.belief import Belief
+from dflash_mlx.policy.acceptance import Acceptance
 from dflash_mlx.policy.policy import Policy
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.sampling import HISTORY
@@ -47,15 +47,14 @@ class Answer:
     `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
     tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
     is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
-    is one. `lookup`: where the text stood before, if drafts may be copied from there; `copied`: the
-    belief in such drafts.
+    is one. `lookup`: where the text stood before, if drafts may be copied from there. `acceptance`:
+    of each drafter's drafts in this text.
     """
 
     request: Request
     rule: Match
     policy: Policy
-    belief: Belief
-    copied: Belief
+    acceptance: list[Acceptance]
     block_size: int
     left: int
     snapshots_at: tuple[int, ...]
@@ -107,8 +106,7 @@ class Sequence:
         if self.answer is not None:
             twin.answer = copy(self.answer)
             twin.answer.rule = copy(self.answer.rule)
-            twin.answer.belief = self.answer.belief.fork()
-            twin.answer.copied = self.answer.copied.fork()
+            twin.answer.acceptance = [known.fork() for known in self.answer.acceptance]
             twin.answer.lookup = None if self.answer.lookup is None else Lookup()
             if self.answer.constraint is not None:
                 twin.answer.constraint = self.answer.constraint.fork()
