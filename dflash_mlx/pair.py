@@ -13,7 +13,7 @@ from .distributed.group import World
 from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
 from .drafters.base import DraftSource
 from .drafters.load import check_drafter, load_source
-from .drafters.ngram import BLOCK
+from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import Disk, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
@@ -51,9 +51,15 @@ class Pair:
         return f"{self.draft_name} + {resolve.LOOKUP}"
 
     @property
+    def drafters(self) -> tuple[DraftSource, ...]:
+        """All that draft: the model that was loaded, then copies of earlier text."""
+        drafters = [] if self.drafter is None else [self.drafter]
+        return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)
+
+    @property
     def drafts(self) -> bool:
         """Whether anything can be drafted."""
-        return self.drafter is not None or self.lookup
+        return bool(self.drafters)
 
     @property
     def block_size(self) -> int:
@@ -63,9 +69,9 @@ class Pair:
     def __post_init__(self) -> None:
         """Make the engine; arrays that another thread has not computed yet cannot go to it."""
         evaluate(self.target.model)
-        if self.drafter is not None:
+        if self.drafter is not None and self.drafter.model is not None:
             evaluate(self.drafter.model)
-        object.__setattr__(self, "engine", Engine(self.target, self.drafter, lookup=self.lookup))
+        object.__setattr__(self, "engine", Engine(self.target, *self.drafters))
         if isinstance(self.target, LeaderTarget):
             self.engine.prefixes = LeaderPrefixes(self.target.orders)
 

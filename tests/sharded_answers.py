@@ -64,7 +64,7 @@ SEEDED = SamplingParams(temperature=2.0, seed=7)  # greedy text of tiny targets 
 def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
     """The answers to the first prompts, in one group of sequences; two turns each."""
     target, found = engine.target, []
-    sequences = [Sequence(target, engine.drafter) for _ in range(count)]
+    sequences = [Sequence(target, *engine.drafters) for _ in range(count)]
     for turn in range(2):
         for n, sequence in enumerate(sequences):
             prompt = (*PROMPTS[n], *(sequence.tokens[len(PROMPTS[n]) : -2] if turn else ()))
@@ -131,7 +131,7 @@ def shared(pair: Pair) -> list[float]:
 
 def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
     """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
-    engine = Engine(pair.target, pair.drafter, lookup=pair.lookup)
+    engine = Engine(pair.target, *pair.drafters)
     found = dict[str, list[Any]]()
     for kind in kinds:
         if kind == "shared":

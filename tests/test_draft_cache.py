@@ -27,7 +27,7 @@ def drafted(cache: DraftCache) -> mx.array:
 
 def fresh(sequence: Sequence, taps: mx.array) -> DraftCache:
     """A cache that computes its rows at once."""
-    cache = sequence.drafter.make_cache() if sequence.drafter else None
+    cache = sequence.drafters[0].make_cache() if sequence.drafters else None
     assert isinstance(cache, DraftCache)
     cache.absorb(taps)
     mx.eval(cache.state)

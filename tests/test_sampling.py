@@ -875,7 +875,7 @@ def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
         params = SamplingParams(1.0, seed=seed, **STOCK_SETTINGS[setting])
         prompt = tiny.prompt_of(20 + seed, seed)
         wanted.append(stock_answer(family, prompt, params))
-        sequence = TokenSequence(target, engine.drafter)
+        sequence = TokenSequence(target, *engine.drafters)
         request = Request(tuple(prompt), sampling=params, max_tokens=24, mode=mode, **options)
         engine.begin(sequence, request, len(prompt) - 1)
         said[sequence] = []

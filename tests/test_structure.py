@@ -266,7 +266,7 @@ def test_a_fork_goes_on_by_itself() -> None:
         opening=TEXT,
     )  # fmt: skip
     wanted = test_engine.alone(engine, request)
-    sequence, said = Sequence(engine.target, engine.drafter), list[int]()
+    sequence, said = Sequence(engine.target, *engine.drafters), list[int]()
     engine.begin(sequence, request, -1)
     while len(said) < 4:
         (block,) = engine.step([sequence])
@@ -285,7 +285,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
     wanted = test_engine.alone(engine, replace(requests[0], max_tokens=60))
     requests[0] = replace(requests[0], max_tokens=60)
-    sequences = [Sequence(engine.target, engine.drafter) for _ in requests]
+    sequences = [Sequence(engine.target, *engine.drafters) for _ in requests]
     for sequence, request in zip(sequences, requests, strict=True):
         engine.begin(sequence, request, -1)
     said, faults = list[int](), list[str]()

@@ -499,9 +499,9 @@ def start(
     **options: Any,
 ) -> Iterator[Block]:
     """Answer a prompt by rounds of one sequence, with an engine of its own."""
-    engine = Engine(sequence.target, sequence.drafter)
+    engine = Engine(sequence.target, *sequence.drafters)
     engine.chunk = chunk
-    if sequence.drafter is None:
+    if not sequence.drafters:
         mode, block_size = "baseline", None
     request = Request(
         tuple(prompt),
@@ -516,7 +516,7 @@ def start(
     engine.begin(sequence, request, len(prompt) - 1)
     if policy is not None:
         sequence.now.policy = policy
-        sequence.now.acceptance = policy.new_sequence(2)
+        sequence.now.acceptance = policy.new_sequence(len(sequence.drafters))
     yield from rounds(engine, sequence)
 
 

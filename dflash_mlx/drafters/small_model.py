@@ -46,6 +46,9 @@ class ModelDrafter:
         """Its config.json."""
         return self.reader.config
 
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
+
     def row_bytes(self, item: int) -> int:
         """What a token takes in a cache, in numbers of `item` bytes."""
         return cache_bytes(self.config, 1, item)
@@ -114,7 +117,7 @@ class ModelCache:
         self._commit_waiting()
         return self._cache.copy_rows(start, end)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
         self._commit_waiting()
         self._cache.extend(parts, None)

@@ -3,7 +3,6 @@
 from collections.abc import Container, Iterable
 
 from dflash_mlx.drafters.base import DraftSource
-from dflash_mlx.drafters.ngram import BLOCK
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.target import Target
@@ -18,21 +17,18 @@ from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
 
-MODEL = 0  # the places of the drafters
-COPIES = 1
-
 
 class Scheduler:
     """Decides what each sequence of one target does in a round, and how much drafting pays.
 
-    With `lookup` drafts may be copied from earlier text, also without a drafter. Policies of the
-    mode auto are kept from answer to answer, one for each block size.
+    Policies of the mode auto are kept from answer to answer, one for each block size.
     """
 
-    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
+    def __init__(self, target: Target, drafters: tuple[DraftSource, ...]):
         self._target = target
-        self._drafter = drafter
-        self._lookup = lookup
+        self._drafters = drafters
+        with_model = [drafter for drafter in drafters if drafter.model is not None]
+        self._measured = with_model[0] if with_model else None  # whose drafts take time
         self.token_budget = TokenBudget()
         self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
         self._tables: dict[AdaptivePolicy, LatencyTable] = {}
@@ -68,16 +64,18 @@ class Scheduler:
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
         """What the policy sees of each drafter, None where that cannot draft for a sequence now."""
         answer = sequence.now
-        made = None
-        if self._drafter is not None:
-            made = DraftState(answer.acceptance[MODEL], answer.left)
-        copied = None
-        lookup = answer.lookup
-        anchor = answer.anchor
-        if lookup is not None and anchor is not None and lookup.look(sequence.tokens, anchor):
-            confidence = lookup.block(answer.block_size).confidence()().tolist()
-            copied = DraftState(answer.acceptance[COPIES], answer.left, confidence, free=True)
-        return [made, copied]
+        states = list[DraftState | None]()
+        for drafter, cache, acceptance in zip(
+            sequence.drafters, sequence.draft_caches, answer.acceptance, strict=True
+        ):
+            free = drafter.model is None
+            confidence = None
+            if answer.anchor is not None:
+                confidence = drafter.preview(cache, answer.anchor, answer.block_size)
+            able = not free if confidence is None else len(confidence) > 0
+            state = DraftState(acceptance, answer.left, confidence, free)
+            states.append(state if able else None)
+        return states
 
     def choose(self, batch: list[ScheduledStep]) -> None:
         """How much of each proposal is verified. Waits for the confidence that policies want."""
@@ -121,7 +119,7 @@ class Scheduler:
         """
         if request.mode == "baseline":
             return 1
-        if self._drafter is None and not self._lookup:
+        if not self._drafters:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
@@ -133,8 +131,7 @@ class Scheduler:
                 hint=f"give a value from 1 to {EXACT_ROWS - 1}",
             )
         if request.block_size is None:
-            drafter = self._drafter
-            return min(BLOCK if drafter is None else drafter.block_size, most)
+            return min(self._drafters[0].block_size, most)
         if not 2 <= request.block_size <= most:
             raise UsageError(
                 f"block_size cannot be {request.block_size}{' in exact mode' * exact}.",
@@ -157,7 +154,7 @@ class Scheduler:
             return FixedPolicy(Plan(width))
         policy = self._adaptive.get(width)
         if policy is None:
-            table = latency_table(self._target, self._drafter, width)
+            table = latency_table(self._target, self._measured, width)
             latencies = table.at(depth) if idle else table.estimate(depth)
             if latencies is None:
                 reason = "auto measures costs when no other answer is running"

@@ -55,6 +55,9 @@ class Drafter:
         """The target's layers whose outputs it reads."""
         return self.config.target_layer_ids
 
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
+
     def row_bytes(self, item: int) -> int:
         """What a token takes in a cache, in numbers of `item` bytes."""
         config = self.config
@@ -222,7 +225,7 @@ class DraftCache:
         self.drafter.commit_waiting([self])
         return tuple(copy_rows(rows, start, end) for rows in self.rows)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):

@@ -112,7 +112,7 @@ class EagleCache:
         self.commit_waiting()
         return tuple(copy_rows(each, start, end) for each in self._all)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Go on as if the tokens of these rows had been committed, which `copy_rows` gave."""
         self.commit_waiting()
         for each, *more in zip(self._all, *parts, strict=True):
@@ -314,6 +314,9 @@ class EagleDrafter:
     def config(self) -> EagleConfig:
         """Its sizes."""
         return self.head.config
+
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
 
     def row_bytes(self, item: int) -> int:
         """What a token takes in a cache, in numbers of `item` bytes."""

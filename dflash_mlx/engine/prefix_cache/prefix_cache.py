@@ -248,12 +248,15 @@ class PrefixCache:
             for entry in sorted(entries, key=lambda one: (one.kind, one.start)):
                 self.tree.insert(entry)
         path = self.tree.walk(prompt)
+        drafting = drafting and sequence.draft_cache is not None
         size = 0
         most = 0
         for stretch in path:
             segment = stretch.segment
             size += segment.size if stretch.end > start else 0
-            if size > self.limit or (drafting and sequence.drafter and not segment.drafted):
+            if size > self.limit or (
+                drafting and sequence.draft_cache is not None and not segment.drafted
+            ):
                 break
             most = stretch.end
         end = sequence.align(min(most, len(prompt) - 1))
