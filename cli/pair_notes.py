@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 def check_block(pair: "Pair", block_size: int | None) -> None:
     """UsageError for a block that is longer than those a DFlash drafter was trained for."""
-    from dflash_mlx.drafters.dflash.drafter import Drafter
+    from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 
-    own = pair.drafter.block_size if isinstance(pair.drafter, Drafter) else None
+    own = pair.drafter.block_size if isinstance(pair.drafter, DFlashDrafter) else None
     if block_size is not None and own is not None and block_size > own:
         raise UsageError(
             f"a block cannot have {block_size} tokens: this drafter's have {own}.",

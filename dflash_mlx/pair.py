@@ -11,7 +11,7 @@ from mlx import nn
 
 from .distributed.group import World
 from .distributed.leader import LeaderPrefixes, LeaderTarget, load_leader
-from .drafters.base import DraftSource
+from .drafters.base import Drafter
 from .drafters.load import check_drafter, load_source
 from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
@@ -37,7 +37,7 @@ class Pair:
     """
 
     target: Target
-    drafter: DraftSource | None
+    drafter: Drafter | None
     target_name: str
     draft_name: str | None
     lookup: bool = False
@@ -51,7 +51,7 @@ class Pair:
         return f"{self.draft_name} + {resolve.LOOKUP}"
 
     @property
-    def drafters(self) -> tuple[DraftSource, ...]:
+    def drafters(self) -> tuple[Drafter, ...]:
         """All that draft: the model that was loaded, then copies of earlier text."""
         drafters = [] if self.drafter is None else [self.drafter]
         return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)

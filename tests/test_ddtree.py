@@ -15,7 +15,7 @@ import test_sampling as laws
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
@@ -115,12 +115,12 @@ class Hinted(tiny.ScriptedCache):
         return mx.array(logits)
 
 
-def hinted_drafter(text: Sequence[int]) -> Drafter:
+def hinted_drafter(text: Sequence[int]) -> DFlashDrafter:
     """A drafter of that kind."""
     return tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True))
 
 
-def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> Drafter:
+def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> DFlashDrafter:
     """One of the drafters, for this prompt."""
     if kind == "hinted":
         return hinted_drafter(prompt + wanted)

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from dflash_mlx.drafters import ngram
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -52,7 +52,7 @@ def request_of(number: int) -> Request:
     )
 
 
-def engine_of(family: str, drafter: Drafter | None = None) -> Engine:
+def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     """An engine that reads prompts in small pieces."""
     target = target_of(family)
     engine = Engine(target, drafter or tiny.random_drafter(target))

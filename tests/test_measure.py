@@ -22,7 +22,7 @@ from macs import CHIPS, PAIRS, Chip, Mac, MacProcess
 from simulated import BLOCK, MACHINES, Machine, Process
 from tiny import WINDOW, make_target, prompt_of, random_drafter
 
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.latency_table import STORE, LatencyTable, depth_for, fingerprint
 from dflash_mlx.engine.profiler import (
     BUDGET,
@@ -288,7 +288,7 @@ class Timeline:
         self.now = self.free = 0.0
         self._done: dict[int, float] = {}
         self._kept: list[mx.array] = []  # so that no id is used again
-        read, draft, step = Target.read, Drafter.draft, Match.step
+        read, draft, step = Target.read, DFlashDrafter.draft, Match.step
         outcome, accept = Match.outcome, Match.accept
 
         def timed_read(target: Target, parts: Any, **options: Any) -> Any:
@@ -317,7 +317,7 @@ class Timeline:
             return accept(rule, drafts, found)
 
         patch.setattr(Target, "read", timed_read)
-        patch.setattr(Drafter, "draft", timed_draft)
+        patch.setattr(DFlashDrafter, "draft", timed_draft)
         patch.setattr(Match, "step", timed_step)
         patch.setattr(Match, "outcome", timed_outcome)
         patch.setattr(Match, "accept", timed_accept)

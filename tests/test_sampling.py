@@ -23,7 +23,7 @@ from dflash_mlx import api
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
-from dflash_mlx.drafters.small_model import ModelBlock, ModelDrafter
+from dflash_mlx.drafters.small_model import ModelBlock, SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.round import DraftProposal
@@ -587,7 +587,7 @@ def golden(drafter: str = "dflash") -> Pair:
         vocab = target.vocab_size
         if drafter == "model":
             small = tiny.make_target("qwen3", scale=0.8, vocab_size=vocab)
-            return Pair(target, ModelDrafter(small, vocab), "golden", drafter)
+            return Pair(target, SmallModelDrafter(small, vocab), "golden", drafter)
         return Pair(target, random_head(target, draft_vocab_size=vocab), "golden", drafter)
     draft = folder / ("draft" if drafter == "dflash" else "draft_dflash2")
     return load(folder / "target", draft)

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -337,13 +337,13 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
     }
 
 
-def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
+def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
     """A drafter that was never trained, bound to the target."""
     config = parse(draft_settings(target, **changes))
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head, target.head_type)
+    return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
@@ -414,7 +414,7 @@ def scripted_drafter(
     block_size: int = 8,
     vocab: int = VOCAB,
     strict: bool = True,
-) -> Drafter:
+) -> DFlashDrafter:
     """A drafter that is always right about `text` (prompt included), or always wrong.
 
     If not `strict`, `text` need not be what the target says.
@@ -422,7 +422,7 @@ def scripted_drafter(
     return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
 
 
-def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Drafter:
+def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DFlashDrafter:
     """A drafter whose caches know what to say."""
     fake = SimpleNamespace(
         model=nn.Identity(),
@@ -435,7 +435,7 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Dr
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
         ],
     )
-    return cast(Drafter, fake)
+    return cast(DFlashDrafter, fake)
 
 
 def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
@@ -535,7 +535,7 @@ def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
 
 def speculate(
     target: Target,
-    drafter: Drafter,
+    drafter: DFlashDrafter,
     prompt: list[int],
     *,
     block_size: int,

@@ -52,7 +52,7 @@ class DraftCache(Protocol):
         ...
 
 
-class DraftSource(Protocol):
+class Drafter(Protocol):
     """A model that drafts."""
 
     @property

@@ -19,13 +19,13 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.target import Target, target_config
 
-from .base import DraftSource
+from .base import Drafter
 from .dflash import config as assistant
 from .dflash.config import DraftConfig, parse
-from .dflash.drafter import Drafter, read_mask_embedding
+from .dflash.drafter import DFlashDrafter, read_mask_embedding
 from .dflash.model import OWN, DraftModel, checked_distances
 from .eagle3.load import check_eagle, load_eagle
-from .small_model import ModelDrafter
+from .small_model import SmallModelDrafter
 
 # Tensors of some exports that drafting does not read: the map back, and copies of the target's.
 UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
@@ -44,7 +44,7 @@ def check_drafter(path: Path, target: dict[str, Any], names: resolve.Names) -> N
 
 def load_source(
     path: Path, target: Target, bits: int = 0, *, trust_remote_code: bool = False
-) -> DraftSource:
+) -> Drafter:
     """Load what was checked. `bits` 4 or 8 quantises it, 0 does not.
 
     DFlashError for a language model that has other tokens, or layers that cannot go back.
@@ -69,7 +69,7 @@ def load_source(
         )
     quantise(reader.model, bits)
     target.tap(())
-    return ModelDrafter(reader, target.vocab_size)
+    return SmallModelDrafter(reader, target.vocab_size)
 
 
 def checked(path: Path, target: dict[str, Any], names: resolve.Names) -> DraftConfig:
@@ -80,7 +80,7 @@ def checked(path: Path, target: dict[str, Any], names: resolve.Names) -> DraftCo
     return config
 
 
-def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0) -> Drafter:
+def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0) -> DFlashDrafter:
     """Load a checked drafter and bind it to its target, whose layers are tapped for it.
 
     `bits` 4 or 8 quantises it, 0 does not.
@@ -101,7 +101,7 @@ def load_drafter(path: Path, config: DraftConfig, target: Target, bits: int = 0)
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head, target.head_type)
+    return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
 def own_parts(names: Iterable[str]) -> frozenset[str]:

@@ -25,8 +25,8 @@ WAITING = 128  # committed tokens that are read at the latest
 CHUNK = 2048  # tokens a pass
 
 
-class ModelDrafter:
-    """A small model that drafts for a target with `vocab_size` tokens; a `DraftSource`."""
+class SmallModelDrafter:
+    """A small model that drafts for a target with `vocab_size` tokens; a `Drafter`."""
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
@@ -67,7 +67,7 @@ class ModelDrafter:
 class ModelCache:
     """One sequence's rows: of committed tokens, then of drafts that may become such."""
 
-    def __init__(self, source: ModelDrafter):
+    def __init__(self, source: SmallModelDrafter):
         self.source = source
         self._cache = source.reader.make_cache()
         self._read = 0  # committed tokens that were read

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import mlx.core as mx
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -35,7 +35,7 @@ CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
 class Engine:
     """Answers for many sequences of one target at once; what it learns of them stays with it."""
 
-    def __init__(self, target: Target, *drafters: DraftSource | None):
+    def __init__(self, target: Target, *drafters: Drafter | None):
         """In the order in which the fixed modes prefer the `drafters`; None is no drafter."""
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)

@@ -13,7 +13,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.blas import use_openblas
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.files import measurements
 from dflash_mlx.files.measurements import MeasurementStore
 from dflash_mlx.models.target import Target
@@ -49,7 +49,7 @@ STORE = MeasurementStore(
 )
 
 
-def fingerprint(target: Target, drafter: DraftSource | None) -> str:
+def fingerprint(target: Target, drafter: Drafter | None) -> str:
     """What the latencies of a pair depend on: its shapes and types, the machine, and versions.
 
     Of a sharded target the shapes are those of rank 0's part, and the number of ranks, the backend
@@ -90,7 +90,7 @@ class LatencyTable:
     def __init__(
         self,
         target: Target,
-        drafter: DraftSource | None,
+        drafter: Drafter | None,
         block_size: int,
         measure: Callable[[int], Latencies],
     ):
@@ -144,7 +144,7 @@ class LatencyTable:
         return sorted({*ends, *(depth for depth in DEPTHS if ends[0] < depth < ends[1])})
 
 
-def latency_table(target: Target, drafter: DraftSource | None, block_size: int) -> LatencyTable:
+def latency_table(target: Target, drafter: Drafter | None, block_size: int) -> LatencyTable:
     """The table of a pair with blocks of so many rows, measured in the calling thread."""
     return LatencyTable(
         target, drafter, block_size, lambda depth: measure(target, drafter, depth, block_size)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.models.memory import cache_bytes, working_set
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
@@ -135,7 +135,7 @@ class Scratch:
     Without a drafter "draft" is no job of theirs.
     """
 
-    def __init__(self, target: Target, drafter: DraftSource | None, depth: int, block_size: int):
+    def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
         self._block_size, self._none = block_size, Draft.none()
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
@@ -234,7 +234,7 @@ def half(rows: int) -> int:
     return 1 + (rows - 1) // 2
 
 
-def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, free: int) -> int:
+def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: int) -> int:
     """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
     item = target.embed(mx.array([0])).dtype.size
     row = 0 if drafter is None else drafter.row_bytes(item)
@@ -245,7 +245,7 @@ def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, fre
 
 def measure(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     depth: int,
     block_size: int,
     *,

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.target import Target
@@ -24,7 +24,7 @@ class Scheduler:
     Policies of the mode auto are kept from answer to answer, one for each block size.
     """
 
-    def __init__(self, target: Target, drafters: tuple[DraftSource, ...]):
+    def __init__(self, target: Target, drafters: tuple[Drafter, ...]):
         self._target = target
         self._drafters = drafters
         with_model = [drafter for drafter in drafters if drafter.model is not None]

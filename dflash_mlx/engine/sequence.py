@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 
 from dflash_mlx.constrained.constraint import Constraint
-from dflash_mlx.drafters.base import DraftCache, DraftSource
+from dflash_mlx.drafters.base import DraftCache, Drafter
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -81,7 +81,7 @@ class Sequence:
     With `shares` what it reads may serve others, and what they have read may serve it.
     """
 
-    def __init__(self, target: Target, *drafters: DraftSource | None, shares: bool = True):
+    def __init__(self, target: Target, *drafters: Drafter | None, shares: bool = True):
         """Each of the `drafters` gets a cache; None is no drafter."""
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)

@@ -15,7 +15,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
@@ -211,7 +211,7 @@ def common(texts: Sequence[Sequence[int]]) -> list[int]:
 class Recorded(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits."""
 
-    def __init__(self, target: Target, drafter: DraftSource | None):
+    def __init__(self, target: Target, drafter: Drafter | None):
         super().__init__(target, drafter, shares=False)
         self._taps: list[mx.array] = []
 
@@ -231,7 +231,7 @@ class Recorded(TokenSequence):
 
 
 def answer(
-    target: Target, drafter: DraftSource | None, asked: list[Asked], temperature: float, batch: int
+    target: Target, drafter: Drafter | None, asked: list[Asked], temperature: float, batch: int
 ) -> Generator[Answered]:
     """Yield answers in the order of completion, `batch` at work at once.
 
@@ -255,7 +255,7 @@ def answer(
 
 def rounds(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     waiting: deque[Asked],
     temperature: float,
     batch: int,
@@ -401,7 +401,7 @@ def answer_all(
     path: Path,
     report: Callable[[AnswersProgress], None],
     *,
-    drafter: DraftSource | None = None,
+    drafter: Drafter | None = None,
     keep: Callable[[tuple[int, ...], mx.array], None] | None = None,
 ) -> list[list[int]]:
     """The answer to each prompt as token ids, with the stop token if it is reached.
@@ -439,7 +439,7 @@ def answer_all(
 
 def generate(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     asked: list[tuple[str, TokenizedPrompt]],
     settings: AnswerSettings,
     verified: Callable[[], None],

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.drafters.load import check_fit, check_tensors, load_drafter, own_parts
 from dflash_mlx.errors import DFlashError
@@ -103,7 +103,7 @@ def warm_config(folder: Path, target: Target, shape: Shape) -> dict[str, Any]:
     return made
 
 
-def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
+def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> DFlashDrafter:
     """The drafter in a folder as `warm_config` wants it, in float32.
 
     What a DFlash v1 drafter lacks of DFlash 2 begins by changing nothing.
@@ -116,14 +116,14 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
         weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
         model = begun(raw, target, own_parts(name for name, _ in weights))
         model.load_weights(weights, strict=False)
-        drafter = Drafter(model, target.embed, target.head)
+        drafter = DFlashDrafter(model, target.embed, target.head)
     mx.eval(drafter.model.parameters())
     return drafter
 
 
 def new_drafter(
     raw: dict[str, Any], target: Target, seed: int, tokens: list[int] | None = None
-) -> Drafter:
+) -> DFlashDrafter:
     """A drafter of random weights whose first loss is near a uniform guess's.
 
     `tokens`: those that it drafts where it has a vocabulary of its own, sorted.
@@ -133,13 +133,13 @@ def new_drafter(
     model = begun(raw, target)
     if tokens is not None:
         give_head(model, target, tokens)
-    drafter = Drafter(model, target.embed, target.head)
+    drafter = DFlashDrafter(model, target.embed, target.head)
     calm(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
     mx.eval(drafter.model.parameters())
     return drafter
 
 
-def calm(drafter: Drafter, width: int) -> None:
+def calm(drafter: DFlashDrafter, width: int) -> None:
     """Scale random weights until the first guesses are not sharp and wrong; width: K * Ht.
 
     A block begins with the mask token's embedding. Where the head is tied to the embedding, what is

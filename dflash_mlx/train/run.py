@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.drafters.load import load_drafter
 from dflash_mlx.errors import DFlashError, UsageError
@@ -301,7 +301,7 @@ class Run:
         whole: list[TrainingSequence],
         trained: list[TrainingSequence],
         began: dict[str, Any] | None,
-    ) -> Drafter:
+    ) -> DFlashDrafter:
         """Make the drafter: new, or with the weights of `warm_start`."""
         if self.job.warm_start:
             return warm_drafter(self.job.warm_start, self.raw, target)

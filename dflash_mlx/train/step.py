@@ -15,7 +15,7 @@ import numpy as np
 from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_norm
 from mlx.utils import tree_map
 
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import KeysValues
 
 from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
@@ -58,7 +58,7 @@ class Blocks:
 class BlockGradient:
     """Computes `Sums` for a drafter, on several streams on a CPU."""
 
-    def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
+    def __init__(self, drafter: DFlashDrafter, settings: TrainSettings, streams: Streams):
         size = drafter.config.block_size
         self._drafter = drafter
         self._settings = settings
@@ -145,7 +145,7 @@ class BlockGradient:
 class Kept:
     """Puts the model's own parameters back: gradients leave tracers in it."""
 
-    def __init__(self, drafter: Drafter, parameters: Tree):
+    def __init__(self, drafter: DFlashDrafter, parameters: Tree):
         self._drafter = drafter
         self._parameters = parameters
 
@@ -218,7 +218,7 @@ class Trainer:
 
     def __init__(
         self,
-        drafter: Drafter,
+        drafter: DFlashDrafter,
         sequences: list[TrainingSequence],
         taps: Taps,
         settings: TrainSettings,

@@ -24,7 +24,7 @@ from .model import CachedRows, DraftModel, block_mask, context_mask, spread, tar
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
-class Drafter:
+class DFlashDrafter:
     """A drafter bound to its target's embedding and head.
 
     Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
@@ -156,7 +156,7 @@ class DraftCache:
     only their window: so any cut back is exact.
     """
 
-    def __init__(self, drafter: Drafter):
+    def __init__(self, drafter: DFlashDrafter):
         self.drafter = drafter
         self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
@@ -239,7 +239,7 @@ class DraftCache:
         mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """`Drafter.draft` for this sequence alone."""
+        """`DFlashDrafter.draft` for this sequence alone."""
         return self.drafter.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:

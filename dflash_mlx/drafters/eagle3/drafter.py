@@ -298,7 +298,7 @@ BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' tree
 
 
 class EagleDrafter:
-    """A bound head that reads the outputs of the target's layers `taps`; a `DraftSource`."""
+    """A bound head that reads the outputs of the target's layers `taps`; a `Drafter`."""
 
     block_size = BLOCK
 
