@@ -69,7 +69,7 @@ class Pair:
     def __post_init__(self) -> None:
         """Make the engine; arrays that another thread has not computed yet cannot go to it."""
         evaluate(self.target.model)
-        if self.drafter is not None and self.drafter.model is not None:
+        if self.drafter is not None:
             evaluate(self.drafter.model)
         object.__setattr__(self, "engine", Engine(self.target, *self.drafters))
         if isinstance(self.target, LeaderTarget):

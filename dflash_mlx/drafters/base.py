@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
-from mlx import nn
 
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.speculation.drafts import DraftBlock
@@ -53,11 +52,11 @@ class DraftCache(Protocol):
 
 
 class Drafter(Protocol):
-    """A model that drafts."""
+    """What drafts: a model, or something that needs none."""
 
     @property
-    def model(self) -> nn.Module | None:
-        """Its weights; None where there are none, so that drafting takes no time of the device."""
+    def model(self) -> Any:
+        """Its `nn.Module`; None where it has none: drafting then takes no time of the device."""
         ...
 
     @property
