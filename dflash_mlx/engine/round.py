@@ -82,7 +82,7 @@ class ScheduledStep:
         assert self.block is not None
         state = self.draft_state
         return StepResult(
-            self.answer.acceptance[0] if state is None else state.acceptance,
+            None if state is None else state.acceptance,
             self.plan,
             verified=self.draft.drafted,
             accepted=self.accepted,

@@ -249,7 +249,7 @@ class AdaptivePolicy:
 
     def _update_acceptance(self, result: StepResult) -> float:
         """Learn of one sequence's drafts; how many may be expected to be accepted of such."""
-        if result.drafter is None or not result.own:
+        if result.drafter is None or result.acceptance is None or not result.own:
             return 0.0
         for acceptance in (result.acceptance, self._learned[result.drafter]):
             acceptance.update(result.confidence, result.own, result.kept, ended=result.ended)

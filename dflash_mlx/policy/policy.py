@@ -36,12 +36,12 @@ class StepResult:
     """What came of one sequence's round.
 
     `verified` drafts were in the pass and `accepted` of them kept; `committed` tokens at most
-    `accepted` say that the answer ended within them. `drafter`: which one drafted, None in a decode
-    step; `free` as in `DraftState`. `judged`: so many of the first tell of the drafter, None is
-    all; about the others a grammar decided.
+    `accepted` say that the answer ended within them. `drafter`: which one drafted, with its
+    `acceptance`, None in a decode step; `free` as in `DraftState`. `judged`: so many of the first
+    tell of the drafter, None is all; about the others a grammar decided.
     """
 
-    acceptance: Acceptance
+    acceptance: Acceptance | None
     plan: Plan
     verified: int
     accepted: int
