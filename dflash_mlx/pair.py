@@ -16,9 +16,9 @@ from .chat.template import DEFAULTS, Template, TemplateOptions, load_tokenizer
 from .constrained.compiler import Compiler
 from .distributed.group import World
 from .distributed.leader import LeaderPrefixCache, LeaderTarget, load_leader
-from .drafters.base import DraftSource
+from .drafters.base import Drafter
 from .drafters.load import check_drafter, load_drafter
-from .drafters.ngram import BLOCK
+from .drafters.ngram import BLOCK, NgramDrafter
 from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
@@ -43,7 +43,7 @@ class Pair:
     """
 
     target: Target
-    drafter: DraftSource | None
+    drafter: Drafter | None
     tokenizer: TokenizerWrapper
     template: Template
     compiler: Compiler
@@ -56,7 +56,7 @@ class Pair:
     def of(
         cls,
         target: Target,
-        drafter: DraftSource | None,
+        drafter: Drafter | None,
         tokenizer: TokenizerWrapper,
         target_name: str,
         draft_name: str | None,
@@ -83,9 +83,15 @@ class Pair:
         return f"{self.draft_name} + {resolve.LOOKUP}"
 
     @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        """All that draft: the model that was loaded, then copies of earlier text."""
+        drafters = [] if self.drafter is None else [self.drafter]
+        return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)
+
+    @property
     def drafts(self) -> bool:
         """Whether anything can be drafted."""
-        return self.drafter is not None or self.lookup
+        return bool(self.drafters)
 
     @property
     def block_size(self) -> int:
@@ -97,7 +103,7 @@ class Pair:
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)
-        engine = Engine(self.target, self.drafter, compiler=self.compiler, lookup=self.lookup)
+        engine = Engine(self.target, *self.drafters, compiler=self.compiler)
         object.__setattr__(self, "engine", engine)
         if isinstance(self.target, LeaderTarget):
             self.engine.prefixes = LeaderPrefixCache(self.target.calls)

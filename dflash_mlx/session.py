@@ -143,7 +143,7 @@ class Session:
         check_mode(pair, mode)
         self.pair = pair
         self.mode: Mode = mode
-        self.sequence = TokenSequence(pair.target, pair.drafter, shares=shares)
+        self.sequence = TokenSequence(pair.target, *pair.engine.drafters, shares=shares)
         self.stats = Stats()
 
     @property

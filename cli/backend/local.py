@@ -244,9 +244,9 @@ class LocalBackend:
         policy = self.session.policy
         if policy is None:
             return []
-        from dflash_mlx.policy.costs import words
+        from dflash_mlx.policy.latency import describe_plan
 
-        plans = ", ".join(f"{count:,} × {words(plan)}" for plan, count in policy.plans[:4])
+        plans = ", ".join(f"{count:,} × {describe_plan(plan)}" for plan, count in policy.plans[:4])
         return [("chosen", plans), ("why", policy.reason)]
 
     def _snapshot_rows(self) -> list[tuple[str, str]]:
@@ -328,9 +328,9 @@ class LocalBackend:
 
 def check_block(pair: "Pair", block_size: int | None) -> None:
     """UsageError for a block that is longer than those a DFlash drafter was trained for."""
-    from dflash_mlx.drafters.dflash.drafter import Drafter
+    from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 
-    own = pair.drafter.block_size if isinstance(pair.drafter, Drafter) else None
+    own = pair.drafter.block_size if isinstance(pair.drafter, DFlashDrafter) else None
     if block_size is not None and own is not None and block_size > own:
         raise UsageError(
             f"a block cannot have {block_size} tokens: this drafter's have {own}.",

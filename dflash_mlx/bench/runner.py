@@ -8,7 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.engine.cost_table import cost_table
+from dflash_mlx.engine.latency_table import latency_table
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import UsageError
@@ -89,14 +89,14 @@ def measure_costs(
     """Have the costs measured that the mode auto would measure in the middle of these answers."""
     pair = session.pair
     size = schedule.block_size or pair.block_size
-    costs = cost_table(pair.target, pair.drafter, size)
+    table = latency_table(pair.target, pair.drafter, size)
     reached = list[int]()
     for question in questions:
         least, most = reach(session, question, schedule)
         reached += [least, most + schedule.max_tokens]
-    for depth in costs.between(min(reached), max(reached)):
+    for depth in table.between(min(reached), max(reached)):
         watch()
-        mlx_thread().call(costs.at, depth)
+        mlx_thread().call(table.at, depth)
 
 
 def rest(seconds: float, watch: Watch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dflash_mlx.drafters.eagle3.drafter import EagleDrafter
-from dflash_mlx.drafters.small_model import ModelDrafter
+from dflash_mlx.drafters.small_model import SmallModelDrafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.hub.resolve import LOOKUP
 from dflash_mlx.options import Mode, SamplingParams
@@ -379,7 +379,7 @@ class Source:
 
 def kind_of(pair: Pair) -> str:
     """What kind of model a pair drafts by."""
-    kinds = {ModelDrafter: MODEL, EagleDrafter: EAGLE3}
+    kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3}
     return kinds.get(type(pair.drafter), DFLASH)
 
 

@@ -1,14 +1,13 @@
 """What drafts come from, as the engine sees it: blocks for sequences, and a cache for each.
 
-A DFlash drafter reads the target's hidden states, a small model the tokens. Copies of earlier text
-(lookup) have no cache and are no such source.
+A DFlash drafter reads the target's hidden states, a small model the tokens, an n-gram drafter the
+tokens without a model. `model` may be a part of the target's own checkpoint.
 """
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import mlx.core as mx
-from mlx import nn
 
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.speculation.drafts import DraftBlock
@@ -43,7 +42,7 @@ class DraftCache(Protocol):
         """Each layer's rows of the tokens from `start` to before `end`."""
         ...
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Go on as if the tokens of these rows had been committed."""
         ...
 
@@ -52,12 +51,12 @@ class DraftCache(Protocol):
         ...
 
 
-class DraftSource(Protocol):
-    """A model that drafts."""
+class Drafter(Protocol):
+    """What drafts: a model, or something that needs none."""
 
     @property
-    def model(self) -> nn.Module:
-        """Its weights."""
+    def model(self) -> Any:
+        """Its `nn.Module`; None where it has none: drafting then takes no time of the device."""
         ...
 
     @property
@@ -81,6 +80,13 @@ class DraftSource(Protocol):
 
     def make_cache(self) -> Any:
         """An empty cache."""
+        ...
+
+    def preview(self, cache: Any, anchor: int, width: int) -> Sequence[float] | None:
+        """The confidence [γ] of the drafts after an anchor, where that is known before drafting.
+
+        Empty where there is nothing to draft; None where the drafter has to draft to know.
+        """
         ...
 
     def draft(self, caches: Sequence[Any], anchors: Sequence[int], width: int) -> list[DraftBlock]:

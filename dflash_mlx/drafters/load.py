@@ -8,7 +8,7 @@ from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import Target
 
 from . import small_model
-from .base import DraftSource
+from .base import Drafter
 from .dflash import load as dflash
 from .eagle3 import load as eagle3
 
@@ -35,7 +35,7 @@ class DrafterKind(Protocol):
         *,
         bits: int,
         trust_remote_code: bool,
-    ) -> DraftSource:
+    ) -> Drafter:
         """Load a checked drafter and tap the target's layers that it reads.
 
         `tokenizer` is the target's. `bits` 4 or 8 quantises the drafter, 0 does not.
@@ -65,7 +65,7 @@ def load_drafter(
     *,
     bits: int = 0,
     trust_remote_code: bool = False,
-) -> DraftSource:
+) -> Drafter:
     """Load a checked drafter; arguments as `DrafterKind.load`."""
     kind = kind_of(checkpoint, target.checkpoint)
     return kind.load(checkpoint, target, tokenizer, bits=bits, trust_remote_code=trust_remote_code)

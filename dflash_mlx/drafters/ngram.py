@@ -13,7 +13,8 @@ import mlx.core as mx
 import numpy as np
 
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.models.cache.rows import Rows
+from dflash_mlx.speculation.drafts import Draft, DraftBlock
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Ranked
 
@@ -107,26 +108,99 @@ BLOCK = 16  # rows of a block of copies where no drafter says how many, the anch
 LEAST = 2  # tokens that must have occurred before; one alone says nearly nothing
 
 
-class Lookup:
-    """Looks for one text's end in what stands before it; the text only grows."""
+class NgramDrafter:
+    """Drafts what followed the same last tokens before."""
+
+    model = None
+    config = None
+    block_size = BLOCK
+    taps: tuple[int, ...] = ()
+
+    def row_bytes(self, item: int) -> int:
+        """It has no rows."""
+        return 0
+
+    def make_cache(self) -> "NgramCache":
+        """An empty cache."""
+        return NgramCache()
+
+    def preview(self, cache: "NgramCache", anchor: int, width: int) -> list[float]:
+        """The confidence in drafts, empty where the last tokens did not occur before."""
+        if not cache.look(anchor):
+            return []
+        return CopiedBlock(cache.runs, width - 1).confidence()().tolist()
+
+    def draft(
+        self, caches: Sequence["NgramCache"], anchors: Sequence[int], width: int
+    ) -> list[DraftBlock]:
+        """A block of `width` rows after each anchor."""
+        for cache, anchor in zip(caches, anchors, strict=True):
+            cache.look(anchor)
+        return [CopiedBlock(cache.runs, width - 1) for cache in caches]
+
+
+class NgramCache:
+    """One sequence's tokens, and the runs that occur in them.
+
+    The runs are brought up to date when drafts are asked for, and found anew where tokens were
+    taken back.
+    """
 
     def __init__(self) -> None:
-        self._runs = SuffixAutomaton()
-
-    def look(self, tokens: Sequence[int], anchor: int) -> bool:
-        """Whether the end of a text occurred before: the tokens that are read, and the anchor."""
-        known = len(self._runs.tokens)
-        self._runs.extend((*tokens[known:], anchor) if known <= len(tokens) else ())
-        return self.found
+        self.runs = SuffixAutomaton()
+        self._tokens: list[int] = []
 
     @property
-    def found(self) -> bool:
-        """Whether it did when it was last looked for."""
-        return self._runs.matched >= LEAST
+    def offset(self) -> int:
+        """Tokens that were committed."""
+        return len(self._tokens)
 
-    def block(self, width: int) -> "CopiedBlock":
-        """Drafts for the `width` - 1 positions after the anchor, which follow what was found."""
-        return CopiedBlock(self._runs, width - 1)
+    @property
+    def state(self) -> list[mx.array]:
+        """There are no arrays."""
+        return []
+
+    def look(self, anchor: int) -> bool:
+        """Whether the last tokens, the anchor's included, occurred before."""
+        known = self.runs.tokens
+        text = [*self._tokens[len(known) :], anchor]
+        ahead = len(known) - len(self._tokens)  # 1 where the runs have an anchor that was not kept
+        if ahead > 1 or (ahead == 1 and known[-1] != anchor):
+            self.runs = SuffixAutomaton([*self._tokens, anchor])
+        elif ahead < 1:
+            self.runs.extend(text)
+        return self.runs.matched >= LEAST
+
+    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+        """Commit tokens."""
+        self.extend((), tokens)
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        if length < len(self._tokens):
+            self.runs = SuffixAutomaton()
+        del self._tokens[length:]
+
+    def fork(self) -> "NgramCache":
+        """A copy that goes on by itself; its runs are found when they are wanted."""
+        twin = NgramCache()
+        twin._tokens = list(self._tokens)
+        return twin
+
+    def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
+        """There are no rows."""
+        return ()
+
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
+        """Commit tokens."""
+        before = len(self._tokens)
+        self._tokens += tokens
+        if len(self.runs.tokens) > before and self.runs.tokens[before:] != list(tokens[:1]):
+            self.runs = SuffixAutomaton()
+
+    def fill(self, depth: int) -> None:
+        """Look as if `depth` tokens had been committed."""
+        self._tokens += [0] * (depth - len(self._tokens))
 
 
 @dataclass(frozen=True, slots=True)

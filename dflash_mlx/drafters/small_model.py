@@ -48,7 +48,7 @@ def load(
     *,
     bits: int = 0,
     trust_remote_code: bool = False,
-) -> "ModelDrafter":
+) -> "SmallModelDrafter":
     """Load a checked model; see `DrafterKind.load`.
 
     Raises DFlashError if it has other tokens than the target, or layers that cannot go back.
@@ -69,11 +69,11 @@ def load(
         )
     quantise(reader.model, bits)
     target.tap(())
-    return ModelDrafter(reader, target.vocab_size)
+    return SmallModelDrafter(reader, target.vocab_size)
 
 
-class ModelDrafter:
-    """A small model that drafts for a target with `vocab_size` tokens; a `DraftSource`."""
+class SmallModelDrafter:
+    """A small model that drafts for a target with `vocab_size` tokens; a `Drafter`."""
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
@@ -90,6 +90,9 @@ class ModelDrafter:
     @property
     def config(self) -> dict[str, Any]:
         return self.reader.config
+
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
 
     def row_bytes(self, item: int) -> int:
         """Bytes of one token in a cache whose numbers have `item` bytes."""
@@ -108,7 +111,7 @@ class ModelDrafter:
 class ModelCache:
     """One sequence's rows: those of committed tokens, then those of the newest drafts."""
 
-    def __init__(self, source: ModelDrafter):
+    def __init__(self, source: SmallModelDrafter):
         self.source = source
         self._cache = source.reader.make_cache()
         self._read = 0  # committed tokens that were read
@@ -158,7 +161,7 @@ class ModelCache:
         self._commit_waiting()
         return self._cache.copy_rows(start, end)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
         self._commit_waiting()
         self._cache.extend(parts, None)

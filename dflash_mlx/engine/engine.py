@@ -15,8 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import mlx.core as mx
 
 from dflash_mlx.constrained.compiler import Compiler
-from dflash_mlx.drafters.base import DraftSource
-from dflash_mlx.drafters.ngram import Lookup
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.packed import SequencePass, SequenceRows
@@ -37,23 +36,15 @@ CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
 class Engine:
     """Answers for many sequences of one target at once; what it learns of them stays with it."""
 
-    def __init__(
-        self,
-        target: Target,
-        drafter: DraftSource | None,
-        *,
-        compiler: Compiler | None = None,
-        lookup: bool = False,
-    ):
-        """With `lookup` drafts may be copied from earlier text, also without a drafter.
+    def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
+        """In the order in which the fixed modes prefer the `drafters`; None is no drafter.
 
         `compiler` compiles the grammars of requests; not needed for requests without one.
         """
         self.target = target
-        self.drafter = drafter
+        self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
         self.compiler = compiler
-        self.lookup = lookup
-        self.scheduler = Scheduler(target, drafter, lookup=lookup)
+        self.scheduler = Scheduler(target, self.drafters)
         self.prefixes = PrefixCache()
         self.chunk = CHUNK
         self.passes = 0  # of the target so far
@@ -85,24 +76,19 @@ class Engine:
         return [step.result for step in batch]
 
     def _propose(self, batch: list[ScheduledStep]) -> None:
-        """Draft the blocks: copies, and a drafter pass for each width; then choose how much of
-        each is verified.
+        """Draft the blocks, in a pass for each drafter and width; then choose how much of each is
+        verified.
         """
         for step in batch:
             step.draft_forced()
-        for step in batch:
-            if step.copied:
-                assert step.answer.lookup is not None
-                block = step.answer.lookup.block(step.answer.block_size)
-                step.proposal = propose(step.sequence, block, confidence=True)
-        speculating = [step for step in batch if step.kind is StepKind.SPECULATE]
-        drafting = [step for step in speculating if not step.copied]
-        for width in sorted({step.answer.block_size for step in drafting}):
-            group = [step for step in drafting if step.answer.block_size == width]
-            assert self.drafter is not None
-            caches = [s.sequence.draft_cache for s in group if s.sequence.draft_cache is not None]
-            blocks = self.drafter.draft(caches, [s.sequence.anchor for s in group], width)
-            reads = self.scheduler.reads_confidence(group)
+        drafting = [step for step in batch if step.drafter is not None]
+        for number, width in sorted({(s.drafter or 0, s.answer.block_size) for s in drafting}):
+            group = [s for s in drafting if (s.drafter, s.answer.block_size) == (number, width)]
+            drafter = self.drafters[number]
+            caches = [step.sequence.draft_caches[number] for step in group]
+            blocks = drafter.draft(caches, [step.sequence.anchor for step in group], width)
+            policies = {step.answer.policy for step in group}
+            reads = {p: drafter.model is None or p.wants_confidence() for p in policies}
             for step, block in zip(group, blocks, strict=True):
                 step.proposal = propose(step.sequence, block, confidence=reads[step.answer.policy])
         self.scheduler.choose(batch)
@@ -202,14 +188,12 @@ class Engine:
             request,
             rule,
             policy,
-            policy.new_belief(),
-            policy.new_belief(copied=True),
+            policy.new_sequence(len(self.drafters)),
             block_size=width,
             left=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             last_alone=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,
-            lookup=Lookup() if self.lookup and width > 1 else None,
         )
         self._answering.add(sequence)
         return kept + reuse.taken, max(0, lost - reuse.taken)

@@ -1,7 +1,7 @@
 """Sequences to time rounds on: they pretend to hold some depth of tokens that were never read.
 
-Their rows are zeros, which take the time that any rows take; nobody's caches are touched. Runs the
-jobs of a survey as the engine runs its rounds; does not know their order, or what times are for.
+Their rows are zeros, which take the time that any rows take; nobody's caches are touched. The jobs
+of a survey run as the engine runs its rounds.
 """
 
 import math
@@ -9,28 +9,24 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 import mlx.core as mx
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.models.memory import cache_bytes, working_set
 from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
 
 from .sequence import Sequence
 
-# What a plain step, a draft and verifies of several widths take, from the times of rounds.
-
-Clock = Callable[[], float]
-
 BUDGET = 0.5, 48  # seconds, or so many plain steps where those take longer
 BUILDING = 4.0, 16  # the same of first runs: 16 libraries of Metal at 250 ms each
-LATE = 2  # budgets that a survey takes at most amid other work
 WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
 RUNS = 3  # of each job that count: of three one is surely not disturbed
 WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
@@ -55,70 +51,70 @@ def survey(
     batch: bool = False,
     drafts: bool = True,
     budget: tuple[float, int] = BUDGET,
-    clock: Clock = time.perf_counter,
-) -> Costs:
-    """Costs from `run`, which does a job and says its seconds; with `batch` two sequences as well.
+) -> Latencies:
+    """Latencies from `run`, which does a job and returns its seconds.
 
-    Without `drafts` there is no drafter, and its block costs nothing.
-    The first run of a job builds kernels: it never counts, nor does the warm-up before all. Jobs
-    run in turn, and the shortest time of each counts: other work on the machine only adds. Passes
-    wider than a block, which only batches use, come last. When the `budget` (seconds on `clock`, or
-    plain steps if those take longer) is spent on runs that count, or `BUILDING` on first ones, jobs
-    that were not begun are left out; a plain step, a draft and the widest chain never are.
-    Amid other work it takes at most `LATE` budgets.
+    With `batch` two sequences are timed, too, and passes wider than a block, which only batches
+    use. Without `drafts` there is no drafter, and its block takes no time. The shortest time of
+    each job counts, as building its kernels and other work on the machine only add. When the
+    `budget` (seconds, or plain steps if those take longer) is spent on further runs, or BUILDING on
+    first ones, jobs that were not begun are left out; a plain step, a draft and the widest chain
+    never are.
     """
-    times, quickest = dict[Job, float](), dict[Job, float]()  # what `run` said, and the clock
-    plain, draft, widest = Job("plain", 1), Job("draft", block_size), Job("chain", block_size)
+    plain = Job("plain", 1)
+    draft = Job("draft", block_size)
+    widest = Job("chain", block_size)
     look = Job("look", block_size)
-    second = [Job("draft", block_size, 2), Job("chain", 2 * (block_size // 2), 2)]
-    second = second[not drafts :] * batch
+    two_drafts = Job("draft", block_size, 2)
+    two_chains = Job("chain", 2 * (block_size // 2), 2)
+    needed = [plain, draft, widest] if drafts else [plain, widest]
     narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
-    wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size] * batch
-    warm_up(run, widest)
-    began, building, counts = clock(), 0.0, Counter[Job]()
-
-    def timed(job: Job) -> tuple[float, float]:
-        start = clock()
-        return run(job), clock() - start
-
-    def seconds_of(limit: tuple[float, int]) -> float:
-        return max(limit[0], limit[1] * times[plain])
+    others = [*narrow, look, two_drafts] if drafts and batch else [*narrow, *[look] * drafts]
+    wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size]
+    turns = [[*needed, *others, *[two_chains] * batch]] * RUNS + [wide] * RUNS * batch
+    times: dict[Job, float] = {}
+    runs: Counter[Job] = Counter()
+    building = 0.0
 
     def fits(job: Job) -> bool:
-        if job not in quickest and building >= seconds_of(BUILDING):
+        if job in needed and job not in times:
+            return True
+        if job not in times and building >= max(BUILDING[0], BUILDING[1] * times[plain]):
             return False
         # A run that other work was in the way of is charged as the shortest one.
-        spent = sum(count * quickest[known] for known, count in counts.items())
-        late = clock() - began - building > LATE * seconds_of(budget)
-        return not late and spent + quickest.get(job, quickest[widest]) < seconds_of(budget)
+        spent = sum(count * times[known] for known, count in runs.items())
+        return spent + times.get(job, times[widest]) < max(budget[0], budget[1] * times[plain])
 
-    needed = [plain, draft, widest] if drafts else [plain, widest]
-    others = [*narrow, *[look] * drafts, *second]
-    for job in [*needed, *[*others, *needed] * RUNS, *wide * RUNS]:
-        if job not in needed[len(times) :] and not fits(job):
+    warm_up(run, widest)
+    for job in chain.from_iterable(turns):
+        if not fits(job):
             continue
-        if job not in quickest:
-            _, quickest[job] = timed(job)
-            building += quickest[job]
-        seconds, took = timed(job)
-        times[job] = min(seconds, times.get(job, math.inf))
-        quickest[job] = min(took, quickest[job])
-        counts[job] += 1
+        if job not in times:
+            times[job] = run(job)
+            building += times[job]
+        times[job] = min(run(job), times[job])
+        runs[job] += 1
+    return latencies_of(times, block_size)
 
-    block = sequence = 0.0
-    drafted = times.get(draft, 0.0)
-    if all(job in times for job in second) and batch:
-        chain = second[-1]
-        block = max(0.0, times.get(second[0], 0.0) - drafted) if drafts else 0.0
-        alone = times.get(Job("chain", chain.rows), times[widest])
-        sequence = max(0.0, times[chain] - alone - block)
-    chains = {j.rows: s for j, s in times.items() if j.kind == "chain" and j.sequences == 1}
+
+def latencies_of(times: dict[Job, float], block_size: int) -> Latencies:
+    """Latencies from the shortest times of jobs."""
+    plain = times[Job("plain", 1)]
+    draft = times.get(Job("draft", block_size), 0.0)
+    widest = times[Job("chain", block_size)]
+    chains = {job.rows: t for job, t in times.items() if job.kind == "chain" and job.sequences == 1}
     # No verify is quicker than a plain step: where it seems so, other work was in the way.
-    knots = {rows: max(times[plain], s - drafted) for rows, s in sorted(chains.items())}
-    found = ((1, times[plain]), *knots.items())
-    # Nothing hides less than all of a draft.
-    read = min(drafted, max(0.0, times.get(look, math.inf) - times[widest]))
-    return Costs(times[plain], drafted, found, read=read, sequence=sequence, block=block)
+    knots = [(rows, max(plain, seconds - draft)) for rows, seconds in sorted(chains.items())]
+    block = 0.0
+    sequence = 0.0
+    two_rows = 2 * (block_size // 2)
+    two_chains = times.get(Job("chain", two_rows, 2))
+    if two_chains is not None:
+        block = max(0.0, times.get(Job("draft", block_size, 2), draft) - draft)
+        sequence = max(0.0, two_chains - chains.get(two_rows, widest) - block)
+    # Reading hides no more than all of a draft.
+    read = min(draft, max(0.0, times.get(Job("look", block_size), math.inf) - widest))
+    return Latencies(plain, draft, ((1, plain), *knots), read=read, sequence=sequence, block=block)
 
 
 def warm_up(run: Callable[[Job], float], job: Job) -> None:
@@ -139,7 +135,7 @@ class Scratch:
     Without a drafter "draft" is no job of theirs.
     """
 
-    def __init__(self, target: Target, drafter: DraftSource | None, depth: int, block_size: int):
+    def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
         self._target, self._drafter, self._depth = target, drafter, depth
         self._block_size, self._none = block_size, Draft.none()
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
@@ -238,7 +234,7 @@ def half(rows: int) -> int:
     return 1 + (rows - 1) // 2
 
 
-def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, free: int) -> int:
+def depth_that_fits(target: Target, drafter: Drafter | None, depth: int, free: int) -> int:
     """As deep as two scratch sequences fit into a share of `free` bytes, `depth` at most."""
     item = target.embed(mx.array([0])).dtype.size
     row = 0 if drafter is None else drafter.row_bytes(item)
@@ -249,13 +245,13 @@ def depth_that_fits(target: Target, drafter: DraftSource | None, depth: int, fre
 
 def measure(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     depth: int,
     block_size: int,
     *,
     budget: tuple[float, int] = BUDGET,
-) -> Costs:
-    """The costs of a pair at a context of `depth` tokens, or less where memory is short.
+) -> Latencies:
+    """The latencies of a pair at a context of `depth` tokens, or less where memory is short.
 
     Of a sharded target these are rank 0's times, and the slowest rank decides them: each layer's
     sums wait for all ranks, so that no pass ends here before it can end everywhere. `budget` as in
@@ -263,6 +259,8 @@ def measure(
     """
     depth = depth_that_fits(target, drafter, depth, working_set() - mx.get_active_memory())
     scratch = Scratch(target, drafter, depth, block_size)
-    costs = survey(scratch.run, block_size, batch=True, drafts=drafter is not None, budget=budget)
+    latencies = survey(
+        scratch.run, block_size, batch=True, drafts=drafter is not None, budget=budget
+    )
     mx.clear_cache()
-    return replace(costs, depth=depth)
+    return replace(latencies, depth=depth)

@@ -1,7 +1,7 @@
 """What each sequence does in one round: the steps of a batch, and what they verify and commit."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import mlx.core as mx
@@ -10,8 +10,9 @@ import numpy as np
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import SequencePass, SequenceRows
-from dflash_mlx.policy.belief import Confidence
-from dflash_mlx.policy.policy import Outcome, Text
+from dflash_mlx.policy.acceptance import Confidence
+from dflash_mlx.policy.latency import DECODE_STEP
+from dflash_mlx.policy.policy import DraftState, StepResult
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, PendingRankings
 from dflash_mlx.speculation.sampling import read_logprobs
 from dflash_mlx.speculation.tree import best_first
@@ -19,8 +20,6 @@ from dflash_mlx.types import Block, Plan
 
 from .sequence import Answer, PrefillChunk
 from .sequence import Sequence as TokenSequence
-
-NO_DRAFT = Plan(1)  # the anchor alone
 
 
 class StepKind(Enum):
@@ -35,7 +34,8 @@ class StepKind(Enum):
 class ScheduledStep:
     """One sequence's part in a round. Each verb of the engine fills in some of its fields.
 
-    schedule: `kind`, `chunk` (the tokens of a prefill), `copied` (drafts come from earlier text).
+    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (which one drafts) and its
+    `draft_state`, for the policy.
     propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
     tokens that are verified; none in a decode step unless a grammar forces some).
     verify: `output`, the logits and hidden states of the target's pass. accept: `outcome`, what
@@ -47,9 +47,10 @@ class ScheduledStep:
     sequence: TokenSequence
     kind: StepKind = StepKind.DECODE
     chunk: PrefillChunk | None = None
-    copied: bool = False
+    drafter: int | None = None
+    draft_state: DraftState | None = None
     proposal: "DraftProposal | None" = None
-    plan: Plan = NO_DRAFT
+    plan: Plan = DECODE_STEP
     draft: Draft = field(default_factory=Draft.none)
     output: SequencePass | None = None
     choice: mx.array | None = None
@@ -76,25 +77,28 @@ class ScheduledStep:
         return result
 
     @property
-    def policy_input(self) -> Text:
-        """What the policy sees of the sequence."""
-        answer = self.answer
-        belief = answer.copied if self.copied else answer.belief
-        return Text(belief, answer.left, self.copied)
-
-    @property
-    def policy_outcome(self) -> Outcome:
+    def policy_result(self) -> StepResult:
         """What came of the step, for the policy."""
         assert self.block is not None
-        return Outcome(
-            self.policy_input.belief,
+        state = self.draft_state
+        return StepResult(
+            None if state is None else state.acceptance,
             self.plan,
             verified=self.draft.drafted,
             accepted=self.accepted,
             committed=len(self.block.tokens),
-            drafted=self.proposal is not None and not self.copied,
+            drafter=self.drafter,
+            free=state is not None and state.free,
+            confidence=None if state is None else state.confidence,
             judged=self.draft.judged,
         )
+
+    def read_confidence(self) -> None:
+        """Wait for the drafter's confidence, if it is wanted; the policy then sees it."""
+        assert self.proposal is not None
+        assert self.draft_state is not None
+        confidence = self.proposal.read_confidence()
+        self.draft_state = replace(self.draft_state, confidence=confidence)
 
     def query(self) -> SequenceRows:
         """What the target reads: a chunk of the prompt, or the anchor and its drafts."""

@@ -2,18 +2,17 @@
 
 from collections.abc import Container, Iterable
 
-from dflash_mlx.drafters.base import DraftSource
-from dflash_mlx.drafters.ngram import BLOCK
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MAX_BLOCK_SIZE
-from dflash_mlx.policy.auto import Auto
-from dflash_mlx.policy.costs import Costs
-from dflash_mlx.policy.policy import Fixed, Policy, Text
+from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.policy.latency import Latencies
+from dflash_mlx.policy.policy import DraftState, FixedPolicy, Policy
 from dflash_mlx.types import Plan
 
-from .cost_table import CostTable, cost_table
+from .latency_table import LatencyTable, latency_table
 from .request import Request
 from .round import ScheduledStep, StepKind
 from .sequence import Sequence
@@ -22,18 +21,18 @@ from .sequence import Sequence
 class Scheduler:
     """Decides what each sequence of one target does in a round, and how much drafting pays.
 
-    With `lookup` drafts may be copied from earlier text, also without a drafter. Policies of the
-    mode auto are kept from answer to answer, one for each block size.
+    Policies of the mode auto are kept from answer to answer, one for each block size.
     """
 
-    def __init__(self, target: Target, drafter: DraftSource | None, *, lookup: bool = False):
+    def __init__(self, target: Target, drafters: tuple[Drafter, ...]):
         self._target = target
-        self._drafter = drafter
-        self._lookup = lookup
+        self._drafters = drafters
+        with_model = [drafter for drafter in drafters if drafter.model is not None]
+        self._measured = with_model[0] if with_model else None  # whose drafts take time
         self.token_budget = TokenBudget()
-        self._auto: dict[int, Auto] = {}
-        self._tables: dict[Auto, CostTable] = {}
-        self._costs: dict[Auto, Costs] = {}
+        self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
+        self._tables: dict[AdaptivePolicy, LatencyTable] = {}
+        self._latencies: dict[AdaptivePolicy, Latencies] = {}
 
     def schedule(
         self, sequences: Iterable[Sequence], *, ahead: Container[Sequence], chunk: int
@@ -53,32 +52,40 @@ class Scheduler:
         able = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
         for policy, group in by_policy(able):
             self.refresh(policy, max(len(step.sequence.tokens) for step in group))
-            for step in group:
-                step.copied = self._copies_pay(step.sequence)
-            others = [s for s in group if not s.copied and self._drafter is not None]
-            inputs = [step.policy_input for step in others]
-            wishes = policy.drafts(inputs, len(batch) - len(others))
-            wanted = {step for step, wish in zip(others, wishes, strict=True) if wish}
-            for step in group:
-                if step.copied or step in wanted:
+            drafts = [self._draft_states(step.sequence) for step in group]
+            drafters = policy.choose_drafters(drafts, len(batch) - len(group))
+            for step, states, drafter in zip(group, drafts, drafters, strict=True):
+                if drafter is not None:
                     step.kind = StepKind.SPECULATE
+                    step.drafter = drafter
+                    step.draft_state = states[drafter]
         return batch
 
-    def reads_confidence(self, group: Iterable[ScheduledStep]) -> dict[Policy, bool]:
-        """Which policies want the drafter's confidence in these blocks."""
-        return {policy: policy.reads(len(steps)) for policy, steps in by_policy(group)}
+    def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
+        """What the policy sees of each drafter, None where that cannot draft for a sequence now."""
+        answer = sequence.now
+        states = list[DraftState | None]()
+        for drafter, cache, acceptance in zip(
+            sequence.drafters, sequence.draft_caches, answer.acceptance, strict=True
+        ):
+            free = drafter.model is None
+            confidence = None
+            if answer.anchor is not None:
+                confidence = drafter.preview(cache, answer.anchor, answer.block_size)
+            able = not free if confidence is None else len(confidence) > 0
+            state = DraftState(acceptance, answer.left, confidence, free)
+            states.append(state if able else None)
+        return states
 
     def choose(self, batch: list[ScheduledStep]) -> None:
         """How much of each proposal is verified. Waits for the confidence that policies want."""
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
-            inputs = [step.policy_input for step in group]
-            confidences = []
             for step in group:
-                assert step.proposal is not None
-                confidences.append(step.proposal.read_confidence())
+                step.read_confidence()
             others = sum(step.query_tokens for step in batch if step not in group)
-            plans = policy.choose(inputs, confidences, others)
+            states = [step.draft_state for step in group if step.draft_state is not None]
+            plans = policy.num_drafts(states, others)
             for step, plan in zip(group, plans, strict=True):
                 assert step.proposal is not None
                 step.plan = plan
@@ -93,9 +100,7 @@ class Scheduler:
             return False
         if answer.block_size == 1:
             return True
-        drafted = Text(answer.belief, answer.left)
-        rests = sequence.drafter is None or answer.policy.rests([drafted])
-        return rests and not self._copies_pay(sequence)
+        return not answer.policy.may_draft(self._draft_states(sequence))
 
     def update(self, batch: list[ScheduledStep], seconds: float) -> None:
         """Tell the policies what came of the round, and its time where it was theirs alone."""
@@ -104,20 +109,8 @@ class Scheduler:
         if generating:
             self.token_budget.update(read, seconds)
         for policy, group in by_policy(generating):
-            done = [step.policy_outcome for step in group if step.error is None]
-            policy.learn(done, seconds if len(done) == len(batch) else None)
-
-    def _copies_pay(self, sequence: Sequence) -> bool:
-        """Whether copies of earlier text are worth verifying in place of the drafter's block."""
-        answer = sequence.now
-        if answer.lookup is None or answer.anchor is None:
-            return False
-        if not answer.lookup.look(sequence.tokens, answer.anchor):
-            return False
-        confidence = answer.lookup.block(answer.block_size).confidence()().tolist()
-        drafted = None if sequence.drafter is None else Text(answer.belief, answer.left)
-        copied = Text(answer.copied, answer.left, copied=True)
-        return answer.policy.copies(copied, confidence, drafted)
+            results = [step.policy_result for step in group if step.error is None]
+            policy.update(results, seconds if len(results) == len(batch) else None)
 
     def block_size(self, request: Request) -> int:
         """Rows of a drafted block, the anchor's included; 1 where nothing is drafted.
@@ -126,7 +119,7 @@ class Scheduler:
         """
         if request.mode == "baseline":
             return 1
-        if self._drafter is None and not self._lookup:
+        if not self._drafters:
             raise UsageError(
                 "this pair was loaded without a drafter.", hint="use the mode baseline (--no-draft)"
             )
@@ -138,8 +131,7 @@ class Scheduler:
                 hint=f"give a value from 1 to {EXACT_ROWS - 1}",
             )
         if request.block_size is None:
-            drafter = self._drafter
-            return min(BLOCK if drafter is None else drafter.block_size, most)
+            return min(self._drafters[0].block_size, most)
         if not 2 <= request.block_size <= most:
             raise UsageError(
                 f"block_size cannot be {request.block_size}{' in exact mode' * exact}.",
@@ -150,23 +142,26 @@ class Scheduler:
     def policy_for(self, request: Request, depth: int, *, idle: bool = True) -> Policy:
         """The policy for a request whose context has `depth` tokens.
 
-        In the mode auto the costs at that depth are measured now, if they are not known. Where the
-        engine is not `idle`, nothing is measured, as other answers would wait: the costs come from
+        In the mode auto the latencies at that depth are measured now, if they are not known. Where
+        the engine is not `idle`, nothing is measured, as other answers would wait: they come from
         other depths, and where there are none blocks are drafted as in the mode dflash.
         """
         width = self.block_size(request)
         if request.mode == "ddtree":
-            return Fixed(Plan(request.tree_nodes + 1, tree=True, chain_seed=request.chain_seed))
+            nodes = request.tree_nodes
+            return FixedPolicy(Plan(nodes + 1, tree=True, chain_seed=request.chain_seed))
         if request.mode != "auto":
-            return Fixed(Plan(width))
-        if width not in self._auto:
-            table = cost_table(self._target, self._drafter, width)
-            costs = table.at(depth) if idle else table.estimate(depth)
-            if costs is None:
-                return Fixed(Plan(width), "auto measures costs when no other answer is running")
-            self._auto[width] = Auto(costs, width)
-            self._tables[self._auto[width]] = table
-        policy = self._auto[width]
+            return FixedPolicy(Plan(width))
+        policy = self._adaptive.get(width)
+        if policy is None:
+            table = latency_table(self._target, self._measured, width)
+            latencies = table.at(depth) if idle else table.estimate(depth)
+            if latencies is None:
+                reason = "auto measures costs when no other answer is running"
+                return FixedPolicy(Plan(width), reason)
+            policy = AdaptivePolicy(latencies, width)
+            self._adaptive[width] = policy
+            self._tables[policy] = table
         if idle:
             self._tables[policy].at(depth)
         self.refresh(policy, depth)
@@ -178,22 +173,21 @@ class Scheduler:
         For the policies of the mode auto that have decided for a request.
         """
         for table in self._tables.values():
-            for each in table.between(1, depth):
-                table.at(each)
+            for measured in table.between(1, depth):
+                table.at(measured)
 
     def refresh(self, policy: Policy, depth: int) -> None:
-        """Let a policy of the mode auto have the costs at a depth, as far as they are known."""
-        if isinstance(policy, Auto):
-            costs = self._tables[policy].estimate(depth)
-            if costs is not None and costs is not self._costs.get(policy):
-                self._costs[policy] = costs
-                policy.refresh(costs)
+        """Let a policy of the mode auto have the latencies at a depth, as far as they are known."""
+        if isinstance(policy, AdaptivePolicy):
+            latencies = self._tables[policy].estimate(depth)
+            if latencies is not None and latencies is not self._latencies.get(policy):
+                self._latencies[policy] = latencies
+                policy.refresh(latencies)
 
 
 STALL = 0.1  # seconds that others may wait for a round that reads prompts
-LEAST = 8  # tokens a round
-MOST = 2048
-FIRST = 256  # before anything was measured
+MIN_TOKENS = 8  # of a round, so that a slow target comes to the prompt's end
+MAX_TOKENS = 2048  # a pass, as in mlx-lm
 
 
 class TokenBudget:
@@ -203,13 +197,13 @@ class TokenBudget:
     """
 
     def __init__(self) -> None:
-        self.tokens = FIRST
+        self.tokens = 256  # a guess, which the first rounds correct
 
     def update(self, read: int, seconds: float) -> None:
         """Count a round that read so many prompt tokens beside others, in so many seconds."""
         if read:
             fits = int(read * STALL / seconds)
-            self.tokens = min(MOST, max(LEAST, (self.tokens + fits) // 2))
+            self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, (self.tokens + fits) // 2))
 
 
 def by_policy(steps: Iterable[ScheduledStep]) -> list[tuple[Policy, list[ScheduledStep]]]:

@@ -12,13 +12,12 @@ from typing import Any
 import mlx.core as mx
 
 from dflash_mlx.constrained.constraint import Constraint
-from dflash_mlx.drafters.base import DraftSource
-from dflash_mlx.drafters.ngram import Lookup
+from dflash_mlx.drafters.base import DraftCache, Drafter
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.cache.target_cache import Snapshot
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
-from dflash_mlx.policy.belief import Belief
+from dflash_mlx.policy.acceptance import Acceptance
 from dflash_mlx.policy.policy import Policy
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.sampling import HISTORY
@@ -47,21 +46,18 @@ class Answer:
     `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
     tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
     is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
-    is one. `lookup`: where the text stood before, if drafts may be copied from there; `copied`: the
-    belief in such drafts.
+    is one. `acceptance`: of each drafter's drafts in this text.
     """
 
     request: Request
     rule: Match
     policy: Policy
-    belief: Belief
-    copied: Belief
+    acceptance: list[Acceptance]
     block_size: int
     left: int
     snapshots_at: tuple[int, ...]
     last_alone: bool
     constraint: Constraint | None = None
-    lookup: Lookup | None = None
     anchor: int | None = None
     place: int = 0
     finish_reason: str | None = None
@@ -85,9 +81,10 @@ class Sequence:
     With `shares` what it reads may serve others, and what they have read may serve it.
     """
 
-    def __init__(self, target: Target, drafter: DraftSource | None, *, shares: bool = True):
+    def __init__(self, target: Target, *drafters: Drafter | None, shares: bool = True):
+        """Each of the `drafters` gets a cache; None is no drafter."""
         self.target = target
-        self.drafter = drafter
+        self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
         self.shares = shares
         self.answer: Answer | None = None
         self.clear()
@@ -96,23 +93,34 @@ class Sequence:
         """Forget everything that was read."""
         self.tokens: list[int] = []
         self.target_cache = self.target.make_cache()
-        self.draft_cache = None if self.drafter is None else self.drafter.make_cache()
+        self.draft_caches: list[DraftCache] = [drafter.make_cache() for drafter in self.drafters]
 
     def fork(self) -> "Sequence":
         """A copy at the same token that goes on by itself."""
         twin = copy(self)
         twin.tokens = list(self.tokens)
         twin.target_cache = self.target_cache.fork()
-        twin.draft_cache = None if self.draft_cache is None else self.draft_cache.fork()
+        twin.draft_caches = [cache.fork() for cache in self.draft_caches]
         if self.answer is not None:
             twin.answer = copy(self.answer)
             twin.answer.rule = copy(self.answer.rule)
-            twin.answer.belief = self.answer.belief.fork()
-            twin.answer.copied = self.answer.copied.fork()
-            twin.answer.lookup = None if self.answer.lookup is None else Lookup()
+            twin.answer.acceptance = [known.fork() for known in self.answer.acceptance]
             if self.answer.constraint is not None:
                 twin.answer.constraint = self.answer.constraint.fork()
         return twin
+
+    @property
+    def draft_cache(self) -> Any:
+        """The cache of the drafter with a model, which may be left out for a while; None without.
+
+        Its rows are what the prefix cache keeps.
+        """
+        with_model = (
+            cache
+            for drafter, cache in zip(self.drafters, self.draft_caches, strict=True)
+            if drafter.model is not None
+        )
+        return next(with_model, None)
 
     @property
     def now(self) -> Answer:
@@ -184,8 +192,9 @@ class Sequence:
     def rewind(self, length: int) -> None:
         """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
         self.target_cache.rewind(length)
-        if self.draft_cache is not None and self.draft_cache.offset > length:
-            self.draft_cache.rewind(length)
+        for cache in self.draft_caches:
+            if cache.offset > length:
+                cache.rewind(length)
         del self.tokens[length:]
 
     def extend(
@@ -204,9 +213,11 @@ class Sequence:
         self.target_cache.extend(target, snapshot)
         self.tokens += tokens
         assert self.target_cache.offset == len(self.tokens)
-        if draft is not None and self.draft_cache is not None and self.draft_cache.offset == before:
-            self.draft_cache.extend(draft)
-            assert self.draft_cache.offset == len(self.tokens)
+        for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
+            rows = [] if drafter.model is None else draft
+            if rows is not None and cache.offset == before:
+                cache.extend(rows, tokens)
+                assert cache.offset == len(self.tokens)
 
     @property
     def anchor(self) -> int:
@@ -264,15 +275,15 @@ class Sequence:
     @property
     def state(self) -> list[Any]:
         """The arrays of both caches, to evaluate after a part of a prompt was read."""
-        drafted = [] if self.draft_cache is None else self.draft_cache.state
-        return [self.target_cache.state, drafted]
+        return [self.target_cache.state, *(cache.state for cache in self.draft_caches)]
 
     def absorb(self, tokens: tuple[int, ...], taps: mx.array) -> None:
         """Count tokens that the target's cache holds, and hand their taps to the drafter."""
         drafting = self.answer is None or self.answer.block_size > 1
-        if self.draft_cache is not None and drafting:
-            assert self.draft_cache.offset == len(self.tokens)
-            self.draft_cache.absorb(taps, tokens)
+        for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
+            if drafting or drafter.model is None:
+                assert cache.offset == len(self.tokens)
+                cache.absorb(taps, tokens)
         before = len(self.tokens)
         self.tokens += tokens
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

@@ -1,9 +1,8 @@
-"""What decides about rounds has to answer, and the policy that always decides the same.
+"""What decides how many drafts each sequence verifies: the protocol, and the fixed plans.
 
-A round of all running sequences goes: `copies` (of each that repeats itself: are copied drafts
-better than the drafter's?), `drafts` (which of the others draft a block?), `reads` (is the
-drafters' confidence wanted?), `choose` (how many rows are verified?), and when the round is done
-`learn`. Decides and counts only: knows no models, clocks or caches.
+In each round the scheduler calls `choose_drafters`, `wants_confidence` once there are drafts,
+`num_drafts`, and `update` when the round is done. A policy only counts: it has no models, clocks or
+caches.
 """
 
 from collections import Counter
@@ -13,38 +12,43 @@ from typing import Protocol
 
 from dflash_mlx.types import Plan
 
-from .belief import Belief, Confidence
-from .costs import words
+from .acceptance import Acceptance, Confidence
+from .latency import describe_plan
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """What the policy sees of one sequence in a round; `room` tokens can still be committed.
+class DraftState:
+    """The drafts of one drafter for one sequence, before or after they are made.
 
-    `copied`: its drafts are copies of earlier text, which cost nothing to draft.
+    `room`: tokens that the sequence may still commit. `confidence`: the drafter's, None where it is
+    not known. `free`: they take no time of the device, and their confidence is known before they
+    are made.
     """
 
-    belief: Belief
+    acceptance: Acceptance
     room: int
-    copied: bool = False
+    confidence: Confidence | None = None
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepResult:
     """What came of one sequence's round.
 
     `verified` drafts were in the pass and `accepted` of them kept; `committed` tokens at most
-    `accepted` say that the answer ended within them. `drafted`: a block was drafted, also where
-    none of it was verified. `judged`: so many of the first tell of the drafter, None is all; about
-    the others a grammar decided.
+    `accepted` say that the answer ended within them. `drafter`: which one drafted, with its
+    `acceptance`, None in a decode step; `free` as in `DraftState`. `judged`: so many of the first
+    tell of the drafter, None is all; about the others a grammar decided.
     """
 
-    belief: Belief
+    acceptance: Acceptance | None
     plan: Plan
     verified: int
     accepted: int
     committed: int
-    drafted: bool
+    drafter: int | None = None
+    free: bool = False
+    confidence: Confidence | None = None
     judged: int | None = None
 
     @property
@@ -57,58 +61,57 @@ class Outcome:
         """How many of these were accepted."""
         return min(self.accepted, self.own)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the answer ended with an accepted draft, so that the next one is not judged."""
+        return self.committed <= self.accepted
+
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
     """What was chosen so far, and why.
 
     `plans`: how often each was chosen, most often first. `acceptance`: share of the drafts in
-    position 1, 2, ... of chains that were kept with all before them kept. `drafting`: whether the
-    last round drafted because that pays; `tries`: how often that was tried where it did not.
+    position 1, 2, ... of chains that were accepted with all before them.
     """
 
     name: str
     reason: str
     plans: tuple[tuple[Plan, int], ...] = ()
     acceptance: tuple[float, ...] = ()
-    drafting: bool = True
-    tries: int = 0
 
 
 class Policy(Protocol):
-    """How the plans of a round are found."""
+    """The draft length policy of some sequences."""
 
-    def new_belief(self, *, copied: bool = False) -> Belief:
-        """What a new sequence begins with: what was learned in the long run, of such drafts."""
+    def new_sequence(self, drafters: int) -> list[Acceptance]:
+        """What a new text starts with for each of so many drafters: what was learned so far."""
         ...
 
-    def copies(self, copied: Text, said: Confidence, drafted: Text | None) -> bool:
-        """Whether copied drafts are better than plain steps, and than `drafted`, if that can be."""
-        ...
+    def choose_drafters(
+        self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
+    ) -> list[int | None]:
+        """Which drafter drafts for each sequence, None for a decode step.
 
-    def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
-        """Which of these sequences draft a block in this round.
-
-        `rows`: what other sequences have in the pass anyway.
+        Each sequence has a state for every drafter, None where that cannot draft for it now.
+        `other_rows`: what other sequences have in the pass.
         """
         ...
 
-    def reads(self, count: int) -> bool:
-        """Whether `choose` wants the confidence of `count` blocks; the host waits for that."""
+    def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
+        """Whether a sequence may draft in the next round, as far as is known in this one."""
         ...
 
-    def rests(self, texts: Sequence[Text]) -> bool:
-        """Whether no sequence drafts now nor in the next round."""
+    def wants_confidence(self) -> bool:
+        """Whether `num_drafts` wants the drafters' confidence, for which the host waits."""
         ...
 
-    def choose(
-        self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
-    ) -> list[Plan]:
-        """What is verified of each drafted block; `rows` as in `drafts`, plain steps included."""
+    def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
+        """How much of each draft is verified."""
         ...
 
-    def learn(self, rounds: Sequence[Outcome], seconds: float | None) -> None:
-        """What came of a round; its `seconds`, None where they are not known."""
+    def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
+        """Learn from a round; its `seconds`, None where they are not known."""
         ...
 
     @property
@@ -117,7 +120,7 @@ class Policy(Protocol):
         ...
 
 
-class Fixed:
+class FixedPolicy:
     """Always the same plan: the modes dflash, ddtree and baseline."""
 
     def __init__(self, plan: Plan, reason: str = ""):
@@ -125,49 +128,49 @@ class Fixed:
         self._plan = plan
         self._reason = reason
         self._counts: Counter[Plan] = Counter()
-        self._acceptance = Belief()
+        self._acceptance = Acceptance()
 
-    def new_belief(self, *, copied: bool = False) -> Belief:
-        """Nothing is learned by text."""
-        return self._acceptance
+    def new_sequence(self, drafters: int) -> list[Acceptance]:
+        """One for all: it changes no plan."""
+        return [self._acceptance] * drafters
 
-    def copies(self, copied: Text, said: Confidence, drafted: Text | None) -> bool:
-        """Where there is no drafter."""
-        return drafted is None
+    def choose_drafters(
+        self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
+    ) -> list[int | None]:
+        """The first that can draft, unless the plan is a decode step."""
+        return [first_of(drafts) if self._plan.rows > 1 else None for drafts in sequences]
 
-    def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
-        """All, unless the plan is a plain step."""
-        return [self._plan.rows > 1] * len(texts)
+    def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
+        """As `Policy`."""
+        return self.choose_drafters([sequence]) != [None]
 
-    def reads(self, count: int) -> bool:
-        """No."""
+    def wants_confidence(self) -> bool:
+        """As `Policy`."""
         return False
 
-    def rests(self, texts: Sequence[Text]) -> bool:
-        """Where the plan is a plain step."""
-        return self._plan.rows == 1
+    def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
+        """As `Policy`."""
+        return [self._plan] * len(drafts)
 
-    def choose(
-        self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
-    ) -> list[Plan]:
-        """The plan, for each."""
-        return [self._plan] * len(texts)
-
-    def learn(self, rounds: Sequence[Outcome], seconds: float | None) -> None:
-        """Count; how deep a tree was is not known here."""
-        for done in rounds:
-            self._counts[done.plan] += 1
-            if not done.plan.tree:
-                cut = done.committed <= done.accepted
-                self._acceptance.learn(None, done.own, done.kept, cut=cut)
+    def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
+        """Count; a tree's positions are not known here."""
+        for result in results:
+            self._counts[result.plan] += 1
+            if not result.plan.tree:
+                self._acceptance.update(None, result.own, result.kept, ended=result.ended)
 
     @property
     def state(self) -> PolicyState:
         """The counts."""
+        reason = f": {self._reason}" if self._reason else ""
         return PolicyState(
             "fixed",
-            f"always {words(self._plan)}" + (f": {self._reason}" if self._reason else ""),
+            f"always {describe_plan(self._plan)}{reason}",
             plans=tuple(self._counts.most_common()),
-            acceptance=self._acceptance.acceptance,
-            drafting=self._plan.rows > 1,
+            acceptance=self._acceptance.by_position,
         )
+
+
+def first_of(drafts: Sequence[DraftState | None]) -> int | None:
+    """The first drafter that can draft."""
+    return next((drafter for drafter, state in enumerate(drafts) if state is not None), None)

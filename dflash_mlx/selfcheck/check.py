@@ -5,8 +5,6 @@ the inputs of each operation. Results are kept in a file, so that each kernel is
 """
 
 import hashlib
-import json
-import logging
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,14 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.files.checkpoint import cache_file, replace_json
+from dflash_mlx.files.measurements import MeasurementStore, fingerprint
 from dflash_mlx.kernels.dispatch import EXACT_ROWS, Kernels
 from dflash_mlx.kernels.source import Launcher
 from dflash_mlx.models.packed import SequencePass
@@ -344,16 +341,6 @@ def equal_bits(a: mx.array, b: mx.array) -> bool:
 
 # The file of this machine's kernel results, so that each kernel is proven only once.
 
-FORMAT = 2
-MAX_ENTRIES = 16  # of the file; the oldest are dropped
-
-log = logging.getLogger(__name__)
-
-
-def results_file() -> Path:
-    """The path of the file of results. The file may not exist."""
-    return cache_file("kernels.json")
-
 
 @cache
 def source_hash() -> str:
@@ -371,30 +358,12 @@ def machine_key() -> str:
     info = mx.device_info()
     chip = [str(info.get(name)) for name in ("device_name", "architecture")]
     parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+    return fingerprint(parts)
 
 
 def result_key(shapes: Shapes) -> str:
     """The key of an entry: this machine, and the shapes of a pair."""
-    return f"{machine_key()}-{hashlib.sha256(repr(shapes).encode()).hexdigest()[:24]}"
-
-
-def read_results(file: Path) -> dict[str, dict[str, KernelResult]]:
-    """The results of a file by key and operation; empty without a file, or if it is damaged."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
-            log.warning("the kernels in %s are of another version and are proven again", file)
-            return {}
-        return {
-            key: {name: from_json(name, parts) for name, parts in entry.items()}
-            for key, entry in data["verdicts"].items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        log.warning("the kernels in %s are proven again: %r", file, error)
-        return {}
+    return f"{machine_key()}-{fingerprint([repr(shapes)])}"
 
 
 def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
@@ -414,31 +383,34 @@ def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     return found
 
 
-def write_results(
-    file: Path, key: str, results: Iterable[KernelResult] = (), *, anew: bool = False
-) -> bool:
-    """Add results to an entry of a file; with `anew` the entry's old results are dropped.
+def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
+    """The results of an entry by operation. Raises ValueError or TypeError for another object."""
+    return {name: from_json(name, parts) for name, parts in entry.items()}
+
+
+def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
+    """The JSON object of results."""
+    return {name: asdict(result) for name, result in results.items()}
+
+
+STORE = MeasurementStore(
+    "kernels.json", "verdicts", "kernels", format=2, limit=16, parse=results_of, dump=entry_of
+)
+
+
+def write_results(key: str, results: Iterable[KernelResult] = (), *, anew: bool = False) -> bool:
+    """Add results to an entry; with `anew` the entry's old results are dropped.
 
     Returns False, with a warning in the log, if the file cannot be written.
     """
-    known = read_results(file)
-    entry = {} if anew else known.get(key, {})
-    known.pop(key, None)
-    entry |= {result.name: result for result in results}
-    entries = [*known.items(), (key, entry)][-MAX_ENTRIES:]
-    plain = {k: {name: asdict(result) for name, result in e.items()} for k, e in entries}
-    try:
-        replace_json(file, {"format": FORMAT, "verdicts": plain})
-    except OSError as error:
-        log.warning("the verdicts on kernels cannot be kept in %s: %s", file, error.strerror)
-        return False
-    return True
+    known = {} if anew else STORE.read().get(key, {})
+    return STORE.write(key, known | {result.name: result for result in results})
 
 
 def latest_results() -> dict[str, KernelResult]:
     """The last entry of this machine, for any model, by operation; empty if there is none."""
     current = machine_key()
-    entries = [e for key, e in read_results(results_file()).items() if key.startswith(current)]
+    entries = [e for key, e in STORE.read().items() if key.startswith(current)]
     return entries[-1] if entries else {}
 
 
@@ -456,7 +428,7 @@ def proven(
     is called with the numbers of operations compared, and of all.
     """
     assert kernels.launcher is not None
-    known = read_results(results_file()).get(result_key(shapes), {})
+    known = STORE.read().get(result_key(shapes), {})
     used = [trial.name for trial in trials if trial.fitting(shapes)]
     compared = set[str]()
 
@@ -484,20 +456,19 @@ def prove_and_keep(
     Also `STARTED` is written, so that a kernel that crashes the process is off at the next start.
     On an exception, such as Ctrl-C, the entry is emptied.
     """
-    file = results_file()
     key = result_key(shapes)
-    kept = write_results(file, key, anew=not known)
+    kept = write_results(key, anew=not known)
 
     def keep(result: KernelResult) -> None:
         if kept:  # else a warning was logged
-            write_results(file, key, [result])
+            write_results(key, [result])
         on_result(result)
 
     try:
         return prove(launcher, shapes, on_result=keep, known=known, **options)
     except BaseException:
         if kept:
-            write_results(file, key, anew=True)
+            write_results(key, anew=True)
         raise
 
 

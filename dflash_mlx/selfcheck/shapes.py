@@ -11,7 +11,7 @@ from dflash_mlx.families import FAMILIES
 from dflash_mlx.models.memory import kv_width, layer_types
 
 if TYPE_CHECKING:
-    from dflash_mlx.drafters.base import DraftSource
+    from dflash_mlx.drafters.base import Drafter
     from dflash_mlx.models.target import Target
 
 
@@ -90,7 +90,7 @@ class Shapes:
     exact: bool = False
 
     @classmethod
-    def of(cls, target: "Target", drafter: "DraftSource | None") -> "Shapes":
+    def of(cls, target: "Target", drafter: "Drafter | None") -> "Shapes":
         """The shapes of a loaded target and drafter; evaluates nothing."""
         selector = None
         rows = drafter.block_size if drafter else DEFAULT_VERIFY_ROWS

@@ -14,7 +14,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.drafters.base import DraftSource
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
@@ -33,7 +33,7 @@ from .settings import AnswerSettings
 class RecordingSequence(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits."""
 
-    def __init__(self, target: Target, drafter: DraftSource | None):
+    def __init__(self, target: Target, drafter: Drafter | None):
         super().__init__(target, drafter, shares=False)
         self._taps: list[mx.array] = []
 
@@ -59,7 +59,7 @@ class RecordingSequence(TokenSequence):
 
 def complete(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     requests: Sequence[AnswerRequest],
     temperature: float,
     batch: int,
@@ -89,7 +89,7 @@ def complete(
 
 
 def engine_request(
-    target: Target, drafter: DraftSource | None, request: AnswerRequest, temperature: float
+    target: Target, drafter: Drafter | None, request: AnswerRequest, temperature: float
 ) -> Request:
     """The engine's request for an answer."""
     return Request(
@@ -220,7 +220,7 @@ def answer_all(
     path: Path,
     report: Callable[[AnswersProgress], None],
     *,
-    drafter: DraftSource | None = None,
+    drafter: Drafter | None = None,
     keep: Callable[[tuple[int, ...], mx.array], None] | None = None,
 ) -> list[list[int]]:
     """The answer to each prompt as token ids, with the stop token if it is reached.
@@ -263,7 +263,7 @@ def answer_all(
 
 def answer_missing(
     target: Target,
-    drafter: DraftSource | None,
+    drafter: Drafter | None,
     prompts: dict[str, TokenizedPrompt],
     settings: AnswerSettings,
     report_progress: Callable[[], None],

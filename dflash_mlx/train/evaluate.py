@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import target_ids
 
 from .data import TrainingSequence
@@ -33,7 +33,7 @@ class Acceptance:
 
 
 def replay_answers(
-    drafter: Drafter, taps: mx.array, sequences: list[TrainingSequence]
+    drafter: DFlashDrafter, taps: mx.array, sequences: list[TrainingSequence]
 ) -> Acceptance:
     """Draft the answers of n sequences block by block; taps [n, S, K * Ht], padded."""
     width = drafter.config.block_size - 1
@@ -64,7 +64,7 @@ def replay_answers(
     return Acceptance(committed, verifies, tuple(int(n) for n in by_position))
 
 
-def greedy_drafts(drafter: Drafter, hidden: mx.array, anchors: mx.array) -> mx.array:
+def greedy_drafts(drafter: DFlashDrafter, hidden: mx.array, anchors: mx.array) -> mx.array:
     """The drafts [n, B - 1] of hidden states [n, B - 1, H] after anchors [n] at temperature 0."""
     logits = drafter.own_logits(hidden)
     selector = drafter.model.selector
@@ -100,7 +100,9 @@ def merge_counts(parts: list[Acceptance]) -> Acceptance:
 MAX_EVAL_TOKENS = 8192  # padded tokens of one evaluation batch
 
 
-def evaluate(drafter: Drafter, taps: Taps, sequences: list[TrainingSequence]) -> Acceptance | None:
+def evaluate(
+    drafter: DFlashDrafter, taps: Taps, sequences: list[TrainingSequence]
+) -> Acceptance | None:
     """The counts over all held-out answers; None if there are none."""
     lengths = [len(s.tokens) for s in sequences]
     numbers = sorted(range(len(lengths)), key=lengths.__getitem__)

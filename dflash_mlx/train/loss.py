@@ -11,7 +11,7 @@ import mlx.core as mx
 
 from dflash_mlx.cpu.modules import softmax
 from dflash_mlx.drafters.dflash.config import DraftConfig
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import (
     CandidateSelector,
     KeysValues,
@@ -27,7 +27,7 @@ from dflash_mlx.kernels.dispatch import on_cpu
 MAX_LOGITS = 1 << 22  # computed at once, 16 MiB in float32: larger arrays are slow to allocate
 
 
-def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.array:
+def cross_entropy(drafter: DFlashDrafter, hidden: mx.array, labels: mx.array) -> mx.array:
     """Cross-entropy in nats: hidden [R, H], labels [R] in the drafter's ids -> float32 [R]."""
 
     @mx.custom_function
@@ -53,7 +53,9 @@ def cross_entropy(drafter: Drafter, hidden: mx.array, labels: mx.array) -> mx.ar
     return outputs[0]
 
 
-def slices(drafter: Drafter, hidden: mx.array, labels: mx.array) -> list[tuple[mx.array, mx.array]]:
+def slices(
+    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array
+) -> list[tuple[mx.array, mx.array]]:
     """Hidden states and labels in slices of rows, each with at most MAX_LOGITS logits."""
     step = max(1, MAX_LOGITS // drafter.config.drafted)
     starts = range(0, len(labels), step)
@@ -61,7 +63,7 @@ def slices(drafter: Drafter, hidden: mx.array, labels: mx.array) -> list[tuple[m
 
 
 def loss_and_slope(
-    drafter: Drafter, hidden: mx.array, labels: mx.array
+    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R] of hidden states [R, H], their gradients [R, H], and logits [R, V]."""
     logits = logits_of(drafter, hidden)
@@ -74,19 +76,19 @@ def loss_and_slope(
     return loss, through_head(drafter, hidden, slopes), logits
 
 
-def logits_of(drafter: Drafter, hidden: mx.array) -> mx.array:
+def logits_of(drafter: DFlashDrafter, hidden: mx.array) -> mx.array:
     """The head in float32."""
     return drafter.own_logits(hidden).astype(mx.float32)
 
 
-def through_head(drafter: Drafter, hidden: mx.array, slopes: mx.array) -> mx.array:
+def through_head(drafter: DFlashDrafter, hidden: mx.array, slopes: mx.array) -> mx.array:
     """The gradient by hidden states [R, H], from the gradient by their logits [R, V]."""
     _, (slope,) = mx.vjp(lambda x: logits_of(drafter, x), [hidden], [slopes])
     return slope
 
 
 def loss_and_candidates(
-    drafter: Drafter, hidden: mx.array, labels: mx.array, count: int
+    drafter: DFlashDrafter, hidden: mx.array, labels: mx.array, count: int
 ) -> tuple[mx.array, mx.array, mx.array]:
     """Cross-entropies [R], the `count` likeliest tokens of each row, and their logits [R, count].
 
@@ -216,7 +218,7 @@ def attention_masks(config: DraftConfig, anchors: mx.array, rows: int) -> list[m
 
 
 def block_hidden(
-    drafter: Drafter, context: list[KeysValues], tokens: mx.array, anchors: mx.array
+    drafter: DFlashDrafter, context: list[KeysValues], tokens: mx.array, anchors: mx.array
 ) -> mx.array:
     """Hidden states of the positions after the anchor: [n, m, B - 1, H].
 
@@ -235,7 +237,7 @@ def block_hidden(
 
 
 def block_losses(
-    drafter: Drafter,
+    drafter: DFlashDrafter,
     context: list[KeysValues],
     tokens: mx.array,
     lengths: mx.array,

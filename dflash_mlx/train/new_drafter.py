@@ -13,7 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import DFLASH2, default_layer_ids, parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.load import check_fit, check_tensors, own_parts
 from dflash_mlx.drafters.dflash.load import load as load_drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
@@ -217,7 +217,7 @@ def warm_config(folder: Path, target: Target, shape: DrafterShape) -> dict[str, 
     return made
 
 
-def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
+def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> DFlashDrafter:
     """The drafter in a folder with the config of `warm_config`, in float32.
 
     The parts that DFlash 2 adds to a DFlash v1 drafter do not change its drafts at first.
@@ -230,14 +230,14 @@ def warm_drafter(folder: Path, raw: dict[str, Any], target: Target) -> Drafter:
         weights: list[tuple[str, mx.array]] = tree_flatten(drafter.model.parameters())  # type: ignore
         model = random_model(raw, target, own_parts(name for name, _ in weights))
         model.load_weights(weights, strict=False)
-        drafter = Drafter(model, target.embed, target.head)
+        drafter = DFlashDrafter(model, target.embed, target.head)
     mx.eval(drafter.model.parameters())
     return drafter
 
 
 def new_drafter(
     raw: dict[str, Any], target: Target, seed: int, tokens: list[int] | None = None
-) -> Drafter:
+) -> DFlashDrafter:
     """A drafter with random weights whose first loss is near that of a uniform guess.
 
     tokens: the sorted ids of its own vocabulary, if it has one.
@@ -247,13 +247,13 @@ def new_drafter(
     model = random_model(raw, target)
     if tokens is not None:
         set_head(model, target, tokens)
-    drafter = Drafter(model, target.embed, target.head)
+    drafter = DFlashDrafter(model, target.embed, target.head)
     scale_weights(drafter, len(parse(raw).target_layer_ids) * target.hidden_size)
     mx.eval(drafter.model.parameters())
     return drafter
 
 
-def scale_weights(drafter: Drafter, taps_width: int) -> None:
+def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     """Scale random weights until the first loss is near that of a uniform guess.
 
     A block begins with the mask token's embedding. If the head is tied to the embedding, what the

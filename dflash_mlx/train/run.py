@@ -17,7 +17,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.cpu.modules import restore_modules
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.load import load as load_drafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.errors import DFlashError, UsageError
@@ -306,7 +306,7 @@ class Run:
         whole: list[TrainingSequence],
         trained: list[TrainingSequence],
         state: dict[str, Any] | None,
-    ) -> Drafter:
+    ) -> DFlashDrafter:
         """Make the drafter: new, or with the weights of `warm_start`."""
         if self.job.warm_start:
             return warm_drafter(self.job.warm_start, self.raw, target)

@@ -16,7 +16,7 @@ import numpy as np
 from mlx.optimizers import AdamW, MultiOptimizer, Muon, Optimizer, clip_grad_norm
 from mlx.utils import tree_map
 
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel, KeysValues
 
 from .data import Rectangle, TrainingSequence, epoch_batches, rectangles, sample_anchors
@@ -59,7 +59,7 @@ class Blocks:
 class BlockGradient:
     """Computes the loss and its gradient over blocks, on several streams on a CPU."""
 
-    def __init__(self, drafter: Drafter, settings: TrainSettings, streams: Streams):
+    def __init__(self, drafter: DFlashDrafter, settings: TrainSettings, streams: Streams):
         size = drafter.config.block_size
         self._drafter = drafter
         self._settings = settings
@@ -217,7 +217,7 @@ class Trainer:
 
     def __init__(
         self,
-        drafter: Drafter,
+        drafter: DFlashDrafter,
         sequences: list[TrainingSequence],
         taps: Taps,
         settings: TrainSettings,

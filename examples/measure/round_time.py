@@ -30,7 +30,7 @@ from mlx_lm.models.qwen3 import Model, ModelArgs
 import dflash_mlx
 from dflash_mlx.cpu.modules import use_cpu_modules
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -119,7 +119,7 @@ def narrow_pair(layers: int) -> Pair:
     mx.eval(model.parameters())
     use_cpu_modules(target.model)
     use_cpu_modules(model)
-    drafter = Drafter(model, target.embed, target.head, target.head_type)
+    drafter = DFlashDrafter(model, target.embed, target.head, target.head_type)
     tokenizer = dflash_mlx.load().tokenizer
     return Pair.of(target, drafter, tokenizer, "narrow", "narrow")
 

@@ -17,7 +17,7 @@ use_all_cores()
 import mlx.core as mx  # noqa: E402
 
 from dflash_mlx.drafters.dflash.config import parse  # noqa: E402
-from dflash_mlx.drafters.dflash.drafter import Drafter  # noqa: E402
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter  # noqa: E402
 from dflash_mlx.drafters.dflash.model import DraftModel  # noqa: E402
 from dflash_mlx.train.data import TrainingSequence  # noqa: E402
 from dflash_mlx.train.settings import TrainSettings  # noqa: E402
@@ -62,7 +62,9 @@ def measure(rows: int, anchors: int, settings: TrainSettings) -> float:
     mx.random.seed(0)
     config = parse(CONFIG)
     table = mx.random.normal((VOCABULARY, WIDTH)) * 0.05
-    drafter = Drafter(DraftModel(config, WIDTH), lambda ids: table[ids], lambda x: x @ table.T)
+    drafter = DFlashDrafter(
+        DraftModel(config, WIDTH), lambda ids: table[ids], lambda x: x @ table.T
+    )
     # The anchors lie at the sequence's end, so every block has at least `rows` rows before it.
     sequence = TrainingSequence(tuple(range(rows + anchors + 1)), rows)
     settings = dataclasses.replace(settings, anchors=anchors, steps=1, batch=1)

@@ -13,7 +13,7 @@ import mlx.core as mx
 import pytest
 import tiny
 
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.models.cache.target_cache import TargetCache
@@ -39,7 +39,7 @@ def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[in
     return tiny.plain(target_of(family), list(prompt), length)
 
 
-def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> Drafter:
+def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> DFlashDrafter:
     """One of the drafters, for this prompt."""
     target = target_of(family)
     if kind == "random":

@@ -16,7 +16,7 @@ from trace_ops import Operation, operations
 
 from dflash_mlx.drafters import load as drafters
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.models.quantise import quantise
 from dflash_mlx.pair import load
@@ -42,7 +42,7 @@ def made(
     target_bits: int = 0,
     draft_bits: int = 0,
     untied: bool = False,
-) -> Drafter:
+) -> DFlashDrafter:
     """A random pair in these dtypes, either side quantised."""
     sizes: dict[str, Any] = {"hidden_size": 64, "tie_word_embeddings": not untied}
     target = tiny.make_target("qwen3", **sizes)
@@ -54,7 +54,7 @@ def made(
         nn.quantize(target.model, bits=target_bits, class_predicate=fits)
     quantise(drafter.model, draft_bits)
     mx.eval(target.model.parameters(), drafter.model.parameters())
-    return Drafter(drafter.model, target.embed, target.head, target.head_type)
+    return DFlashDrafter(drafter.model, target.embed, target.head, target.head_type)
 
 
 def fits(_: str, module: nn.Module) -> bool:
@@ -62,7 +62,7 @@ def fits(_: str, module: nn.Module) -> bool:
     return hasattr(module, "to_quantized") and module["weight"].shape[-1] % 64 == 0
 
 
-def draft(drafter: Drafter, target_type: mx.Dtype) -> tuple[list[Operation], list[mx.array]]:
+def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation], list[mx.array]]:
     """The operations of one draft after six tokens, and the arrays that it gives and keeps."""
     seen: list[mx.array] = []
 
@@ -89,7 +89,7 @@ def wide_products(found: list[Operation]) -> list[Operation]:
     return [op for op in found if op.name in PRODUCTS and mx.float32 in {t for _, t in op.inputs}]
 
 
-def cast_weights(found: list[Operation], drafter: Drafter) -> list[Operation]:
+def cast_weights(found: list[Operation], drafter: DFlashDrafter) -> list[Operation]:
     """The casts of whole matrices: of the drafter's, or of the head."""
     values: Any = tree_flatten(drafter.model.parameters())
     shapes = {value.shape for _, value in values if value.ndim == 2} | {(tiny.VOCAB, 64)}
@@ -135,7 +135,7 @@ def test_a_quantised_target_with_other_scales(draft_bits: int, untied: bool) -> 
 def test_a_missing_cast_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the cast at either end weights are cast and products are float32."""
     if fault == "entrance":
-        monkeypatch.setattr(Drafter, "_enter", lambda self, rows: rows)
+        monkeypatch.setattr(DFlashDrafter, "_enter", lambda self, rows: rows)
     drafter = made(mx.float16, mx.bfloat16)
     if fault == "exit":
         drafter._head_type = None
@@ -168,7 +168,7 @@ def test_training_keeps_its_precision() -> None:
     target = tiny.make_target("qwen3")
     target.model.set_dtype(mx.bfloat16)
     config = parse(tiny.draft_settings(target))
-    drafter = Drafter(
+    drafter = DFlashDrafter(
         DraftModel(config, target.hidden_size), target.embed, target.head, target.head_type
     )
     assert drafter.head(mx.zeros((2, target.hidden_size))).dtype == mx.float32

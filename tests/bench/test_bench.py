@@ -17,10 +17,10 @@ from dflash_mlx.bench.runner import curve_of
 from dflash_mlx.bench.schedule import Key, Record, Rounds, Schedule, Turn, record_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.latency import Latencies
 
 KEY = Key("s", 1, "d", "dflash", 0.0, 1)
-COSTS = Costs(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
+COSTS = Latencies(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
 FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
@@ -219,7 +219,7 @@ def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
         return honest(*args)
 
     honest = runner.ask
-    monkeypatch.setattr("dflash_mlx.engine.cost_table.measure", costs)
+    monkeypatch.setattr("dflash_mlx.engine.latency_table.measure", costs)
     monkeypatch.setattr(runner, "ask", ask)
     chat = asked("x" * 40, "and again")
     records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))

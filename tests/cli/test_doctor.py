@@ -538,26 +538,26 @@ def test_what_is_known_of_kernels(mac, quick, look, monkeypatch):
 
     monkeypatch.setattr("dflash_mlx.kernels.dispatch.by_metal", lambda: True)
     assert look()["kernels"]["found"].startswith("1")
-    key, file = f"{results.machine_key()}-1", results.results_file()
+    key = f"{results.machine_key()}-1"
     slow = KernelResult("a", True, 0.0, 2e-3, 1.4, "1.4x as slow as MLX's own")
     known = [
         slow,
         KernelResult("b", True, 0.0, 1e-3, 0.5),
         KernelResult("c", True, 0.0, reason=UNUSED),
     ]
-    results.write_results(file, key, known)
+    results.write_results(key, known)
     check = look()["kernels"]
     assert check["status"] == "ok"
     assert check["found"].endswith(
         " · 1 on at the last check · a off: 1.4x as slow as MLX's own"
     )  # fmt: skip
     wrong = KernelResult("b", False, 0.5, reason="differs from its reference by 0.5")
-    results.write_results(file, key, [wrong])
+    results.write_results(key, [wrong])
     check = look()["kernels"]
     assert check["status"] == "warn"
     assert check["found"].endswith(" · b off: differs from its reference by 0.5")
     assert "dflash doctor --kernels" in check["hint"]
-    results.write_results(file, "another machine", [slow])
+    results.write_results("another machine", [slow])
     assert "b off" in look()["kernels"]["found"]
     monkeypatch.setenv("DFLASH_KERNELS", "stock")
     assert "not used: DFLASH_KERNELS is stock" in look()["kernels"]["found"]

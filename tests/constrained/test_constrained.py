@@ -20,7 +20,7 @@ from constrained import Plain, asked
 
 from dflash_mlx import api
 from dflash_mlx.constrained.constraint import Constraint
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError
@@ -28,7 +28,7 @@ from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.types import Block
@@ -40,7 +40,7 @@ WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
     ("ddtree", {"tree_budget": 9, "chain_seed": True}),
     ("auto", {"block_size": 6}),
 )
-COSTS = Costs(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
+COSTS = Latencies(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
 LENGTH = 90
 PROMPT = tiny.prompt_of(11, 4)
 TEXT = (100, 101)  # an opening whose thinking is closed
@@ -56,10 +56,10 @@ def target_of(family: str) -> Target:
 def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode auto has costs at which drafts pay, whatever this machine does."""
     table = SimpleNamespace(at=lambda depth: COSTS, estimate=lambda depth: COSTS)
-    monkeypatch.setattr("dflash_mlx.engine.scheduler.cost_table", lambda *arguments: table)
+    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
 
 
-def drafter_of(number: int, target: Target, wanted: list[int]) -> Drafter:
+def drafter_of(number: int, target: Target, wanted: list[int]) -> DFlashDrafter:
     """One that is wrong about every fourth token, or one that was never trained, of each kind."""
     if number % 3 == 0:
         near = [t if n % 4 else (t + 1) % tiny.VOCAB for n, t in enumerate([*PROMPT, *wanted])]
@@ -69,7 +69,7 @@ def drafter_of(number: int, target: Target, wanted: list[int]) -> Drafter:
 
 
 def answer(
-    target: Target, drafter: Drafter, grammar: Grammar, params: SamplingParams, **options: Any
+    target: Target, drafter: DFlashDrafter, grammar: Grammar, params: SamplingParams, **options: Any
 ) -> list[Block]:
     """One answer's blocks."""
     options = {"opening": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
@@ -185,7 +185,7 @@ def law_target() -> Target:
     return tiny.make_target("llama_sliding", scale=0.8)
 
 
-def law_drafter(kind: str) -> Drafter:
+def law_drafter(kind: str) -> DFlashDrafter:
     """One that often says what the target says, of either kind, and illegal things as well."""
     keys, ids = iter(mx.random.split(mx.random.key(3))), tiny.tokenizer().encode("abcx")
     likely = mx.array([5.5, 4.0, 4.0, 5.5])

@@ -29,14 +29,14 @@ from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import load
-from dflash_mlx.policy.auto import Auto
-from dflash_mlx.policy.costs import Costs
-from dflash_mlx.policy.policy import Outcome
+from dflash_mlx.policy.adaptive import AdaptivePolicy
+from dflash_mlx.policy.latency import Latencies
+from dflash_mlx.policy.policy import StepResult
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Block, Plan
 
-COSTS = Costs(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
+COSTS = Latencies(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
 COLOURS = {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 1, "maxItems": 3}
 NAMED = {
     "type": "object",
@@ -242,19 +242,19 @@ def test_drafts_beyond_a_limit_of_the_matcher_leave_no_trace() -> None:
 
 def test_a_draft_that_is_cut_teaches_nothing() -> None:
     """The mode auto judges a drafter by its own drafts that were allowed, by none forced."""
-    policy = Auto(COSTS, 8)
-    belief = policy.new_belief()
-    good = Outcome(belief, Plan(8), verified=7, accepted=7, committed=8, drafted=True)
+    policy = AdaptivePolicy(COSTS, 8)
+    (acceptance,) = policy.new_sequence(1)
+    good = StepResult(acceptance, Plan(8), verified=7, accepted=7, committed=8, drafter=0)
     for _ in range(30):
-        policy.learn([good], None)
-    before = belief.by_position(7)
-    cut = Outcome(belief, Plan(8), verified=5, accepted=5, committed=6, drafted=True, judged=2)
-    none = Outcome(belief, Plan(1), verified=4, accepted=4, committed=5, drafted=False, judged=0)
+        policy.update([good], None)
+    before = acceptance.survivals(None, 7)
+    cut = StepResult(acceptance, Plan(8), verified=5, accepted=5, committed=6, drafter=0, judged=2)
+    none = StepResult(acceptance, Plan(1), verified=4, accepted=4, committed=5, judged=0)
     for _ in range(30):
-        policy.learn([cut], None)
-        policy.learn([none], None)
-    assert belief.by_position(7)[6] == pytest.approx(before[6], abs=0.05)
-    kept = Outcome(belief, Plan(8), verified=5, accepted=2, committed=3, drafted=True, judged=3)
+        policy.update([cut], None)
+        policy.update([none], None)
+    assert acceptance.survivals(None, 7)[6] == pytest.approx(before[6], abs=0.05)
+    kept = StepResult(acceptance, Plan(8), verified=5, accepted=2, committed=3, drafter=0, judged=3)
     assert (kept.own, kept.kept) == (3, 2)
 
 
@@ -286,7 +286,7 @@ def test_a_fork_goes_on_by_itself() -> None:
         opening=TEXT,
     )  # fmt: skip
     wanted = test_engine.alone(engine, request)
-    sequence, said = Sequence(engine.target, engine.drafter), list[int]()
+    sequence, said = Sequence(engine.target, *engine.drafters), list[int]()
     engine.begin(sequence, request, -1)
     while len(said) < 4:
         (block,) = engine.step([sequence])
@@ -305,7 +305,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
     wanted = test_engine.alone(engine, replace(requests[0], max_tokens=60))
     requests[0] = replace(requests[0], max_tokens=60)
-    sequences = [Sequence(engine.target, engine.drafter) for _ in requests]
+    sequences = [Sequence(engine.target, *engine.drafters) for _ in requests]
     for sequence, request in zip(sequences, requests, strict=True):
         engine.begin(sequence, request, -1)
     said, faults = list[int](), list[str]()

@@ -39,7 +39,7 @@ from dflash_mlx.distributed.group import END, ControlChannel, World
 from dflash_mlx.distributed.leader import LeaderTarget, load_leader, memory_of_others, tree_of
 from dflash_mlx.distributed.model_files import check_same, facts_of, own_folder
 from dflash_mlx.distributed.shards import shard
-from dflash_mlx.engine.cost_table import fingerprint
+from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.hub.resolve import fetch

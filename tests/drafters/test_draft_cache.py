@@ -27,7 +27,7 @@ def drafted(cache: DraftCache) -> mx.array:
 
 def fresh(sequence: Sequence, taps: mx.array) -> DraftCache:
     """A cache that computes its rows at once."""
-    cache = sequence.drafter.make_cache() if sequence.drafter else None
+    cache = sequence.drafters[0].make_cache() if sequence.drafters else None
     assert isinstance(cache, DraftCache)
     cache.absorb(taps)
     mx.eval(cache.state)
@@ -47,6 +47,22 @@ def test_a_cut_among_rows_that_wait(read: tuple[Sequence, mx.array], length: int
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps[:, :length])), atol=1e-5)
     cache.absorb(taps[:, length:40])
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps)), atol=1e-5)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "fault: rows that wait are shared"])
+def test_a_fork_shares_no_rows_that_wait(read: tuple[Sequence, mx.array], shared: bool) -> None:
+    """What a fork commits is not read by its original."""
+    sequence, taps = read
+    cache = fresh(sequence, taps[:, :20])
+    cache.absorb(taps[:, 20:25])
+    fork = cache.fork()
+    if shared:
+        fork._waiting = cache._waiting
+    fork.absorb(taps[:, 30:35])
+    wanted = drafted(fresh(sequence, taps[:, :25]))
+    found = drafted(cache)
+    same = found.shape == wanted.shape and bool(mx.allclose(found, wanted, atol=1e-5))
+    assert same is not shared
 
 
 def test_rows_do_not_wait_for_ever(read: tuple[Sequence, mx.array]) -> None:

@@ -14,7 +14,7 @@ import tiny
 from test_engine import alone, request_of, together
 
 from dflash_mlx.bench.runner import measure
-from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, ModelDrafter
+from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
@@ -77,7 +77,7 @@ def test_a_row_too_many_is_noticed(golden: Any, monkeypatch: pytest.MonkeyPatch)
 def drafter_of(family: str = "qwen3", vocab_size: int | None = None, **changes: Any):
     """A random small model."""
     reader = tiny.make_target(family, **changes)
-    return ModelDrafter(reader, vocab_size or reader.vocab_size)
+    return SmallModelDrafter(reader, vocab_size or reader.vocab_size)
 
 
 def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
@@ -85,14 +85,14 @@ def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
     return np.array(ModelBlock(cache, anchor, count).greedy().tokens).tolist()
 
 
-def fresh_chain(source: ModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
+def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
     """What a cache that has read nothing else drafts."""
     cache = source.make_cache()
     cache.absorb(mx.zeros((1, len(tokens), 0)), tokens)
     return drafts_of(cache, anchor, count)
 
 
-def check_cache(source: ModelDrafter) -> None:
+def check_cache(source: SmallModelDrafter) -> None:
     """Random rounds: kept drafts, others, plain steps, cuts and copies, against a fresh cache."""
     dice = random.Random(4)
     cache, tokens = source.make_cache(), [5, 9, 3]
@@ -199,11 +199,11 @@ def test_it_is_looked_at_like_a_drafter(doubled: Pair, monkeypatch: pytest.Monke
 
 def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
     """By its folder, or to a loaded target; one with other tokens is refused."""
-    assert isinstance(doubled.drafter, ModelDrafter)
+    assert isinstance(doubled.drafter, SmallModelDrafter)
     other = with_drafter(doubled)
-    assert not isinstance(other.drafter, ModelDrafter)
+    assert not isinstance(other.drafter, SmallModelDrafter)
     again = with_drafter(other, str(bundled("target")), draft_bits=4)
-    assert isinstance(again.drafter, ModelDrafter)
+    assert isinstance(again.drafter, SmallModelDrafter)
     session = Session(again, mode="dflash", shares=False)
     assert [b for b in session.stream(PROMPTS[0], max_tokens=20) if b.tokens]
     target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)

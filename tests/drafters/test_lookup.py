@@ -8,7 +8,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from dflash_mlx.drafters.ngram import LEAST, Continuations, CopiedBlock, Lookup, SuffixAutomaton
+from dflash_mlx.drafters.ngram import (
+    LEAST,
+    Continuations,
+    CopiedBlock,
+    NgramCache,
+    NgramDrafter,
+    SuffixAutomaton,
+)
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.resolve import pair_names
 from dflash_mlx.options import SamplingParams
@@ -78,13 +85,58 @@ def test_a_tree_of_very_many_continuations() -> None:
 
 def test_a_text_that_grows_and_one_that_is_looked_for_again() -> None:
     """Drafts follow what is there; one equal token is not enough."""
-    lookup = Lookup()
-    assert not lookup.look([], 4)
-    assert not lookup.look([4, 1, 5], 1)
-    assert lookup.look([4, 1, 5, 1], 5)
-    assert lookup.block(4).greedy().tokens.tolist() == [1, 5, 1]
-    assert lookup.look([4, 1, 5, 1], 5), "the same place, looked for twice"
+    drafter = NgramDrafter()
+    cache = drafter.make_cache()
+    none = mx.zeros((1, 0, 0))
+    assert drafter.preview(cache, 4, 4) == []
+    cache.absorb(none, [4, 1, 5])
+    assert drafter.preview(cache, 1, 4) == []
+    cache.absorb(none, [1])
+    assert len(drafter.preview(cache, 5, 4)) == 3
+    assert drafts_of(drafter, cache, 5) == [1, 5, 1]
+    assert drafts_of(drafter, cache, 5) == [1, 5, 1], "the same place, looked for twice"
+    assert drafter.preview(cache, 4, 4) == [], "another anchor than the one before"
+    cache.absorb(none, [5, 1, 5])
+    assert drafts_of(drafter, cache, 1) == [5, 1, 5]
+    cache.rewind(3)
+    cache.absorb(none, [6, 4, 1])
+    assert drafts_of(drafter, cache, 5) == [6, 4, 1]
     assert LEAST == 2
+
+
+def drafts_of(drafter: NgramDrafter, cache: NgramCache, anchor: int) -> list[int]:
+    """Three drafts after an anchor."""
+    (block,) = drafter.draft([cache], [anchor], 4)
+    tokens: list[int] = block.greedy().tokens.tolist()  # type: ignore[assignment]
+    return tokens
+
+
+def fork_goes_on_by_itself(cache: NgramCache) -> bool:
+    """Whether what a fork commits leaves the original's drafts as they are."""
+    drafter, none = NgramDrafter(), mx.zeros((1, 0, 0))
+    before = drafts_of(drafter, cache, 2)
+    twin = cache.fork()
+    twin.absorb(none, [2, 7, 8, 9, 1])
+    drafts_of(drafter, twin, 2)
+    return drafts_of(drafter, cache, 2) == before and cache.offset == 4
+
+
+@pytest.mark.parametrize("shared", [None, "_tokens"])
+def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that shares the tokens is noticed; a shared automaton is found anew from them."""
+    honest = NgramCache.fork
+
+    def fork(cache: NgramCache) -> NgramCache:
+        twin = honest(cache)
+        if shared is not None:
+            setattr(twin, shared, getattr(cache, shared))
+        return twin
+
+    monkeypatch.setattr(NgramCache, "fork", fork)
+    cache = NgramDrafter().make_cache()
+    cache.absorb(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
+    assert fork_goes_on_by_itself(cache) == (shared is None)
+    assert honest(cache).runs is not cache.runs
 
 
 def test_drawn_copies_say_from_what() -> None:

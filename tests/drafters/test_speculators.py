@@ -16,7 +16,7 @@ from test_pair import assert_lossless, edit_weights, refused
 from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import FILE, Drafter, read_mask_embedding
+from dflash_mlx.drafters.dflash.drafter import FILE, DFlashDrafter, read_mask_embedding
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.models.target import Target
@@ -139,7 +139,7 @@ def test_reduced_vocabulary(folders: Any) -> None:
     loaded = load(*folders)
     assert_lossless(loaded)
     drafter = loaded.drafter
-    assert isinstance(drafter, Drafter)
+    assert isinstance(drafter, DFlashDrafter)
     hidden = mx.random.normal((3, 32), key=mx.random.key(1))
     logits = drafter.head(hidden)
     assert logits.shape == (3, tiny.VOCAB)
@@ -187,13 +187,13 @@ def test_own_embedding_and_head(tmp_path: Path) -> None:
     shape = (tiny.VOCAB, 32)
     table, head = (mx.random.normal(shape, key=mx.random.key(i)) for i in (1, 2))
     shared = load(target, draft).drafter
-    assert isinstance(shared, Drafter)
+    assert isinstance(shared, DFlashDrafter)
     own = {"embed_tokens.weight": table, "lm_head.weight": head, "verifier_norm.weight": table[0]}
     edit_weights(draft, lambda weights: weights.update(own))
     loaded = load(target, draft)
     assert_lossless(loaded)
     drafter = loaded.drafter
-    assert isinstance(drafter, Drafter)
+    assert isinstance(drafter, DFlashDrafter)
     ids = mx.array([[4, tiny.MASK]])
     assert (drafter.embed(ids) == table[ids]).all()
     assert tiny.apart(drafter.head(table[:3]), table[:3] @ head.T) < 1e-4
@@ -214,8 +214,8 @@ def test_mask_embedding(tmp_path: Path) -> None:
         os.link(source / "draft" / name, draft / name)
     (draft / FILE).write_bytes((tiny.GOLDEN / FILE).read_bytes())
     pair, plain = load(source / "target", draft), load(source / "target", source / "draft")
-    assert isinstance(pair.drafter, Drafter)
-    assert isinstance(plain.drafter, Drafter)
+    assert isinstance(pair.drafter, DFlashDrafter)
+    assert isinstance(plain.drafter, DFlashDrafter)
     ids = mx.array([[4, tiny.MASK, tiny.MASK]])
     ours, before = pair.drafter.embed(ids)[0], plain.drafter.embed(ids)[0]
     assert (ours[0] == before[0]).all()

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from dflash_mlx.drafters import ngram
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -52,7 +52,7 @@ def request_of(number: int) -> Request:
     )
 
 
-def engine_of(family: str, drafter: Drafter | None = None) -> Engine:
+def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     """An engine that reads prompts in small pieces."""
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
@@ -63,7 +63,7 @@ def engine_of(family: str, drafter: Drafter | None = None) -> Engine:
 
 def alone(engine: Engine, request: Request) -> list[int]:
     """The answer of a sequence that has the engine for itself."""
-    sequence = Sequence(engine.target, engine.drafter)
+    sequence = Sequence(engine.target, *engine.drafters)
     engine.begin(sequence, request, len(request.prompt) - 1)
     return tiny.joined(list(tiny.rounds(engine, sequence)))
 
@@ -75,7 +75,7 @@ def together(engine: Engine, requests: list[Request], dice: random.Random) -> li
     while waiting or running:
         while waiting and (not running or dice.random() < 0.4):
             number, request = waiting.pop(0)
-            running[number] = Sequence(engine.target, engine.drafter)
+            running[number] = Sequence(engine.target, *engine.drafters)
             engine.begin(running[number], request, len(request.prompt) - 1)
         asked = [number for number in running if dice.random() < 0.9] or list(running)
         dice.shuffle(asked)
@@ -111,7 +111,7 @@ def test_answers_do_not_depend_on_company(family: str) -> None:
 def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a drafter, in chains and trees, alone and in company: what plain steps say."""
     monkeypatch.setattr(ngram, "LEAST", 1)  # random models seldom repeat two tokens
-    engine = Engine(target_of(family), None, lookup=True)
+    engine = Engine(target_of(family), ngram.NgramDrafter())
     engine.chunk, copied = CHUNK, 0
     every = tuple(range(engine.target.vocab_size))
     requests = [replace(r, prompt=every + r.prompt) for r in map(request_of, range(6))]
@@ -119,7 +119,7 @@ def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) ->
     wanted = [alone(engine, replace(request, **plain)) for request in requests]
     assert together(engine, requests, random.Random(0)) == wanted
     for request, answer in zip(requests, wanted, strict=True):
-        sequence = Sequence(engine.target, None)
+        sequence = Sequence(engine.target, *engine.drafters)
         engine.begin(sequence, request, -1)
         blocks = list(tiny.rounds(engine, sequence))
         assert tiny.joined(blocks) == answer
@@ -197,7 +197,7 @@ def test_a_fork_goes_on_by_itself() -> None:
         engine = engine_of(family)
         request = request_of(1)
         wanted = alone(engine, request)
-        sequence = Sequence(engine.target, engine.drafter)
+        sequence = Sequence(engine.target, *engine.drafters)
         engine.begin(sequence, request, len(request.prompt) - 1)
         said: list[int] = []
         while len(said) < 4:
@@ -215,7 +215,7 @@ def test_a_broken_sequence_does_not_break_others() -> None:
     engine = engine_of("qwen3")
     requests = [request_of(0), request_of(4)]
     wanted = alone(engine, requests[0])
-    fine, broken = (Sequence(engine.target, engine.drafter) for _ in requests)
+    fine, broken = (Sequence(engine.target, *engine.drafters) for _ in requests)
     for sequence, request in zip((fine, broken), requests, strict=True):
         engine.begin(sequence, request, -1)
     (first, _) = engine.step([fine, broken])

@@ -59,7 +59,7 @@ def engine_of(family: str, limit: int = GB) -> Engine:
 
 def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
     """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
-    sequence = Sequence(engine.target, engine.drafter)
+    sequence = Sequence(engine.target, *engine.drafters)
     request = Request(tuple(prompt), **{"max_tokens": 9, **options})
     cached, _ = engine.begin(sequence, request, len(prompt) - 1)
     return tiny.joined(list(tiny.rounds(engine, sequence))), cached
@@ -132,7 +132,7 @@ def test_a_prompt_is_held_before_its_answer_ends(family: str) -> None:
     running: list[Sequence] = []
     said: list[list[int]] = [[], [], []]
     for number in range(3):
-        running.append(Sequence(engine.target, engine.drafter))
+        running.append(Sequence(engine.target, *engine.drafters))
         cached, _ = engine.begin(running[-1], Request(tuple(prompt), max_tokens=9), 49)
         assert cached == (49 if number else 0)
         while not said[number]:
@@ -229,7 +229,7 @@ def count_again(held: PrefixCache) -> int:
 def test_what_is_counted_is_what_is_held(family: str) -> None:
     """A few tokens do not keep the long buffers alive that they were copied from."""
     engine = engine_of(family)
-    sequence = Sequence(engine.target, engine.drafter)
+    sequence = Sequence(engine.target, *engine.drafters)
     sequence.read(tiny.prompt_of(100, 1))
     sequence.target_cache.snapshot()
     sequence.read(tiny.prompt_of(2900, 2))
@@ -264,7 +264,7 @@ def test_what_broke_is_not_held() -> None:
     """Logits that are not numbers: the next prompt with that beginning reads it anew."""
     engine, anew = engine_of("qwen3"), engine_of("qwen3", limit=0)
     prompt = tiny.prompt_of(30, 3)
-    sequence = Sequence(engine.target, engine.drafter)
+    sequence = Sequence(engine.target, *engine.drafters)
     engine.begin(sequence, Request(tuple(prompt), max_tokens=9), 29)
     engine.step([sequence])
     for held in sequence.target_cache.members:

@@ -66,7 +66,7 @@ def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
 
 def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int], int]:
     """A fresh sequence's answer, and how many of the prompt's tokens it did not read."""
-    sequence = Sequence(engine.target, engine.drafter)
+    sequence = Sequence(engine.target, *engine.drafters)
     request = Request(tuple(prompt), **{"max_tokens": 9, **options})
     cached, _ = engine.begin(sequence, request, len(prompt) - 1)
     said = tiny.joined(list(tiny.rounds(engine, sequence)))

@@ -16,7 +16,7 @@ from mlx_lm.utils import load_model
 from text import held_out
 
 import dflash_mlx
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.files.checkpoint import load_config
 from dflash_mlx.hub.resolve import bundled
@@ -47,16 +47,16 @@ def answer(number: int) -> tuple[list[int], list[int]]:
     return prompt, [part.token for part in parts]
 
 
-def untrained() -> Drafter:
+def untrained() -> DFlashDrafter:
     """The bundled drafter's shape with random weights."""
     drafter = pair().drafter
     assert drafter is not None
     model = DraftModel(drafter.config, pair().target.hidden_size)
     tiny.randomise(model, seed=5, scale=1.0)
-    return Drafter(model, pair().target.embed, pair().target.head)
+    return DFlashDrafter(model, pair().target.embed, pair().target.head)
 
 
-def check(drafter: Drafter, number: int, sizes: list[int], most: int) -> None:
+def check(drafter: DFlashDrafter, number: int, sizes: list[int], most: int) -> None:
     """Hold one prompt's answers against mlx-lm's."""
     prompt, wanted = answer(number)
     wanted = wanted[:most]

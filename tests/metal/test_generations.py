@@ -19,7 +19,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.kernels.source import Launcher, MetalLauncher
 from dflash_mlx.models.target import Target
 from dflash_mlx.pair import Pair, load
-from dflash_mlx.policy.policy import Fixed
+from dflash_mlx.policy.policy import FixedPolicy
 from dflash_mlx.types import Plan
 
 from .emulator import Emulator, emulated
@@ -89,7 +89,7 @@ def answer(plan: Plan, **options: Any) -> set[str]:
     drafter = ddtree.hinted_drafter([*prompt, *wanted])
     with kernels_of(target, **options) as emulator:
         blocks = tiny.speculate(
-            target, drafter, prompt, block_size=8, max_tokens=16, policy=Fixed(plan)
+            target, drafter, prompt, block_size=8, max_tokens=16, policy=FixedPolicy(plan)
         )
         assert tiny.joined(blocks) == list(wanted)
         assert plan.rows == 1 or min(len(block.tokens) for block in blocks[1:]) < plan.rows

@@ -183,7 +183,7 @@ def test_doctor_and_answers_with_a_broken_kernel(
     assert "verify_accept off: decides otherwise" in notes.kernels_line(pair.target.kernels)
 
     monkeypatch.setattr(dispatch, "MetalLauncher", MetalLauncher)
-    check.results_file().unlink()
+    check.STORE.path.unlink()
     said = run(*ask)
     assert said["tokens"] == wanted["tokens"]
     assert said["kernels"]["off"] == {}

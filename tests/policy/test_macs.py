@@ -7,8 +7,6 @@ the building of kernels, which every way of decoding pays once.
 """
 
 from functools import cache
-from itertools import accumulate
-from operator import mul
 
 import macs
 import numpy as np
@@ -16,9 +14,9 @@ import pytest
 from macs import CHIPS, PAIRS, Mac, MacProcess
 from simulated import FAIR, GOOD, POOR, WRONG, Drafter, fixed_rates, play
 
-import dflash_mlx.policy.account as account
-from dflash_mlx.policy.auto import Auto
-from dflash_mlx.policy.belief import Belief
+import dflash_mlx.policy.adaptive as adaptive
+from dflash_mlx.policy.acceptance import Averages
+from dflash_mlx.policy.adaptive import AdaptivePolicy
 
 ANSWERS = 4  # after the first
 PROCESSES = 4  # of each way: an answer is short, and which drafts are kept is luck
@@ -44,7 +42,7 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
         process = MacProcess(mac, hitch)
         costs = process.survey()
         process = process if surveys else MacProcess(mac, hitch)
-        policy = Auto(costs, mac.pair.block)
+        policy = AdaptivePolicy(costs, mac.pair.block)
         play(policy, process, [drafter], seed=seed)
         built = process.building
         for number in range(seed + 1, seed + 1 + ANSWERS):
@@ -81,19 +79,19 @@ def test_auto_is_near_the_best_width_and_not_below_plain_steps(
 def test_fault_positions_that_were_never_verified_look_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where confidence is dear, wide chains would never be found."""
 
-    def by_position(belief: Belief, positions: int) -> list[float]:
-        belief._grow(positions)
-        pairs = zip(belief._kept[:positions], belief._verified[:positions], strict=True)
-        return list(accumulate(((kept + 1) / (count + 2) for kept, count in pairs), mul))
+    honest_probability = Averages.probability
+
+    def probability(averages: Averages, number: int, prior: float) -> float:
+        return honest_probability(averages, number, 0.5)
 
     mac = Mac(CHIPS[3], PAIRS[1])
     monkeypatch.setattr(macs, "PARTS", 1)  # a look costs all of the building
     honest, _ = rates(mac, GOOD)
-    monkeypatch.setattr(Belief, "by_position", by_position)
+    monkeypatch.setattr(Averages, "probability", probability)
     assert rates(mac, GOOD)[0] < honest - 0.02
 
 
 def test_fault_drafting_that_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hopeless drafter would cost its drafts for ever."""
-    monkeypatch.setattr(account, "DOUBT", 1e9)
+    monkeypatch.setattr(adaptive, "LOSS", 1e9)
     assert rates(Mac(CHIPS[3], PAIRS[1]), WRONG)[1] < 0.9

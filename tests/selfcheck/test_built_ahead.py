@@ -24,7 +24,6 @@ from dflash_mlx.selfcheck.check import (
     KernelResult,
     launches,
     result_key,
-    results_file,
     write_results,
 )
 from dflash_mlx.selfcheck.shapes import Shapes
@@ -134,7 +133,7 @@ def test_the_first_answer_compiles_nothing(builds: bool, monkeypatch: pytest.Mon
         _, pair = started()
     shapes = Shapes.of(pair.target, pair.drafter)
     used = [KernelResult(trial.name, True) for trial in TRIALS if trial.fitting(shapes)]
-    write_results(results_file(), result_key(shapes), used)
+    write_results(result_key(shapes), used)
     _, pair = started()
     answered(pair)  # costs are measured
     seen.clear()

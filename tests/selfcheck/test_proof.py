@@ -27,6 +27,7 @@ from dflash_mlx.selfcheck.cases import (
 )
 from dflash_mlx.selfcheck.check import (
     STARTED,
+    STORE,
     UNTIMED,
     UNUSED,
     KernelResult,
@@ -34,9 +35,7 @@ from dflash_mlx.selfcheck.check import (
     latest_results,
     prove,
     proven,
-    read_results,
     result_key,
-    results_file,
 )
 from dflash_mlx.selfcheck.shapes import GENERIC, AttentionShape, LinearShape, Shapes, linear_shape
 
@@ -212,7 +211,7 @@ def test_sizes_that_are_left_are_timed_at_the_next_start() -> None:
     for _ in range(8):
         device.ran.clear()
         now = proven(kernels, SHAPES, **options)
-        counts.append(len(read_results(results_file())[result_key(SHAPES)]["product"].sizes))
+        counts.append(len(STORE.read()[result_key(SHAPES)]["product"].sizes))
         if counts[-1] < 3:
             assert now.off == {"product": UNTIMED}
     assert counts[-1] == 3
@@ -327,7 +326,7 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     """Nothing can be written after it; a user who breaks off is no such case."""
 
     def crash(x: mx.array) -> None:
-        seen.append(read_results(results_file())[result_key(SHAPES)]["crash"])
+        seen.append(STORE.read()[result_key(SHAPES)]["crash"])
         raise KeyboardInterrupt
 
     seen: list[KernelResult] = []
@@ -335,8 +334,8 @@ def test_a_kernel_that_ends_the_program_is_off(start: Callable[..., Kernels]) ->
     with pytest.raises(KeyboardInterrupt):
         start(device, "crash")
     assert seen == [KernelResult("crash", False, reason=STARTED)]
-    assert not read_results(results_file())[result_key(SHAPES)]
-    check.write_results(results_file(), result_key(SHAPES), seen)
+    assert not STORE.read()[result_key(SHAPES)]
+    check.write_results(result_key(SHAPES), seen)
     kernels = start(device, "crash")
     assert not device.ran
     assert kernels.off == {"crash": STARTED}
@@ -355,12 +354,12 @@ def test_a_damaged_file_is_said_and_proven_anew(
     start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     """Whatever is in it."""
-    results_file().parent.mkdir(parents=True)
-    results_file().write_text(text.replace("KEY", result_key(SHAPES)))
+    STORE.path.parent.mkdir(parents=True)
+    STORE.path.write_text(text.replace("KEY", result_key(SHAPES)))
     device = Device({}, {"a": 0.01})
     assert start(device, "a").on == {"a"}
     assert device.ran
-    assert "are proven again" in caplog.text
+    assert "are measured again" in caplog.text
     start(device, "a")
     assert not device.ran
 
@@ -368,17 +367,17 @@ def test_a_damaged_file_is_said_and_proven_anew(
 def test_the_file_keeps_the_newest(start: Callable[..., Kernels]) -> None:
     """Sixteen entries; a folder that cannot be written to is said and no more."""
     for number in range(20):
-        check.write_results(results_file(), str(number), [KernelResult("a", True)])
-    assert list(read_results(results_file())) == [str(number) for number in range(4, 20)]
-    assert json.loads(results_file().read_text())["format"] == 2
+        check.write_results(str(number), [KernelResult("a", True)])
+    assert list(STORE.read()) == [str(number) for number in range(4, 20)]
+    assert json.loads(STORE.path.read_text())["format"] == 2
 
 
 def test_a_folder_that_cannot_be_written_to(
     start: Callable[..., Kernels], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said once, and the kernels are used all the same."""
-    results_file().parent.parent.mkdir(parents=True, exist_ok=True)
-    results_file().parent.write_text("a file where the folder should be")
+    STORE.path.parent.parent.mkdir(parents=True, exist_ok=True)
+    STORE.path.parent.write_text("a file where the folder should be")
     assert start(Device({}, {"a": 0.01}), "a").on == {"a"}
     assert caplog.text.count("cannot be kept") == 1
 
@@ -386,7 +385,7 @@ def test_a_folder_that_cannot_be_written_to(
 def test_nothing_happens_without_a_launcher() -> None:
     """On Linux nothing is proven, and nothing is built."""
     prepare_kernels(tiny.golden_pair("qwen3_full"), lambda *_: pytest.fail("it is proven"))
-    assert not results_file().exists()
+    assert not STORE.path.exists()
 
 
 def test_every_operation_is_tried() -> None:

@@ -15,15 +15,14 @@ import test_sampling as laws
 import tiny
 
 from dflash_mlx import api
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.round import DraftProposal
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.errors import UsageError
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair
-from dflash_mlx.policy.belief import Confidence
-from dflash_mlx.policy.policy import Fixed, Text
+from dflash_mlx.policy.policy import DraftState, FixedPolicy
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.acceptance import Match, make_rule
 from dflash_mlx.speculation.drafts import Draft
@@ -116,12 +115,12 @@ class Hinted(tiny.ScriptedCache):
         return mx.array(logits)
 
 
-def hinted_drafter(text: Sequence[int]) -> Drafter:
+def hinted_drafter(text: Sequence[int]) -> DFlashDrafter:
     """A drafter of that kind."""
     return tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True))
 
 
-def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> Drafter:
+def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> DFlashDrafter:
     """One of the drafters, for this prompt."""
     if kind == "hinted":
         return hinted_drafter(prompt + wanted)
@@ -175,21 +174,21 @@ def test_plans_in_turn(family: str) -> None:
     """Plain steps, chains of every length and trees, mixed in one answer, under every drafter."""
     dice = random.Random(3)
 
-    class Dice(Fixed):
+    class Dice(FixedPolicy):
         """A plain step, a chain or a tree, by chance; some after a look."""
 
-        def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
-            return [dice.random() < 0.35]
+        def choose_drafters(
+            self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
+        ) -> list[int | None]:
+            return [0 if dice.random() < 0.35 else None]
 
-        def reads(self, count: int) -> bool:
+        def wants_confidence(self) -> bool:
             return dice.random() < 0.5
 
-        def rests(self, texts: Sequence[Text]) -> bool:
-            return dice.random() < 0.3
+        def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
+            return dice.random() >= 0.3
 
-        def choose(
-            self, texts: Sequence[Text], confidences: Sequence[Confidence | None], rows: int = 0
-        ) -> list[Plan]:
+        def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
             tree = Plan(dice.randint(2, 30), True)
             return [Plan(dice.randint(1, 8)) if dice.random() < 0.5 else tree]
 
@@ -230,7 +229,7 @@ def test_no_draft_is_begun_before_the_first_token(
         SamplingParams(),
         block_size=8,
         max_tokens=lossless.LENGTH,
-        policy=Fixed(plan),
+        policy=FixedPolicy(plan),
     )
     plain = plan.rows == 1
     next(blocks)

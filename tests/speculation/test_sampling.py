@@ -23,7 +23,7 @@ from dflash_mlx import api
 from dflash_mlx.drafters.eagle3.config import parse
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock
 from dflash_mlx.drafters.eagle3.model import EagleModel
-from dflash_mlx.drafters.small_model import ModelBlock, ModelDrafter
+from dflash_mlx.drafters.small_model import ModelBlock, SmallModelDrafter
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.round import DraftProposal
@@ -589,7 +589,7 @@ def golden(drafter: str = "dflash") -> Pair:
         vocab = target.vocab_size
         if drafter == "model":
             small = tiny.make_target("qwen3", scale=0.8, vocab_size=vocab)
-            return tiny.make_pair(target, ModelDrafter(small, vocab), "golden", drafter, own)
+            return tiny.make_pair(target, SmallModelDrafter(small, vocab), "golden", drafter, own)
         return tiny.make_pair(
             target, random_head(target, draft_vocab_size=vocab), "golden", drafter, own
         )
@@ -879,7 +879,7 @@ def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
         params = SamplingParams(1.0, seed=seed, **STOCK_SETTINGS[setting])
         prompt = tiny.prompt_of(20 + seed, seed)
         wanted.append(stock_answer(family, prompt, params))
-        sequence = TokenSequence(target, engine.drafter)
+        sequence = TokenSequence(target, *engine.drafters)
         request = Request(tuple(prompt), sampling=params, max_tokens=24, mode=mode, **options)
         engine.begin(sequence, request, len(prompt) - 1)
         said[sequence] = []

@@ -17,7 +17,7 @@ from test_tree_caches import FORK, state_of_the_row_before
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.policy.policy import Fixed, Text
+from dflash_mlx.policy.policy import DraftState, FixedPolicy
 from dflash_mlx.speculation.acceptance import Match
 from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.speculation.sampling import Shaper
@@ -153,18 +153,22 @@ def test_answers_of_other_caches(family: str, count: int) -> None:
 def test_law_of_mixed_plans(rule: str) -> None:
     """Plain steps and chains of every length in turn keep the law under every rule."""
 
-    class Cycle(Fixed):
+    class Cycle(FixedPolicy):
         """One plan after another, whatever was asked for twice; no draft for a plain step."""
 
         room = 0
 
-        def drafts(self, texts: Sequence[Text], rows: int = 0) -> list[bool]:
-            if self.room != texts[0].room:
-                self.room, self._plan = texts[0].room, next(plans)
-            return [self._plan.rows > 1]
+        def choose_drafters(
+            self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
+        ) -> list[int | None]:
+            state = sequences[0][0]
+            assert state is not None
+            if self.room != state.room:
+                self.room, self._plan = state.room, next(plans)
+            return [0 if self._plan.rows > 1 else None]
 
-        def rests(self, texts: Sequence[Text]) -> bool:
-            return False
+        def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
+            return True
 
     plans = cycle([Plan(3), Plan(1), Plan(2), Plan(4)])
     prompt, params, _ = laws.golden_settings()[3]

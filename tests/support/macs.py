@@ -12,7 +12,7 @@ from functools import cached_property
 from simulated import Process, vector_reads
 
 from dflash_mlx.engine.profiler import Job, survey
-from dflash_mlx.policy.costs import Costs
+from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.types import Plan
 
 GB = 1e9
@@ -167,11 +167,11 @@ class Mac:
             return self.draft
         return self.round(job.rows) + self.read * (job.kind == "look")
 
-    def true_costs(self) -> Costs:
+    def true_costs(self) -> Latencies:
         """All costs."""
         widths = range(2, self.pair.block + 1)
         chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
-        return Costs(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
+        return Latencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
 
 
 def library(rows: int) -> int:
@@ -195,7 +195,7 @@ class MacProcess(Process):
         fits = (count for count in LIBRARIES if job.rows <= count)
         return job.kind == "draft", next(fits, LIBRARIES[-1])
 
-    def survey(self) -> Costs:
+    def survey(self) -> Latencies:
         """The costs that this process finds."""
 
         def run(job: Job) -> float:
@@ -203,7 +203,7 @@ class MacProcess(Process):
             self.now += TIMED * took * (job.kind == "plain")
             return took
 
-        return survey(run, self.mac.pair.block, clock=self.clock)
+        return survey(run, self.mac.pair.block)
 
     def seconds(self, plan: Plan) -> float:
         """Of the next round; of its verify alone where that is a plain step."""

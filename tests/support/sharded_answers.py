@@ -26,8 +26,8 @@ from dflash_mlx import DFlashError, SamplingParams
 from dflash_mlx.distributed.follower import follow
 from dflash_mlx.distributed.group import World, world
 from dflash_mlx.distributed.leader import CachedRows, LeaderTarget
-from dflash_mlx.engine.cost_table import fingerprint
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.latency_table import fingerprint
 from dflash_mlx.engine.profiler import Job, Scratch
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -64,7 +64,7 @@ SEEDED = SamplingParams(temperature=2.0, seed=7)  # greedy text of tiny targets 
 def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
     """The answers to the first prompts, in one group of sequences; two turns each."""
     target, found = engine.target, []
-    sequences = [Sequence(target, engine.drafter) for _ in range(count)]
+    sequences = [Sequence(target, *engine.drafters) for _ in range(count)]
     for turn in range(2):
         for n, sequence in enumerate(sequences):
             prompt = (*PROMPTS[n], *(sequence.tokens[len(PROMPTS[n]) : -2] if turn else ()))
@@ -131,7 +131,7 @@ def shared(pair: Pair) -> list[float]:
 
 def answers(pair: Pair, kinds: list[str]) -> dict[str, list[Any]]:
     """Answers of these kinds, each alone; "packed" are three kinds in the same passes."""
-    engine = Engine(pair.target, pair.drafter, compiler=pair.compiler, lookup=pair.lookup)
+    engine = Engine(pair.target, *pair.drafters, compiler=pair.compiler)
     found = dict[str, list[Any]]()
     for kind in kinds:
         if kind == "shared":

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dflash_mlx.engine.profiler import Job, survey
-from dflash_mlx.policy.belief import Belief
-from dflash_mlx.policy.costs import PLAIN, Costs
-from dflash_mlx.policy.policy import Outcome, Policy, Text
+from dflash_mlx.policy.acceptance import Acceptance
+from dflash_mlx.policy.latency import DECODE_STEP, Latencies
+from dflash_mlx.policy.policy import DraftState, Policy, StepResult
 from dflash_mlx.types import Plan
 
 BLOCK, TOKENS = 16, 150  # rows of a block, tokens of an answer
@@ -105,14 +105,14 @@ class Machine:
         kind, rows, _ = job
         return self.draft * (kind != "plain") + self.verify(rows) * (kind != "draft")
 
-    def costs(self) -> Costs:
+    def costs(self) -> Latencies:
         """What a survey of this machine finds, on a clock that only the passes move."""
         process = Process(self.seconds)
-        return survey(process.run, BLOCK, clock=process.clock)
+        return survey(process.run, BLOCK)
 
-    def true_costs(self) -> Costs:
+    def true_costs(self) -> Latencies:
         """All of it."""
-        return Costs(
+        return Latencies(
             plain=self.verify(1),
             draft=self.draft,
             chain=tuple((rows, self.verify(rows)) for rows in range(1, BLOCK + 1)),
@@ -120,12 +120,12 @@ class Machine:
 
 
 MACHINES = [Machine(chip, shape) for chip in LIMITS for shape in SHAPES]
-CPU = Costs(  # slow at wide verifies, like the reference BLAS
+CPU = Latencies(  # slow at wide verifies, like the reference BLAS
     plain=0.0105,
     draft=0.012,
     chain=tuple((rows, 0.007 + 0.0035 * rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16)),
 )
-QUICK = Costs(  # quick at them
+QUICK = Latencies(  # quick at them
     plain=0.0054,
     draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
@@ -156,7 +156,7 @@ class Cold:
     `extra` is the share that the first one takes longer.
     """
 
-    def __init__(self, costs: Costs, extra: float):
+    def __init__(self, costs: Latencies, extra: float):
         self._costs, self._extra, self._warmth = costs, extra, 0.0
         self.read, self.draft = costs.read, costs.draft
 
@@ -252,41 +252,53 @@ def play(
     """
     played = Played()
     for number, drafter in enumerate(drafters):
-        belief = policy.new_belief()
+        (acceptance,) = policy.new_sequence(1)
         left, blocks = TOKENS, iter(drafter.blocks(seed + number))
         while left:
-            left -= one_round(policy, costs, belief, next(blocks), left, played, timing)
+            left -= one_round(policy, costs, acceptance, next(blocks), left, played, timing)
     return played
 
 
 def one_round(
     policy: Policy,
     costs: Rounds,
-    belief: Belief,
+    acceptance: Acceptance,
     block: Block,
     room: int,
     played: Played,
     timing: Callable[[float], float | None] = lambda seconds: seconds,
 ) -> int:
     """One round by the protocol; the tokens it committed."""
-    text = Text(belief, room)
-    plan, seconds, (drafted,) = PLAIN, 0.0, policy.drafts([text])
-    if drafted:
-        read = policy.reads(1)
-        (plan,) = policy.choose([text], [block.confidence if read else None])
+    state = DraftState(acceptance, room)
+    plan, seconds, confidence = DECODE_STEP, 0.0, None
+    (drafter,) = policy.choose_drafters([[state]])
+    if drafter is not None:
+        read = policy.wants_confidence()
+        confidence = block.confidence if read else None
+        (plan,) = policy.num_drafts([DraftState(acceptance, room, confidence)])
         seconds = read * costs.read + (plan.rows == 1) * costs.draft
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
     seconds += costs.seconds(plan)
-    done = Outcome(belief, plan, plan.rows - 1, min(accepted, committed), committed, drafted)
-    policy.learn([done], timing(seconds))
+    result = StepResult(
+        acceptance,
+        plan,
+        verified=plan.rows - 1,
+        accepted=min(accepted, committed),
+        committed=committed,
+        drafter=drafter,
+        confidence=confidence,
+    )
+    policy.update([result], timing(seconds))
     played.tokens += committed
     played.seconds += seconds
     played.plans[plan] += committed
     return committed
 
 
-def fixed_rates(costs: Costs, drafters: Sequence[Drafter], *, seed: int = 0) -> dict[int, float]:
+def fixed_rates(
+    costs: Latencies, drafters: Sequence[Drafter], *, seed: int = 0
+) -> dict[int, float]:
     """Tokens a second of every fixed width on the same answers: the brute force."""
     price = np.array([costs.seconds(Plan(max(1, rows))) for rows in range(BLOCK + 1)])
     rates = {}

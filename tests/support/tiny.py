@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -378,13 +378,13 @@ def dflash2_settings(target: Target, **changes: Any) -> dict[str, Any]:
     }
 
 
-def random_drafter(target: Target, seed: int = 2, **changes: Any) -> Drafter:
+def random_drafter(target: Target, seed: int = 2, **changes: Any) -> DFlashDrafter:
     """A drafter that was never trained, bound to the target."""
     config = parse(draft_settings(target, **changes))
     model = DraftModel(config, target.hidden_size)
     randomise(model, seed, 1.0)
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head, target.head_type)
+    return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
 def save_model(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
@@ -455,7 +455,7 @@ def scripted_drafter(
     block_size: int = 8,
     vocab: int = VOCAB,
     strict: bool = True,
-) -> Drafter:
+) -> DFlashDrafter:
     """A drafter that is always right about `text` (prompt included), or always wrong.
 
     If not `strict`, `text` need not be what the target says.
@@ -463,7 +463,7 @@ def scripted_drafter(
     return stand_in(lambda: ScriptedCache(text, wrong, vocab, strict), block_size)
 
 
-def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Drafter:
+def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> DFlashDrafter:
     """A drafter whose caches know what to say."""
     fake = SimpleNamespace(
         model=nn.Identity(),
@@ -476,7 +476,7 @@ def stand_in(make_cache: Callable[[], ScriptedCache], block_size: int = 8) -> Dr
             cache.block(anchor, width) for cache, anchor in zip(caches, anchors, strict=True)
         ],
     )
-    return cast(Drafter, fake)
+    return cast(DFlashDrafter, fake)
 
 
 def chosen(rule: Match, logits: mx.array, history: list[int], place: int = 0) -> int:
@@ -541,9 +541,9 @@ def start(
 ) -> Iterator[Block]:
     """Answer a prompt by rounds of one sequence, with an engine of its own."""
     target = sequence.target
-    engine = Engine(target, sequence.drafter, compiler=compiler_of(target))
+    engine = Engine(target, *sequence.drafters, compiler=compiler_of(target))
     engine.chunk = chunk
-    if sequence.drafter is None:
+    if not sequence.drafters:
         mode, block_size = "baseline", None
     request = Request(
         tuple(prompt),
@@ -557,7 +557,8 @@ def start(
     )
     engine.begin(sequence, request, len(prompt) - 1)
     if policy is not None:
-        sequence.now.policy, sequence.now.belief = policy, policy.new_belief()
+        sequence.now.policy = policy
+        sequence.now.acceptance = policy.new_sequence(len(sequence.drafters))
     yield from rounds(engine, sequence)
 
 
@@ -576,7 +577,7 @@ def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
 
 def speculate(
     target: Target,
-    drafter: Drafter,
+    drafter: DFlashDrafter,
     prompt: list[int],
     *,
     block_size: int,

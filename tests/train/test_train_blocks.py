@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from dflash_mlx.drafters.dflash import model as shared_rows
 from dflash_mlx.drafters.dflash.config import DraftConfig
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.train import loss as head_loss
 from dflash_mlx.train import loss as loss_module
@@ -56,13 +56,13 @@ SLIDING = dataclasses.replace(FULL, sliding=(True, False), window=4)
 HIDDEN, LENGTH = 12, 14
 
 
-def make_drafter(config: DraftConfig) -> Drafter:
+def make_drafter(config: DraftConfig) -> DFlashDrafter:
     """A drafter with random weights, embedding and head."""
     mx.random.seed(3)
     embedding = mx.random.normal((config.vocab_size, config.hidden_size))
     model = DraftModel(config, HIDDEN)
     mx.eval(embedding, model.parameters())
-    return Drafter(model, lambda ids: embedding[ids], lambda hidden: hidden @ embedding.T)
+    return DFlashDrafter(model, lambda ids: embedding[ids], lambda hidden: hidden @ embedding.T)
 
 
 def make_data() -> tuple[mx.array, mx.array]:
@@ -72,7 +72,7 @@ def make_data() -> tuple[mx.array, mx.array]:
 
 
 def inference_logits(
-    drafter: Drafter, target_hidden: mx.array, anchor: int, position: int
+    drafter: DFlashDrafter, target_hidden: mx.array, anchor: int, position: int
 ) -> mx.array:
     """What the drafter proposes after `position` committed tokens."""
     cache = drafter.make_cache()
@@ -80,7 +80,9 @@ def inference_logits(
     return cache.draft_logits(anchor, drafter.config.block_size)
 
 
-def training_logits(drafter: Drafter, target_hidden: mx.array, tokens: mx.array, anchors: mx.array):
+def training_logits(
+    drafter: DFlashDrafter, target_hidden: mx.array, tokens: mx.array, anchors: mx.array
+):
     """Logits of all blocks at once, as training computes them."""
     first = mx.take_along_axis(tokens, anchors, axis=1)
     hidden = block_hidden(drafter, drafter.model.context(target_hidden, 0), first, anchors)
@@ -136,7 +138,7 @@ def test_labels_and_counted_slots():
         assert float(losses[0, 0, slot]) == pytest.approx(float(wanted), abs=1e-4)
 
 
-def gradient_of_repeated_rows(drafter: Drafter, taps, tokens, grid, weights):
+def gradient_of_repeated_rows(drafter: DFlashDrafter, taps, tokens, grid, weights):
     """(loss, weight), gradient: the context repeated for every block, all in one graph."""
     config, (n, m) = drafter.config, grid.shape
     flat = grid.reshape(-1)

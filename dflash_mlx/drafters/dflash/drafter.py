@@ -24,7 +24,7 @@ from .model import CachedRows, DraftModel, block_mask, context_mask, spread, tar
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
-class Drafter:
+class DFlashDrafter:
     """A drafter bound to its target's embedding and head.
 
     Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
@@ -54,6 +54,9 @@ class Drafter:
     def taps(self) -> tuple[int, ...]:
         """The target's layers whose outputs it reads."""
         return self.config.target_layer_ids
+
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
 
     def row_bytes(self, item: int) -> int:
         """Bytes of one token in a cache whose numbers have `item` bytes."""
@@ -153,7 +156,7 @@ class DraftCache:
     only their window: so any cut back is exact.
     """
 
-    def __init__(self, drafter: Drafter):
+    def __init__(self, drafter: DFlashDrafter):
         self.drafter = drafter
         self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
@@ -222,7 +225,7 @@ class DraftCache:
         self.drafter.commit_waiting([self])
         return tuple(copy_rows(rows, start, end) for rows in self.rows)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):
@@ -236,7 +239,7 @@ class DraftCache:
         mx.eval(self.state)
 
     def block(self, anchor: int, width: int) -> DraftBlock:
-        """`Drafter.draft` for this sequence alone."""
+        """`DFlashDrafter.draft` for this sequence alone."""
         return self.drafter.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:

@@ -14,7 +14,7 @@ from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
-from .drafter import Drafter, read_mask_embedding
+from .drafter import DFlashDrafter, read_mask_embedding
 from .model import OWN, DraftModel, checked_distances
 
 # Tensors of some exports that drafting does not read: the map back, and copies of the target's.
@@ -40,7 +40,7 @@ def load(
     *,
     bits: int = 0,
     trust_remote_code: bool = False,
-) -> Drafter:
+) -> DFlashDrafter:
     """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
     config = parse(checkpoint.config)
     weights: dict[str, mx.array] = {}
@@ -59,7 +59,7 @@ def load(
     model.eval()
     mx.eval(model.parameters())
     target.tap(config.target_layer_ids)
-    return Drafter(model, target.embed, target.head, target.head_type)
+    return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
 
 def own_parts(names: Iterable[str]) -> frozenset[str]:

@@ -111,7 +111,7 @@ class EagleCache:
         self.commit_waiting()
         return tuple(copy_rows(each, start, end) for each in self._all)
 
-    def extend(self, parts: Sequence[tuple[Rows, ...]]) -> None:
+    def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
         """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.commit_waiting()
         for each, *more in zip(self._all, *parts, strict=True):
@@ -295,7 +295,7 @@ BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' tree
 
 
 class EagleDrafter:
-    """A bound head that reads the outputs of the target's layers `taps`; a `DraftSource`."""
+    """A bound head that reads the outputs of the target's layers `taps`; a `Drafter`."""
 
     block_size = BLOCK
 
@@ -309,6 +309,9 @@ class EagleDrafter:
     @property
     def config(self) -> EagleConfig:
         return self.head.config
+
+    def preview(self, cache: object, anchor: int, width: int) -> None:
+        """Nothing is known of drafts before they are made."""
 
     def row_bytes(self, item: int) -> int:
         """Bytes of one token in a cache whose numbers have `item` bytes."""

@@ -242,12 +242,13 @@ class PrefixCache:
             for record in sorted(records, key=lambda record: (record.kind, record.start)):
                 self.tree.insert(record)
         path = self.tree.walk(prompt)
+        drafting = drafting and sequence.draft_cache is not None
         size = 0
         usable = 0
         for match in path:
             node = match.node
             size += node.size if match.end > start else 0
-            if size > self.limit or (drafting and sequence.drafter and not node.drafted):
+            if size > self.limit or (drafting and not node.drafted):
                 break
             usable = match.end
         end = sequence.align(min(usable, len(prompt) - 1))

@@ -18,7 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes, quantize_model
 
 from dflash_mlx.drafters.dflash.config import parse
-from dflash_mlx.drafters.dflash.drafter import Drafter
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.files.checkpoint import Checkpoint, text_config
 from dflash_mlx.kernels.dispatch import Kernels
@@ -62,7 +62,7 @@ class TracedPair:
         quantise(drafter, draft_bits)
         evaluate_hidden(drafter)
         self.target.tap(settings.target_layer_ids)
-        self.drafter = Drafter(drafter, self.target.embed, self.target.head)
+        self.drafter = DFlashDrafter(drafter, self.target.embed, self.target.head)
 
     def step(self, depth: int) -> Graph:
         """A plain step of the engine."""

@@ -91,17 +91,17 @@ def worst(pair: Pair, samples: list[Sample], repeats: int, drafts: list[str]) ->
     import mlx.core as mx
     from mlx.utils import tree_map
 
-    from dflash_mlx.drafters.dflash.drafter import Drafter
+    from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
     from dflash_mlx.drafters.dflash.model import DraftModel
     from dflash_mlx.pair import with_drafter
 
     target, drafter = pair.target, pair.drafter
-    assert isinstance(drafter, Drafter)
+    assert isinstance(drafter, DFlashDrafter)
     model = DraftModel(drafter.config, target.hidden_size)
     mx.random.seed(5)
     model.update(tree_map(lambda x: mx.random.normal(x.shape) * 0.05, model.parameters()))
-    untrained = Drafter(model, target.embed, target.head)
-    wrong = Drafter(drafter.model, target.embed, lambda hidden: -target.head(hidden))
+    untrained = DFlashDrafter(model, target.embed, target.head)
+    wrong = DFlashDrafter(drafter.model, target.embed, lambda hidden: -target.head(hidden))
     for name, other in (("random weights", untrained), ("always wrong", wrong)):
         plain(replace(pair, drafter=other, draft_name=name), samples, repeats, name)
     for draft in drafts:

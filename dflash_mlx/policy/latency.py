@@ -1,7 +1,4 @@
-"""What a round costs on this machine, by the rows of its pass.
-
-Plain numbers; does not know models, how the costs were measured, or how likely drafts are kept.
-"""
+"""What the parts of a round take on this machine, by the rows of its pass."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,23 +6,23 @@ from itertools import pairwise
 from dflash_mlx.types import Plan
 
 Knots = tuple[tuple[int, float], ...]  # (rows, seconds), rows rising
-PLAIN = Plan(1)
+DECODE_STEP = Plan(1)
 
 
-def words(plan: Plan) -> str:
-    """A plan as one says it."""
+def describe_plan(plan: Plan) -> str:
+    """A plan in words."""
     kind = "tree" if plan.tree else "chain"
     return "a plain step" if plan.rows == 1 else f"a {kind} of {plan.rows} rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class Latencies:
     """Seconds of the parts of a round, at a context of `depth` tokens.
 
-    `plain` is a target pass over one row, `draft` the draft of one block, `chain` are verifies by
-    the rows of the pass. `read` is what it adds to read the drafter's confidence before the verify,
-    `sequence` what each further sequence adds to a pass of as many rows, `block` what each further
-    block adds to a draft.
+    `plain` is a decode step of one sequence, `draft` the draft of one block, `chain` are verifies
+    by the rows of the pass. `read` is what it adds to read the drafter's confidence before the
+    verify, `sequence` what each further sequence adds to a pass of as many rows, `block` what each
+    further block adds to a draft.
     """
 
     plain: float
@@ -42,7 +39,7 @@ class Costs:
         return any(seconds > rows * self.plain for rows, seconds in self.chain)
 
     def verify(self, rows: int) -> float:
-        """Seconds of a pass over so many rows; widths between two measured ones cost as the dearer.
+        """Seconds of a pass; one between two measured widths takes as long as the slower of them.
 
         Quantised products step up at certain widths, and a step may hide between two measurements.
         Beyond the widest as many of the widest as it takes.
@@ -60,14 +57,14 @@ class Costs:
         return self.verify(plan.rows) + self.draft * (plan.rows > 1)
 
 
-def interpolate(shallow: Costs, deep: Costs, share: float) -> Costs:
-    """Costs between two depths, `share` of the way from the shallow to the deep one."""
+def interpolate(shallow: Latencies, deep: Latencies, share: float) -> Latencies:
+    """Latencies between two depths, `share` of the way from the shallow to the deep one."""
 
     def between(less: float, more: float) -> float:
         return less + share * (more - less)
 
     widths = sorted({rows for rows, _ in (*shallow.chain, *deep.chain)})
-    return Costs(
+    return Latencies(
         plain=between(shallow.plain, deep.plain),
         draft=between(shallow.draft, deep.draft),
         chain=tuple((rows, between(shallow.verify(rows), deep.verify(rows))) for rows in widths),

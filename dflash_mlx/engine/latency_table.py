@@ -1,0 +1,151 @@
+"""The latencies of one pair at any depth: measured when first wanted, and kept in a file."""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from math import isfinite, log2
+from typing import Any, cast
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from dflash_mlx.cpu.blas import use_openblas
+from dflash_mlx.drafters.base import Drafter
+from dflash_mlx.files import measurements
+from dflash_mlx.files.measurements import MeasurementStore
+from dflash_mlx.models.target import Target
+from dflash_mlx.policy.latency import Latencies, interpolate
+
+from .profiler import measure
+
+# Tokens of context at which latencies are measured: between two of them they grow by a few
+# percent, so that what lies between is interpolated.
+DEPTHS = (64, 256, 1024, 4096, 8192)
+
+log = logging.getLogger(__name__)
+
+
+def latencies_of(entry: dict[str, Any]) -> Latencies:
+    """Latencies as they were written; ValueError for what cannot be latencies."""
+    chain = tuple((int(rows), float(seconds)) for rows, seconds in entry["chain"])
+    parts = {name: float(entry[name]) for name in entry.keys() - {"chain", "depth"}}
+    latencies = Latencies(**parts, chain=chain, depth=int(entry["depth"]))
+    rows, seconds = zip(*chain, strict=True)
+    if (
+        [*rows] != sorted({*rows})
+        or not all(map(isfinite, (*parts.values(), *seconds)))
+        or min(latencies.plain, *seconds) <= 0
+        or min(latencies.depth, *parts.values()) < 0
+    ):
+        raise ValueError("these are no latencies")
+    return latencies
+
+
+STORE = MeasurementStore(
+    "costs.json", "costs", "costs", format=5, limit=64, parse=latencies_of, dump=asdict
+)
+
+
+def fingerprint(target: Target, drafter: Drafter | None) -> str:
+    """What the latencies of a pair depend on: its shapes and types, the machine, and versions.
+
+    Of a sharded target the shapes are those of rank 0's part, and the number of ranks, the backend
+    and the machines count, too.
+    """
+    kernels = target.kernels
+    return measurements.fingerprint(
+        [
+            json.dumps(target.config, sort_keys=True, default=str),
+            weights(target.model),
+            *([] if drafter is None else [repr(drafter.config), weights(drafter.model)]),
+            repr(sorted(mx.device_info().items())),
+            repr((mx.default_device(), use_openblas(), os.environ.get("OPENBLAS_NUM_THREADS"))),
+            repr((kernels.exact, kernels.references, sorted(kernels.on or ()))),
+            *map(version, ("mlx", "mlx-lm", "dflash-chat")),
+            *filter(None, [target.shared_by]),
+        ]
+    )
+
+
+def weights(model: Any) -> str:
+    """Types and sizes of a model's weights."""
+    sizes: dict[str, int] = {}
+    for _, value in cast(list[tuple[str, mx.array]], tree_flatten(model.parameters())):
+        sizes[str(value.dtype)] = sizes.get(str(value.dtype), 0) + value.size
+    return repr(sorted(sizes.items()))
+
+
+def depth_for(depth: int, most: int = DEPTHS[-1]) -> int:
+    """The depth at which to measure for a context of `depth` tokens: the nearest by proportion."""
+    nearest = min(DEPTHS, key=lambda at: abs(log2(at / max(depth, 1))))
+    return min(nearest, most)
+
+
+class LatencyTable:
+    """The latencies of one pair by depth: `at` measures what is missing, `estimate` never does."""
+
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        block_size: int,
+        measure: Callable[[int], Latencies],
+    ):
+        """`measure(depth)` times the pair with blocks of `block_size` rows."""
+        self._measure = measure
+        self._most = target.context_length
+        self._key = f"{fingerprint(target, drafter)}-{block_size}"
+        self._known: dict[int, Latencies] = {}
+        for key, latencies in STORE.read().items():
+            pair, _, depth = key.rpartition("-")
+            if pair == self._key and depth.isdecimal() and not latencies.disturbed:
+                self._known[int(depth)] = latencies
+        self._estimates: dict[tuple[int, int, int], Latencies] = {}
+
+    def at(self, depth: int) -> Latencies:
+        """The latencies at about `depth` tokens, as they were kept, or measured now."""
+        near = depth_for(depth, self._most)
+        if near not in self._known:
+            latencies = self._measure(near)
+            if latencies.disturbed:
+                latencies = self._measure(near)
+            self._known[near] = latencies
+            if latencies.disturbed or latencies.depth < near:
+                what = "amid other work" if latencies.disturbed else "with little memory left"
+                log.info("the costs at %d tokens were measured %s: not kept", near, what)
+            else:
+                STORE.write(f"{self._key}-{near}", latencies)
+        return self._known[near]
+
+    def estimate(self, depth: int) -> Latencies | None:
+        """The latencies at about `depth` tokens, from the measured depths around it.
+
+        Between two depths they grow in proportion. Beyond the measured ones the nearest hold; None
+        without any.
+        """
+        near = depth_for(depth, self._most)
+        below = max((at for at in self._known if at <= near), default=None)
+        above = min((at for at in self._known if at >= near), default=None)
+        if below is None or above is None or below == above:
+            nearest = above if below is None else below
+            return None if nearest is None else self._known[nearest]
+        if (near, below, above) not in self._estimates:
+            share = (near - below) / (above - below)
+            between = interpolate(self._known[below], self._known[above], share)
+            self._estimates[near, below, above] = replace(between, depth=near)
+        return self._estimates[near, below, above]
+
+    def between(self, least: int, most: int) -> list[int]:
+        """The depths that contexts from `least` to `most` tokens are measured at."""
+        ends = depth_for(least, self._most), depth_for(most, self._most)
+        return sorted({*ends, *(depth for depth in DEPTHS if ends[0] < depth < ends[1])})
+
+
+def latency_table(target: Target, drafter: Drafter | None, block_size: int) -> LatencyTable:
+    """The table of a pair with blocks of so many rows, measured in the calling thread."""
+    return LatencyTable(
+        target, drafter, block_size, lambda depth: measure(target, drafter, depth, block_size)
+    )

@@ -1,0 +1,91 @@
+"""Measurements of this machine that are kept between runs: one JSON file for each kind.
+
+The file is `{"format": number, NAME: {key: entry}}`. Keys are fingerprints of all that a
+measurement depends on, so that an entry is either valid or never asked for.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .checkpoint import cache_file, replace_json
+
+T = TypeVar("T")
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+log = logging.getLogger(__name__)
+
+
+def fingerprint(parts: Iterable[str]) -> str:
+    """A short hash of what a measurement depends on."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementStore(Generic[T]):
+    """The measurements of one kind, in the file `name` of the user's cache folder.
+
+    `section` is their NAME in the file, `what` their name in the log, `limit` the most entries: the
+    oldest are dropped. `parse` makes a measurement of an entry, and raises any of DAMAGED for what
+    is none; `dump` makes an entry of a measurement. What cannot be read is measured again.
+    """
+
+    name: str
+    section: str
+    what: str
+    format: int
+    limit: int
+    parse: Callable[[Any], T]
+    dump: Callable[[T], Any]
+
+    @property
+    def path(self) -> Path:
+        """The file. It may not exist."""
+        return cache_file(self.name)
+
+    def read(self) -> dict[str, T]:
+        """All measurements by key, the newest last."""
+        try:
+            data = json.loads(self.path.read_text(encoding="utf-8"))
+            if data["format"] != self.format:
+                log.warning(
+                    "the %s in %s are of another version and are measured again",
+                    self.what,
+                    self.path,
+                )
+                return {}
+            entries = data[self.section].items()
+        except FileNotFoundError:
+            return {}
+        except (OSError, *DAMAGED) as error:
+            log.warning("the %s in %s are measured again: %r", self.what, self.path, error)
+            return {}
+        measurements = {}
+        for key, entry in entries:
+            try:
+                measurements[key] = self.parse(entry)
+            except DAMAGED as error:
+                log.warning(
+                    "the %s %s in %s are measured again: %r", self.what, key, self.path, error
+                )
+        return measurements
+
+    def write(self, key: str, measurement: T) -> bool:
+        """Add a measurement as the newest, whole or not at all.
+
+        False, with a warning in the log, if the file cannot be written.
+        """
+        measurements = self.read()
+        measurements.pop(key, None)
+        newest = [*measurements.items(), (key, measurement)][-self.limit :]
+        entries = {known: self.dump(value) for known, value in newest}
+        try:
+            replace_json(self.path, {"format": self.format, self.section: entries})
+        except OSError as error:
+            log.warning("the %s cannot be kept in %s: %s", self.what, self.path, error.strerror)
+            return False
+        return True
