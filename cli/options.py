@@ -195,7 +195,7 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
     elif get_origin(kind) is tuple:
         kind = list[get_args(kind)[0]]
         default = None
-    limits = {}
+    limits: dict[str, Any] = {}
     if kind is int and variables and not declaration.sampling:  # `Option.check` tests the others
         limits = {"min": declaration.low, "max": declaration.high}
         limits = {name: int(limit) for name, limit in limits.items() if abs(limit) < 1e9}

@@ -41,7 +41,7 @@ def look_up() -> float:
     for number in range(TEXTS):
         start = number * TOKENS // TEXTS
         path = tree.walk(prompt[:start])
-        parent = path[-1].segment if path else tree.root
+        parent = path[-1].node if path else tree.root
         tree.add(parent, start, prompt[start : start + TOKENS // TEXTS])
         tree.add(parent, start, dice.integers(50_000, size=50).astype(np.int32) + 50_000)
     times = []

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from test_pair import edit_weights
 from trace_ops import Operation, operations
 
-from dflash_mlx.drafters import load as drafters
+from dflash_mlx.drafters.dflash import load as drafters
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel

@@ -335,7 +335,7 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     answer(one, prompt)
     assert answer(other, prompt)[1] == 59
     third = engine_of("qwen3", tmp_path)
-    third.prefixes.records_to_read(Sequence(third.target, third.drafter), prompt, drafting=True)
+    third.prefixes.records_to_read(Sequence(third.target, *third.drafters), prompt, drafting=True)
     for file in tmp_path.glob("*/*.safetensors"):
         file.unlink()
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)

@@ -12,7 +12,6 @@ import tiny
 
 from dflash_mlx.engine.worker_thread import MLXThread, mlx_thread
 from dflash_mlx.options import GenerationOptions
-from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 
 
@@ -101,7 +100,7 @@ def test_a_process_ends_while_it_computes() -> None:
 def test_a_closed_reply_cancels_its_request() -> None:
     """A round that a reply has asked for in advance is not computed once the reply is closed."""
     target = tiny.make_target("qwen3")
-    pair = Pair(target, tiny.random_drafter(target), "t", "d")
+    pair = tiny.make_pair(target, tiny.random_drafter(target))
     session = Session(pair)
     reply = session.begin(session.prepare(tiny.prompt_of(9), GenerationOptions(max_tokens=40)))
     while reply.take(reply.ask().result()) is None:

@@ -279,7 +279,7 @@ def test_the_answer_of_a_client_that_leaves_is_cached(
     assert longer.usage.prompt_tokens_details is not None
     cached = longer.usage.prompt_tokens_details.cached_tokens
     assert cached is not None
-    assert cached > len(served.server.pair.target.encode(prompt)) + 3
+    assert cached > len(served.server.pair.encode(prompt)) + 3
 
 
 def test_a_client_that_does_not_wait(client: openai.OpenAI, served: Served) -> None:

@@ -14,6 +14,7 @@ import templates
 import tiny
 
 import dflash_mlx
+from dflash_mlx.chat.template import Template
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
@@ -319,14 +320,19 @@ def test_no_name_is_used_twice(state: Any) -> None:
     assert len(names) == 3
 
 
-def test_think(state: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def use_template(state: Any, template: Template) -> None:
+    """Let the chat's pair have another chat template."""
+    state.dialogue.set_pair(replace(state.dialogue.pair, template=template))
+
+
+def test_think(state: Any, use: Callable[[str], str]) -> None:
     """Only where the template knows it; what was thought can be seen later."""
     for word in ("on", "off", "low"):
         with pytest.raises(UsageError, match="chat template"):
             use(f"/think {word}")
     assert state.dialogue.settings.think is state.dialogue.settings.reasoning_effort is None
     template = templates.template_of("glm")
-    monkeypatch.setattr(state.dialogue.pair.target, "template", template)
+    use_template(state, template)
     use("/think on")
     assert state.dialogue.settings.think is True
     with pytest.raises(UsageError, match="knows no reasoning effort"):
@@ -353,10 +359,9 @@ def test_a_drafter_too_big_for_the_memory(
     assert "draft" in use(f"/draft {path}")
 
 
-def test_effort(state: Any, use: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effort(state: Any, use: Callable[[str], str]) -> None:
     """Every answer is told of it; no thinking has none, and an effort begins to think."""
-    pair = state.dialogue.pair
-    monkeypatch.setattr(pair.target, "template", templates.template_of("both"))
+    use_template(state, templates.template_of("both"))
     assert use("/think low") == "  thinking effort low"
     assert state.dialogue.options().reasoning_effort == "low"
     assert use("/think off") == "  thinking off"
