@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -30,16 +31,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sweeps over the families are slow beyond a few families, which have all kinds of layers."""
+    """Mark as slow the cases of sweeps that `make test` leaves out.
+
+    Of the families it runs a few, which have all kinds of layers; of a test that is marked
+    `quick_every(n)` each nth case.
+    """
     from tiny import FAMILIES, QUICK_FAMILIES  # after OpenBLAS
 
     others = FAMILIES.keys() - set(QUICK_FAMILIES)
+    cases = Counter[str]()
     for item in items:
         swept = getattr(item, "callspec", None)
         names = () if swept is None else swept.params.values()
         beyond = any(isinstance(name, str) and name in others for name in names)
         if beyond and item.get_closest_marker("every_family") is None:
             item.add_marker(pytest.mark.slow)
+        sample = item.get_closest_marker("quick_every")
+        if sample is not None:
+            function = item.nodeid.split("[")[0]
+            if cases[function] % sample.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[function] += 1
 
 
 @pytest.fixture

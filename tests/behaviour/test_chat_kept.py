@@ -110,6 +110,7 @@ def test_a_chat_that_was_removed_is_saved_again(state: Any) -> None:
     assert prompts(name) == ["one", "two"]
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGHUP", "window"])
 def test_the_end_in_the_middle_of_an_answer(
     start: Callable[..., ChatTerminal], tmp_path: Path, how: str

@@ -421,7 +421,7 @@ def test_configured_servers(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match=r"'web' of .* is there already"):
         mcp_servers.configured_servers([file, file])
-    readme = (SERVER.parents[1] / "README.md").read_text("utf-8")
+    readme = (SERVER.parents[2] / "README.md").read_text("utf-8")
     config.write_text(readme.split("```toml\n")[2].split("```")[0])
     names = ("@modelcontextprotocol/server-filesystem", "https://example.com/mcp")
     for server, name in zip(mcp_servers.configured_servers(), names, strict=True):

@@ -161,6 +161,7 @@ def test_dflash2_faults_are_noticed(
     assert np.abs(np.array(scores) - vectors["block1_scores"]).max() > 0.1
 
 
+@pytest.mark.quick_every(3)
 def test_taps_in_chunks(case: Any) -> None:
     """A chunked prefill gives the drafter the same rows as a whole one."""
     pair, _, vectors = case
@@ -186,6 +187,7 @@ def test_wrong_taps_are_noticed(case: Any) -> None:
     assert np.abs(np.array(logits) - vectors["block1_logits"]).max() > 0.1
 
 
+@pytest.mark.quick_every(6)
 def test_stats_of_a_second_answer_stand_alone(case: Any) -> None:
     """A session's second answer, after another prompt, is the reference's too."""
     pair, expected, _ = case

@@ -77,6 +77,7 @@ def check_sizes(family: str, kind: str, sizes: Iterable[int]) -> None:
             assert set(committed) == {1}
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.every_family
 @every_family
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,6 +95,7 @@ def test_all_block_sizes(family: str, kind: str) -> None:
     check_sizes(family, kind, range(2, 17))
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prompt", [SHORT, LONG], ids=["short", "long"])
 def test_rotating_window(kind: str, prompt: list[int]) -> None:

@@ -156,6 +156,7 @@ def test_every_answer_is_the_one_it_gets_alone(
         assert statuses <= {200, 400, 408, 413, 499}
 
 
+@pytest.mark.slow
 def test_an_answer_of_another_is_seen(
     pair: Pair, answers: dict[Any, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,6 +176,7 @@ def dflash_in_shell(command, *, redirect=""):
 SHORT = ["generate", *PAIR, *RAW, "--max-tokens", "5"]
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
 @pytest.mark.parametrize("command", [SHORT, ["--help"]])
 @pytest.mark.parametrize("redirect", [">&-", ">/dev/full"])

@@ -181,6 +181,7 @@ def test_what_costs_of_a_shared_target_depend_on(
     assert len(keys) == len(groups) + 1
 
 
+@pytest.mark.slow
 def test_serve_says_what_one_machine_says(tmp_path: Path) -> None:
     """Six clients at once, greedy and seeded, whose prompts begin alike."""
     job = save_family(tmp_path, "qwen3_untied")
@@ -472,6 +473,7 @@ def lose(folder: Path, count: int, victim: int, how: int) -> None:
         assert time.monotonic() - began < LIMIT
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_rank_is_said(tmp_path: Path) -> None:
     """Rank 0 has waited in a collective for ever."""
     lose(tmp_path, 2, 1, signal.SIGKILL)

@@ -28,12 +28,14 @@ def check_layers(folder: Path, count: int, jobs: list[Job], **env: str) -> None:
         assert count <= each <= count + TAPS
 
 
+@pytest.mark.slow
 def test_two_ranks_share_the_layers(tmp_path: Path) -> None:
     """Also of families that mlx-lm cannot shard, and of heads that two cannot share."""
     families = ("qwen3", "qwen3_next", "gemma4_text")
     check_layers(tmp_path, 2, [save_family(tmp_path, family) for family in families])
 
 
+@pytest.mark.slow
 def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
     """A rank that forgets to take back one verify's rows gives other answers from there on."""
     job = save_family(tmp_path, "qwen3")

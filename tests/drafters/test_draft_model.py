@@ -168,6 +168,7 @@ def doubled() -> Pair:
     return load(None, str(bundled("target")), cache_ram=0)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_always_right(doubled: Pair) -> None:
     """Every draft is kept, in every mode and by every rule; by rejection because p is q."""
     for prompt in PROMPTS:

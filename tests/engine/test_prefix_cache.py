@@ -165,6 +165,7 @@ def pair_of(family: str) -> Pair:
     return pair
 
 
+@pytest.mark.quick_every(3)
 @every_kind
 def test_a_long_system_message_is_read_once(family: str) -> None:
     """The second of two scripts' calls with the same 1,500 tokens reads only the rest."""

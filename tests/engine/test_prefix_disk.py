@@ -245,6 +245,7 @@ def killed_writer(root: Path, seed: int, seconds: float) -> None:
     os.waitpid(child, 0)
 
 
+@pytest.mark.slow
 def test_fifty_kills_leave_no_damaged_file(tmp_path: Path) -> None:
     """At random moments, two writers at once; and a planted half file is noticed."""
     dice, whole = random.Random(0), 0

@@ -83,6 +83,7 @@ def dispatches(graph: Graph) -> int:
     return sum(cost.dispatches for cost in costs(graph))
 
 
+@pytest.mark.quick_every(6)
 @every_pair
 @with_and_without
 @pytest.mark.parametrize("what", PASSES)
@@ -92,6 +93,7 @@ def test_no_pass_copies_a_cache_or_a_state(name: str, kernels: bool, what: str) 
     assert copies(graph, HELD) == []
 
 
+@pytest.mark.quick_every(5)
 @every_pair
 @pytest.mark.parametrize("rows", [1, 2, BLOCK])
 def test_as_few_dispatches_as_stock(name: str, rows: int) -> None:
@@ -101,6 +103,7 @@ def test_as_few_dispatches_as_stock(name: str, rows: int) -> None:
     assert dispatches(ours) <= dispatches(stock) + 2 * pair.target.layers
 
 
+@pytest.mark.quick_every(5)
 @every_pair
 @with_and_without
 def test_little_more_than_the_least_is_moved(name: str, kernels: bool) -> None:

@@ -121,6 +121,7 @@ FAULTS: list[tuple[Op, str, str]] = [
 ]
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize(("op", "old", "new"), FAULTS)
 def test_planted_faults_are_caught(op: Op, old: str, new: str) -> None:
     """Barriers dropped and weakened, wrong lanes, bounds and indices: each shows in some run."""

@@ -59,6 +59,7 @@ def names(emulator: Emulator) -> set[str]:
     return {next(kernel for kernel in known if kernel in name) for name in ran}
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize(
     ("length", "options"),
     [(40, {}), (16, {"mode": "ddtree", "tree_budget": 15}), (3, {"block_size": 2})],

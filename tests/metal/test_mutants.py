@@ -43,6 +43,7 @@ def seen(file: str, edit: Edit) -> str | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_both_sides_of_every_border(name: str) -> None:
     """Each case of an operation has the reference's numbers, in another order of threads too."""
@@ -128,7 +129,7 @@ PLANTED = [(file, mutant) for file in sorted(OPERATIONS) for mutant in planted(f
             file,
             mutant,
             id=f"{file}:{mutant.line}:{mutant.fault}",
-            marks=[] if number % 12 == 0 else [pytest.mark.slow],
+            marks=[] if number % 30 == 0 else [pytest.mark.slow],
         )
         for number, (file, mutant) in enumerate(PLANTED)
     ],
@@ -162,6 +163,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KNOWN)
 def test_faults_beyond_a_border_are_seen(name: str) -> None:
     """Faults that small shapes do not show: vocabularies over 131,072, positions from 1024 on."""

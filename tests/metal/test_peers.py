@@ -29,6 +29,7 @@ def gated_delta_inputs(dk: int, dtype: mx.Dtype, vector: bool = False) -> list[m
     return [q.astype(dtype), k.astype(dtype), v.astype(dtype), g, beta.astype(dtype), state]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dk", "dtype", "masked", "vector"),
     [
@@ -167,6 +168,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_other_published_kernels(name: str) -> None:
     """Kernels that run on Macs every day: equal to their references, without a finding."""

@@ -66,6 +66,7 @@ def result_of(name: str, launcher: Launcher) -> KernelResult:
     return found
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("name", TRIAL)
 def test_honest_kernels_are_right(name: str) -> None:
     """And nearer to their references than the proof asks for."""
@@ -75,6 +76,7 @@ def test_honest_kernels_are_right(name: str) -> None:
     assert found.error < 1e-3
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize(("name", "edit"), FAULTS)
 def test_broken_kernels_are_wrong(name: str, edit: Edit) -> None:
     """At least two faults an operation."""

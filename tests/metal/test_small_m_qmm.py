@@ -209,6 +209,7 @@ FAULTS: list[Edit] = [
 ]
 
 
+@pytest.mark.quick_every(5)
 @pytest.mark.parametrize("edit", FAULTS)
 def test_planted_faults_are_caught(edit: Edit) -> None:
     """Barriers, bounds, lanes, bits and scales: each shows in some run."""

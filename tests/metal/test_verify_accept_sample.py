@@ -32,6 +32,7 @@ def agree(case: tuple[mx.array, ...], block: bool, **how: str) -> mx.array:
     return outcome.outputs[0]
 
 
+@pytest.mark.quick_every(2)
 @every_rule
 @every_q
 def test_every_run_equals_the_reference(block: bool, k: int) -> None:
@@ -198,6 +199,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.quick_every(5)
 @pytest.mark.parametrize(("edit", "block", "k"), FAULTS, ids=[str(i) for i in range(len(FAULTS))])
 def test_planted_faults_are_caught(edit: Edit, block: bool, k: int) -> None:
     """Each breaks a decision, a draw, an access or an order."""

@@ -214,6 +214,7 @@ MATRICES = [
 ]
 
 
+@pytest.mark.quick_every(5)
 @pytest.mark.parametrize(
     ("edit", "exact"), [*((edit, True) for edit in FAULTS), *((edit, False) for edit in MATRICES)]
 )

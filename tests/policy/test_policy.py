@@ -425,6 +425,7 @@ def best_of_all(machine: Machine, drafters: Sequence[Drafter], rounds: int) -> f
     return max(rates)
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("machine", MACHINES, ids=str)
 @pytest.mark.parametrize("count", [2, 4, 8])
 @pytest.mark.parametrize("drafter", [sim.GOOD, sim.FAIR, sim.WRONG])

@@ -137,6 +137,7 @@ def test_paths_and_methods_that_there_are_not(served: Served) -> None:
     assert post(served, path="/v1/messages/nothing").json()["type"] == "error"
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_is_let_go(pair: Pair) -> None:
     with (
         serving(pair, limits=Limits(write_seconds=0.3), max_sequences=1) as served,

@@ -39,6 +39,7 @@ def width_of(pair: Pair) -> int:
     return pair.drafter.config.block_size
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("case", tiny.CASES)
 def test_golden_answers(case: str) -> None:
     """The authors' greedy answers, token for token: at two budgets, or at all of them."""

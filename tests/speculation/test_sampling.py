@@ -289,6 +289,7 @@ def tables_of(drafter: str) -> Tables:
     return random_tables() if drafter == "dflash" else lattice_tables()
 
 
+@pytest.mark.quick_every(3)
 @every_rule
 @every_drafter
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -855,6 +856,7 @@ def seeded_answers(
     return wanted, said, accepted
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("family", ["qwen3", "llama_sliding", "qwen3_5"])
 @pytest.mark.parametrize("setting", STOCK_SETTINGS)
 def test_a_seeded_answer_is_stocks(setting: str, family: str) -> None:

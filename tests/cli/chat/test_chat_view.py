@@ -66,6 +66,7 @@ def play(shower, blocks, between=lambda number: None):
     return shower
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize("size", SIZES)
 def test_screen_does_not_depend_on_how_the_text_came(terminal, size):
     """Everything once, no moving line left, the same for every way to cut the text."""
@@ -106,6 +107,7 @@ def test_the_screen(terminal):
     ]
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_window_changes_size_in_mid_stream(terminal, seed):
     """Narrower and wider, lower and higher: each heading stands once, no moving line stays."""

@@ -139,7 +139,7 @@ class Watched:
         self.cached += said.stats.cached_tokens
 
 
-@pytest.mark.parametrize("count", [12, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", [int(os.environ.get("FIFTY_TURNS", "1"))])
 def test_long_chats(
     bundled: Pair,
