@@ -310,7 +310,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     for sequence, request in zip(sequences, requests, strict=True):
         engine.begin(sequence, request, -1)
     said, faults = list[int](), list[str]()
-    while not sequences[0].now.finish_reason:
+    while not sequences[0].answer.finish_reason:
         first, second = engine.step([*sequences[:1], *(sequences[1:] if not faults else ())]) + (
             [None] if faults else []
         )

@@ -139,8 +139,8 @@ def test_a_prompt_is_held_before_its_answer_ends(family: str) -> None:
             for place, block in enumerate(engine.step(running)):
                 assert isinstance(block, Block)
                 said[place] += block.tokens
-    while not all(sequence.now.finish_reason for sequence in running):
-        left = [n for n, sequence in enumerate(running) if not sequence.now.finish_reason]
+    while not all(sequence.answer.finish_reason for sequence in running):
+        left = [n for n, sequence in enumerate(running) if not sequence.answer.finish_reason]
         for place, block in zip(left, engine.step([running[n] for n in left]), strict=True):
             assert isinstance(block, Block)
             said[place] += block.tokens

@@ -885,7 +885,7 @@ def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
         request = Request(tuple(prompt), sampling=params, max_tokens=24, mode=mode, **options)
         engine.begin(sequence, request, len(prompt) - 1)
         said[sequence] = []
-    while running := [sequence for sequence in said if not sequence.now.finish_reason]:
+    while running := [sequence for sequence in said if not sequence.answer.finish_reason]:
         for sequence, block in zip(running, engine.step(running), strict=True):
             assert isinstance(block, Block)
             said[sequence] += block.tokens

@@ -64,11 +64,11 @@ def test_taps_are_those_of_the_whole_text(target):
 def test_the_comparison_finds_wrong_taps(target, monkeypatch):
     """Guards the tests above: taps in another order are not close."""
     wanted = answers(target, 0.0, batch=4)
-    absorb = RecordingSequence.absorb
+    append = RecordingSequence.append
 
     def shuffled(self: RecordingSequence, tokens: tuple[int, ...], taps: mx.array) -> None:
-        absorb(self, tokens, taps[..., ::-1])
+        append(self, tokens, taps[..., ::-1])
 
-    monkeypatch.setattr(RecordingSequence, "absorb", shuffled)
+    monkeypatch.setattr(RecordingSequence, "append", shuffled)
     made = answers(target, 0.0, batch=4)
     assert not any(close(made[key].taps, wanted[key].taps) for key in wanted)
