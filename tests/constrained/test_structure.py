@@ -111,7 +111,7 @@ def test_what_thinking_may_not_do() -> None:
             assert result.tokens[: len(thought)] == thought
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("think", [True, None, False])
 def test_the_bundled_pair_thinks_and_answers(think: bool | None) -> None:
     """A real answer with thinking is that of plain decoding that knows the markers."""

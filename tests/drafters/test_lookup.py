@@ -198,7 +198,7 @@ def answer(pair: Pair, prompt: str, mode: str, sampling: SamplingParams, **optio
     return tokens, session.stats
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(6)
 @pytest.mark.parametrize("sampling", SETTINGS, ids=["greedy", "drawn", "filtered"])
 @pytest.mark.parametrize("which", ["alone", "beside"])
 def test_answers_are_those_of_plain_decoding(

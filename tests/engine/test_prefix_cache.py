@@ -89,6 +89,7 @@ def check_tree(family: str, seed: int, count: int) -> int:
     return saved
 
 
+@pytest.mark.quick_every(3)
 @every_family
 def test_answers_are_those_read_anew(family: str) -> None:
     """Beginnings, branches and continuations of many prompts, in all modes after one another."""
@@ -165,7 +166,7 @@ def pair_of(family: str) -> Pair:
     return pair
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(6)
 @every_kind
 def test_a_long_system_message_is_read_once(family: str) -> None:
     """The second of two scripts' calls with the same 1,500 tokens reads only the rest."""

@@ -40,6 +40,7 @@ def target(request):
     return made
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_answers_as_each_prompt_alone(target, temperature):
     """Guards tokens and taps: sequences that end and begin while others go on."""
