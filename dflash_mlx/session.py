@@ -37,14 +37,14 @@ class Reply:
     def __init__(self, engine: Engine, sequence: TokenSequence, request: Request, reader: Reader):
         self.stats = Stats(
             prompt_tokens=len(request.prompt),
-            seed=None if request.sampling.greedy else sequence.now.rule.keys.seed,
+            seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
         )
         self.stop: str | None = None
         self._engine, self._sequence, self._request = engine, sequence, request
         self._reader = reader
         self._answer = sequence.answer
         # A round runs while the caller has the last one's block, where that can be taken back.
-        drafting = sequence.now.block_size > 1
+        drafting = sequence.answer.block_size > 1
         self._ahead = 2 if drafting or not sequence.target_cache.needs_snapshots else 1
         self._asked: deque[Future[Block]] = deque()
 
@@ -58,7 +58,7 @@ class Reply:
 
         A block may be empty. Raises UsageError if the sequence has begun another request.
         """
-        if self._sequence.answer is not self._answer:
+        if self._sequence.last_answer is not self._answer:
             raise UsageError(
                 "this session has begun another answer.",
                 hint="use one session for each conversation",
@@ -108,7 +108,7 @@ class Reply:
         for future in self._asked:
             future.cancel()
         self._asked.clear()
-        if self._sequence.answer is self._answer:
+        if self._sequence.last_answer is self._answer:
             made = self.stats.generated
             shown = self.stats.prompt_tokens + made - 1 if made else None
             mlx_thread().call(self._engine.stop, self._sequence, shown)

@@ -23,10 +23,10 @@ class DraftCache(Protocol):
 
     @property
     def state(self) -> list[Any]:
-        """The arrays to evaluate after `absorb`."""
+        """The arrays to evaluate after `append`."""
         ...
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the next S tokens by their taps [1, S, K * Ht], or by themselves."""
         ...
 

@@ -171,7 +171,7 @@ class NgramCache:
             self.runs.extend(text)
         return self.runs.matched >= LEAST
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit tokens."""
         self.extend((), tokens)
 

@@ -125,11 +125,11 @@ class ModelCache:
 
     @property
     def state(self) -> list[Any]:
-        """The arrays to evaluate after `absorb`."""
+        """The arrays to evaluate after `append`."""
         self._commit_waiting()
         return self._cache.state
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit tokens; the first ones that equal the newest drafts are not read again."""
         kept = 0
         if self._drafted is not None:

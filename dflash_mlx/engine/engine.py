@@ -28,7 +28,7 @@ from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .round import ScheduledStep, StepKind, propose
 from .scheduler import Scheduler
-from .sequence import Answer, Sequence
+from .sequence import AnswerState, Sequence
 
 CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
 
@@ -184,13 +184,13 @@ class Engine:
         self.stop(sequence)
         kept, lost = sequence.reuse(prompt, drafting=width > 1)
         reuse = self.prefixes.extend(sequence, prompt, drafting=width > 1)
-        sequence.answer = Answer(
+        sequence.last_answer = AnswerState(
             request,
             rule,
             policy,
             policy.new_sequence(len(self.drafters)),
             block_size=width,
-            left=min(request.token_limit, room),
+            remaining=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
             last_alone=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,

@@ -162,7 +162,7 @@ class Scratch:
         caches = [s.draft_cache for s in some if s.draft_cache is not None]
         for cache in caches:  # what the round before committed waits for the drafter
             cache.rewind(self._depth - self._taps.shape[1])
-            cache.absorb(self._taps, [0] * self._taps.shape[1])
+            cache.append(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
             return self._plain_steps(some[0])
         began = time.perf_counter()

@@ -18,7 +18,7 @@ from dflash_mlx.speculation.sampling import read_logprobs
 from dflash_mlx.speculation.tree import best_first
 from dflash_mlx.types import Block, Plan
 
-from .sequence import Answer, PrefillChunk
+from .sequence import AnswerState, PrefillChunk
 from .sequence import Sequence as TokenSequence
 
 
@@ -60,9 +60,9 @@ class ScheduledStep:
     error: DFlashError | None = None
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> AnswerState:
         """The answer that the sequence is generating."""
-        return self.sequence.now
+        return self.sequence.answer
 
     @property
     def query_tokens(self) -> int:
@@ -115,7 +115,7 @@ class ScheduledStep:
             return
         if answer.rule.draws or answer.block_size == 1:
             return
-        most = min(answer.block_size - 1, answer.left)
+        most = min(answer.block_size - 1, answer.remaining)
         self.draft = answer.constraint.filter_draft(Draft.none(), 0, most)
 
     def choose_tokens(self) -> None:
@@ -130,7 +130,7 @@ class ScheduledStep:
             logits = self._allowed(self.output.logits)
             if self.draft.drafted:
                 history = self.sequence.history
-                self.outcome = rule.outcome(self.draft, logits, history, answer.place)
+                self.outcome = rule.outcome(self.draft, logits, history, answer.position)
                 return
             history = self.sequence.history
         elif self.chunk.last:
@@ -138,7 +138,7 @@ class ScheduledStep:
             history = [*self.sequence.tokens, *self.chunk.tokens]
         else:
             return
-        self.choice, self.outcome = rule.step(logits, history, answer.place)
+        self.choice, self.outcome = rule.step(logits, history, answer.position)
 
     def _allowed(self, logits: mx.array) -> mx.array:
         """The logits, with -inf for what the sequence's grammar does not allow."""
@@ -158,7 +158,7 @@ class ScheduledStep:
             self.block = Block(())
             return
         accepted = answer.rule.accept(self.draft, self.outcome)
-        tokens = cut(accepted.tokens, answer.left, answer.request.stop_ids)
+        tokens = cut(accepted.tokens, answer.remaining, answer.request.stop_ids)
         if answer.constraint is not None:
             tokens = answer.constraint.accept_tokens(tokens)
         if self.chunk is not None:
@@ -191,7 +191,7 @@ class ScheduledStep:
         assert self.chunk is not None
         assert self.output is not None
         sequence = self.sequence
-        sequence.absorb(self.chunk.tokens, self.output.taps)
+        sequence.append(self.chunk.tokens, self.output.taps)
         if not self.chunk.last:
             mx.eval(sequence.state)
             mx.clear_cache()
@@ -260,7 +260,7 @@ class DraftProposal:
 
 def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> DraftProposal:
     """Begin what a sequence verifies of a drafted block; `confidence`: the policy wants it."""
-    answer = sequence.now
+    answer = sequence.answer
     tree = answer.request.mode == "ddtree"  # no chain is wanted then, which may be another draft
     chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)
     proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)

@@ -63,7 +63,7 @@ class Scheduler:
 
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
         """What the policy sees of each drafter, None where that cannot draft for a sequence now."""
-        answer = sequence.now
+        answer = sequence.answer
         states = list[DraftState | None]()
         for drafter, cache, acceptance in zip(
             sequence.drafters, sequence.draft_caches, answer.acceptance, strict=True
@@ -73,7 +73,7 @@ class Scheduler:
             if answer.anchor is not None:
                 confidence = drafter.preview(cache, answer.anchor, answer.block_size)
             able = not free if confidence is None else len(confidence) > 0
-            state = DraftState(acceptance, answer.left, confidence, free)
+            state = DraftState(acceptance, answer.remaining, confidence, free)
             states.append(state if able else None)
         return states
 
@@ -89,14 +89,14 @@ class Scheduler:
             for step, plan in zip(group, plans, strict=True):
                 assert step.proposal is not None
                 step.plan = plan
-                step.draft = step.proposal.cut(plan, room=step.answer.left)
+                step.draft = step.proposal.cut(plan, room=step.answer.remaining)
 
     def may_run_ahead(self, sequence: Sequence) -> bool:
         """Whether the next step decodes one token, whatever token this one gives."""
-        answer = sequence.now
+        answer = sequence.answer
         # Penalties and grammars look at tokens that the host has not read yet.
         known = not answer.request.sampling.penalised and answer.constraint is None
-        if answer.left <= 1 or not known:
+        if answer.remaining <= 1 or not known:
             return False
         if answer.block_size == 1:
             return True

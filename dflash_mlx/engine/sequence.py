@@ -39,14 +39,14 @@ class PrefillChunk:
 
 
 @dataclass(slots=True)
-class Answer:
-    """The answer that is being found: what it was asked for, by which rule, and how far it is.
+class AnswerState:
+    """One answer in generation: its request, its acceptance rule, and how far it is.
 
     `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
-    `left` tokens may still be committed, `place` are. `snapshots_at`: the numbers of the prompt's
-    tokens after which the caches get a place to go back to. `last_alone`: the prompt's last token
-    is read by itself, as stock mlx-lm does. `constraint`: what the grammar allows next, if there
-    is one. `acceptance`: of each drafter's drafts in this text.
+    `position` tokens are committed, `remaining` may follow. `snapshots_at`: the lengths of the
+    prompt at which the caches take a snapshot. `last_alone`: the prompt's last token is read in a
+    pass of its own, as in stock mlx-lm. `constraint`: what the grammar allows next; None without a
+    grammar. `acceptance`: of each drafter's drafts in this text.
     """
 
     request: Request
@@ -54,31 +54,31 @@ class Answer:
     policy: Policy
     acceptance: list[Acceptance]
     block_size: int
-    left: int
+    remaining: int
     snapshots_at: tuple[int, ...]
     last_alone: bool
     constraint: Constraint | None = None
     anchor: int | None = None
-    place: int = 0
+    position: int = 0
     finish_reason: str | None = None
 
     def advance(self, tokens: tuple[int, ...]) -> None:
-        """Go on by tokens that were committed, which may end the answer."""
+        """Count committed tokens, which may end the answer."""
         self.anchor = tokens[-1]
-        self.left -= len(tokens)
-        self.place += len(tokens)
+        self.remaining -= len(tokens)
+        self.position += len(tokens)
         whole = self.constraint is not None and self.constraint.ended
         if whole or self.anchor in self.request.stop_ids:
             self.finish_reason = "stop"
-        elif self.left <= 0:
+        elif self.remaining <= 0:
             self.finish_reason = "length"
 
 
 class Sequence:
-    """The tokens that the caches hold, and the answer that goes on from them, if there is one.
+    """The tokens that the caches hold, and the answer that continues them, if there is one.
 
     Kept between answers it reads nothing twice. It may be left alone and gone on with at any round.
-    With `shares` what it reads may serve others, and what they have read may serve it.
+    If `shares`, the sequence reads from and writes to the prefix cache.
     """
 
     def __init__(self, target: Target, *drafters: Drafter | None, shares: bool = True):
@@ -86,7 +86,7 @@ class Sequence:
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
         self.shares = shares
-        self.answer: Answer | None = None
+        self.last_answer: AnswerState | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -96,17 +96,18 @@ class Sequence:
         self.draft_caches: list[DraftCache] = [drafter.make_cache() for drafter in self.drafters]
 
     def fork(self) -> "Sequence":
-        """A copy at the same token that goes on by itself."""
+        """An independent copy at the same token."""
         twin = copy(self)
         twin.tokens = list(self.tokens)
         twin.target_cache = self.target_cache.fork()
         twin.draft_caches = [cache.fork() for cache in self.draft_caches]
-        if self.answer is not None:
-            twin.answer = copy(self.answer)
-            twin.answer.rule = copy(self.answer.rule)
-            twin.answer.acceptance = [known.fork() for known in self.answer.acceptance]
-            if self.answer.constraint is not None:
-                twin.answer.constraint = self.answer.constraint.fork()
+        if self.last_answer is not None:
+            answer = copy(self.last_answer)
+            answer.rule = copy(answer.rule)
+            answer.acceptance = [known.fork() for known in answer.acceptance]
+            if answer.constraint is not None:
+                answer.constraint = answer.constraint.fork()
+            twin.last_answer = answer
         return twin
 
     @property
@@ -123,29 +124,29 @@ class Sequence:
         return next(with_model, None)
 
     @property
-    def now(self) -> Answer:
-        """The answer that is being found."""
-        assert self.answer is not None
-        return self.answer
+    def answer(self) -> AnswerState:
+        """The answer that the sequence is generating."""
+        assert self.last_answer is not None
+        return self.last_answer
 
     @property
     def unread(self) -> int:
         """Tokens of the prompt that are still to be read."""
-        answer = self.answer
+        answer = self.last_answer
         if answer is None or answer.anchor is not None:
             return 0
         return len(answer.request.prompt) - len(self.tokens)
 
     def next_chunk(self, chunk: int) -> PrefillChunk:
         """The next of the prompt's tokens to read, at most `chunk`."""
-        prompt, start = self.now.request.prompt, len(self.tokens)
+        prompt, start = self.answer.request.prompt, len(self.tokens)
         if self.target.kernels.exact:
             chunk = EXACT_CHUNK - start % EXACT_CHUNK
         ends = [start + chunk, len(prompt)]
-        if self.now.last_alone and start < len(prompt) - 1:
+        if self.answer.last_alone and start < len(prompt) - 1:
             ends.append(len(prompt) - 1)
         if self.target_cache.needs_snapshots:
-            ends += [place for place in self.now.snapshots_at if start < place]
+            ends += [place for place in self.answer.snapshots_at if start < place]
         end = min(ends)
         return PrefillChunk(prompt[start:end], last=end == len(prompt))
 
@@ -161,7 +162,7 @@ class Sequence:
         """How many of the tokens a prompt may go on from; in exact mode an answer's are none."""
         if not self.target.kernels.exact:
             return len(self.tokens)
-        prompt = 0 if self.answer is None else len(self.answer.request.prompt) - 1
+        prompt = 0 if self.last_answer is None else len(self.answer.request.prompt) - 1
         return self.align(min(prompt, len(self.tokens)))
 
     def reuse(self, prompt: Iterable[int], *, drafting: bool) -> tuple[int, int]:
@@ -222,8 +223,8 @@ class Sequence:
     @property
     def anchor(self) -> int:
         """The newest token, which is not in the caches yet."""
-        assert self.now.anchor is not None
-        return self.now.anchor
+        assert self.answer.anchor is not None
+        return self.answer.anchor
 
     @property
     def history(self) -> list[int]:
@@ -249,7 +250,7 @@ class Sequence:
             taps = taps[:, mx.array(path)]
         elif not all_kept:
             self.target_cache.rewind(len(self.tokens) + count)
-        self.absorb(tokens, taps[:, :count])
+        self.append(tokens, taps[:, :count])
 
     def rows(self, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> SequenceRows:
         """What a verify of drafts [γ] after an anchor [1] reads."""
@@ -268,7 +269,7 @@ class Sequence:
             rows = SequenceRows(self.target_cache, mx.array(part), tape=False, last=True)
             (found,) = self.target.read([rows])
             logits = found.logits
-            self.absorb(tuple(part), found.taps)
+            self.append(tuple(part), found.taps)
             mx.eval(logits, self.state)
         return logits
 
@@ -277,13 +278,13 @@ class Sequence:
         """The arrays of both caches, to evaluate after a part of a prompt was read."""
         return [self.target_cache.state, *(cache.state for cache in self.draft_caches)]
 
-    def absorb(self, tokens: tuple[int, ...], taps: mx.array) -> None:
+    def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
         """Count tokens that the target's cache holds, and hand their taps to the drafter."""
-        drafting = self.answer is None or self.answer.block_size > 1
+        drafting = self.last_answer is None or self.answer.block_size > 1
         for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
             if drafting or drafter.model is None:
                 assert cache.offset == len(self.tokens)
-                cache.absorb(taps, tokens)
+                cache.append(taps, tokens)
         before = len(self.tokens)
         self.tokens += tokens
         if before // CLEAR_EVERY != len(self.tokens) // CLEAR_EVERY:

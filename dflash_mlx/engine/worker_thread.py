@@ -241,7 +241,7 @@ class MLXThread:
             self._stepping = []  # or it would keep their caches
         for job, block in zip(group.values(), blocks, strict=True):
             settle(job.result, None if isinstance(block, Block) else block, block)
-        self._last_round = WeakSet(s for s in group if not s.now.finish_reason)
+        self._last_round = WeakSet(s for s in group if not s.answer.finish_reason)
         return True
 
     def _end(self) -> None:
@@ -265,7 +265,7 @@ def settle(future: Future[Any], error: BaseException | None, result: Any = None)
 
 def is_wanted(job: BlockJob) -> bool:
     """Whether a block is still wanted. The blocks of an ended answer are cancelled."""
-    if job.sequence.now.finish_reason:
+    if job.sequence.answer.finish_reason:
         job.result.cancel()
     return job.result.set_running_or_notify_cancel()
 

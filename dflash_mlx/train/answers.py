@@ -37,9 +37,9 @@ class RecordingSequence(TokenSequence):
         super().__init__(target, drafter, shares=False)
         self._taps: list[mx.array] = []
 
-    def absorb(self, tokens: tuple[int, ...], taps: mx.array) -> None:
+    def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
         """Count tokens that the target's cache holds, and keep their taps."""
-        super().absorb(tokens, taps)
+        super().append(tokens, taps)
         if taps.shape[-1]:
             # A copy: a view would keep the rows of all other sequences in memory.
             rows = mx.contiguous(taps.squeeze(0).astype(mx.bfloat16) + 0)

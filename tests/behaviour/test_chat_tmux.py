@@ -45,6 +45,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 @pytest.mark.parametrize(
     "sizes",

@@ -34,6 +34,7 @@ def answers_of(pair: dflash_mlx.Pair, numbers: range) -> list[list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_load_in_one_thread_and_answer_in_others() -> None:
     """Four at once on one pair say what each says alone."""
     with ThreadPoolExecutor(1) as loader:

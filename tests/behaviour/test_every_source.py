@@ -61,7 +61,7 @@ def check_served(pair: Pair, mode: Any) -> None:
         assert found == pair.tokenizer.decode(tokens)
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(8)
 @pytest.mark.parametrize("mode", ["dflash", "ddtree"])
 def test_clients_of_a_server(pair: Pair, mode: str) -> None:
     """Greedy and seeded, in chains and in trees."""
@@ -76,7 +76,7 @@ def test_a_server_that_draws_with_another_seed(pair: Pair, monkeypatch: pytest.M
         check_served(pair, "dflash")
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(4)
 def test_turns_are_taken_back(pair: Pair) -> None:
     """Going on from an earlier place, with drafts, says what a fresh sequence says without."""
     session, drafted = Session(pair, mode="dflash", shares=False), 0

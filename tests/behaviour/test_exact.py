@@ -72,7 +72,7 @@ def differing(a: list[mx.array], b: list[mx.array]) -> int:
     )
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [0, 4, *tiny.ALL * [5, 6, 8]])
 def test_answers_have_the_bits_of_plain_decoding(bits: int) -> None:
     """Chains and trees of several sizes; drafts are kept and thrown away on the way."""

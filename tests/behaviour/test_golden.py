@@ -35,6 +35,7 @@ def test_greedy_answers(case: Any) -> None:
         assert result.stats.acceptance_length == pytest.approx(expected["tau"][number])
 
 
+@pytest.mark.quick_every(3)
 def test_baseline_answers(case: Any) -> None:
     """Plain decoding gives the reference's plain text."""
     pair, expected, _ = case

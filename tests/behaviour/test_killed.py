@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 from prompt_toolkit.history import FileHistory
 
 transcript = import_module("dflash_mlx.cli.chat.transcript")
@@ -123,6 +124,7 @@ def in_own_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_killed_while_writing() -> None:
     """50 times, at random moments."""
     done = in_own_process(str(KILLS))

@@ -77,7 +77,7 @@ def check_sizes(family: str, kind: str, sizes: Iterable[int]) -> None:
             assert set(committed) == {1}
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(4)
 @pytest.mark.every_family
 @every_family
 @pytest.mark.parametrize("kind", KINDS)
@@ -238,7 +238,7 @@ def keep_one_tap_too_many(patch: pytest.MonkeyPatch) -> None:
         honest(self, kept, taps, *path, **rest)
         assert self.draft_cache is not None
         if len(kept) < taps.shape[1]:
-            self.draft_cache.absorb(taps[:, len(kept) : len(kept) + 1])
+            self.draft_cache.append(taps[:, len(kept) : len(kept) + 1])
 
     patch.setattr(TokenSequence, "commit", commit)
 

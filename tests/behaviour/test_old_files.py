@@ -174,6 +174,7 @@ def test_the_last_chat_goes_on(home: OldHome) -> None:
     assert turns[-1]["prompt"] == "What is 4 plus 4?"
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("name", CHATS)
 def test_a_chat_is_resumed(home: OldHome, name: str) -> None:
     """Every chat takes one more turn; what was said before stays."""

@@ -68,7 +68,7 @@ def draft(drafter: DFlashDrafter, target_type: mx.Dtype) -> tuple[list[Operation
 
     def run(taps: mx.array) -> list[mx.array]:
         cache = drafter.make_cache()
-        cache.absorb(taps)
+        cache.append(taps)
         block = cache.block(5, 8)
         if isinstance(block, Lattice):
             assert block.made_of is not None

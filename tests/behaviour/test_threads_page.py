@@ -44,6 +44,7 @@ def test_no_block_is_left_out() -> None:
     assert PAGE.count("```python") == len(CODE)
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(("name", "prompts"), PRINTS)
 def test_a_block_of_code(
     name: str, prompts: list[str], said: dict[str, str], capsys: pytest.CaptureFixture[str]
@@ -108,6 +109,7 @@ print(alone[0] == dflash_mlx.generate(scope["pair"], "What is 25 plus 17?").text
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_that_is_interrupted(said: dict[str, str]) -> None:
     """The first cell keeps what was said; a thread's answer is whole, and so is the next cell's."""
     done = subprocess.run(

@@ -125,6 +125,7 @@ def test_a_known_drafter_of_another_kind_is_named():
     assert caught.value.hint == "write eagle3:a/b"
 
 
+@pytest.mark.slow
 def test_lookup_beside_a_drafter_is_another_run(run, tmp_path):
     """`auto` is among the default modes; results without copies are not taken for those with."""
     flags = ["-d", DRAFT, "--temps", "0", "--out", str(tmp_path / "r.jsonl"), "--json"]

@@ -171,6 +171,7 @@ def test_without_a_drafter(cli_app, prompts):
     assert "without a drafter" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(run, prompts, tmp_path, monkeypatch):
     """SIGKILL while it measures, and half a line more: nothing whole is lost or made twice."""
     file = tmp_path / "r.jsonl"

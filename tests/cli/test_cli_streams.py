@@ -146,6 +146,7 @@ def test_pipe_stays_clean_beside_a_terminal():
     assert "30 tokens" in shown
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(
     ("flags", "env"),
     [
@@ -160,6 +161,7 @@ def test_poor_terminal_gets_ascii_without_codes(flags, env):
     assert " tok/s | tau " in shown
 
 
+@pytest.mark.slow
 def test_no_color_leaves_no_colour():
     """Dim is no colour and may stay."""
     shown, _ = on_terminal(*RAW, "--max-tokens", "30", NO_COLOR="1")
@@ -176,7 +178,7 @@ def dflash_in_shell(command, *, redirect=""):
 SHORT = ["generate", *PAIR, *RAW, "--max-tokens", "5"]
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(4)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
 @pytest.mark.parametrize("command", [SHORT, ["--help"]])
 @pytest.mark.parametrize("redirect", [">&-", ">/dev/full"])
@@ -190,6 +192,7 @@ def test_stdout_that_takes_nothing(command, redirect):
     assert hint.startswith("Hint:  ")
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("redirect", ["2>&-", "<&- 2>&-"])
 def test_closed_stderr_costs_no_answer(redirect):
     """A closed stderr left the answer out, and gave exit code 1."""

@@ -776,6 +776,7 @@ def test_a_group(cli_app, monkeypatch, tmp_path):
     assert "2 ranks by ring" in found["checks"][2]["found"]
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize(
     ("program", "said"),
     [

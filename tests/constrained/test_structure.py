@@ -111,7 +111,7 @@ def test_what_thinking_may_not_do() -> None:
             assert result.tokens[: len(thought)] == thought
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("think", [True, None, False])
 def test_the_bundled_pair_thinks_and_answers(think: bool | None) -> None:
     """A real answer with thinking is that of plain decoding that knows the markers."""
@@ -310,7 +310,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     for sequence, request in zip(sequences, requests, strict=True):
         engine.begin(sequence, request, -1)
     said, faults = list[int](), list[str]()
-    while not sequences[0].now.finish_reason:
+    while not sequences[0].answer.finish_reason:
         first, second = engine.step([*sequences[:1], *(sequences[1:] if not faults else ())]) + (
             [None] if faults else []
         )

@@ -99,6 +99,7 @@ def test_a_missed_rewind_is_noticed(tmp_path: Path) -> None:
     assert found["dflash"] != run(job, None, ["dflash"])["dflash"]
 
 
+@pytest.mark.slow
 def test_wrong_rows_of_a_shared_beginning_are_noticed(tmp_path: Path) -> None:
     """A rank that holds the rows of other tokens gives other answers."""
     job = save_family(tmp_path, "qwen3")

@@ -31,6 +31,7 @@ def ranks() -> Iterator[list[Any]]:
         one.wait()
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_stopped_rank_ends_all(
     ranks: list[Any], victim: int, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ def fresh(sequence: Sequence, taps: mx.array) -> DraftCache:
     """A cache that computes its rows at once."""
     cache = sequence.drafters[0].make_cache() if sequence.drafters else None
     assert isinstance(cache, DraftCache)
-    cache.absorb(taps)
+    cache.append(taps)
     mx.eval(cache.state)
     return cache
 
@@ -40,12 +40,12 @@ def test_a_cut_among_rows_that_wait(read: tuple[Sequence, mx.array], length: int
     sequence, taps = read
     cache = fresh(sequence, taps[:, :20])
     for first, end in ((20, 21), (21, 25), (25, 30)):
-        cache.absorb(taps[:, first:end])
+        cache.append(taps[:, first:end])
     assert (cache.offset, cache.computed) == (30, 20)
     cache.rewind(length)
     assert (cache.offset, cache.computed) == (length, min(20, length))
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps[:, :length])), atol=1e-5)
-    cache.absorb(taps[:, length:40])
+    cache.append(taps[:, length:40])
     assert mx.allclose(drafted(cache), drafted(fresh(sequence, taps)), atol=1e-5)
 
 
@@ -54,11 +54,11 @@ def test_a_fork_shares_no_rows_that_wait(read: tuple[Sequence, mx.array], shared
     """What a fork commits is not read by its original."""
     sequence, taps = read
     cache = fresh(sequence, taps[:, :20])
-    cache.absorb(taps[:, 20:25])
+    cache.append(taps[:, 20:25])
     fork = cache.fork()
     if shared:
         fork._waiting = cache._waiting
-    fork.absorb(taps[:, 30:35])
+    fork.append(taps[:, 30:35])
     wanted = drafted(fresh(sequence, taps[:, :25]))
     found = drafted(cache)
     same = found.shape == wanted.shape and bool(mx.allclose(found, wanted, atol=1e-5))
@@ -71,7 +71,7 @@ def test_rows_do_not_wait_for_ever(read: tuple[Sequence, mx.array]) -> None:
     cache = fresh(sequence, taps)
     for number in range(1, WAITING + 1):
         assert cache.computed == 40
-        cache.absorb(taps[:, :1])
+        cache.append(taps[:, :1])
         assert cache.offset == 40 + number
     assert cache.computed == cache.offset
 

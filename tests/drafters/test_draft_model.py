@@ -88,7 +88,7 @@ def drafts_of(cache: ModelCache, anchor: int, count: int) -> list[int]:
 def fresh_chain(source: SmallModelDrafter, tokens: list[int], anchor: int, count: int) -> list[int]:
     """What a cache that has read nothing else drafts."""
     cache = source.make_cache()
-    cache.absorb(mx.zeros((1, len(tokens), 0)), tokens)
+    cache.append(mx.zeros((1, len(tokens), 0)), tokens)
     return drafts_of(cache, anchor, count)
 
 
@@ -96,7 +96,7 @@ def check_cache(source: SmallModelDrafter) -> None:
     """Random rounds: kept drafts, others, plain steps, cuts and copies, against a fresh cache."""
     dice = random.Random(4)
     cache, tokens = source.make_cache(), [5, 9, 3]
-    cache.absorb(mx.zeros((1, 3, 0)), tokens)
+    cache.append(mx.zeros((1, 3, 0)), tokens)
     for _ in range(30):
         anchor = dice.randrange(source.vocab_size)
         found = drafts_of(cache, anchor, 4)
@@ -104,7 +104,7 @@ def check_cache(source: SmallModelDrafter) -> None:
         kept = found[: dice.randrange(5)]
         if kept and dice.random() < 0.3:  # a grammar or a tree had another token there
             kept[-1] = dice.randrange(source.vocab_size)
-        cache.absorb(mx.zeros((1, len(kept) + 1, 0)), [anchor, *kept])
+        cache.append(mx.zeros((1, len(kept) + 1, 0)), [anchor, *kept])
         tokens += [anchor, *kept]
         assert cache.offset == len(tokens)
         what = dice.random()
@@ -127,14 +127,14 @@ def test_what_was_drafted_is_not_read_again_and_nothing_is_lost() -> None:
 
 def test_rows_of_drafts_that_were_not_kept_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that keeps all that it drafted drafts something else."""
-    honest = ModelCache.absorb
+    honest = ModelCache.append
 
-    def absorb(self: ModelCache, taps: mx.array, tokens: Any = ()) -> None:
+    def append(self: ModelCache, taps: mx.array, tokens: Any = ()) -> None:
         if self._drafted is not None:
             tokens = np.array(self._drafted).tolist()[: len(tokens)]
         honest(self, taps, tokens)
 
-    monkeypatch.setattr(ModelCache, "absorb", absorb)
+    monkeypatch.setattr(ModelCache, "append", append)
     with pytest.raises(AssertionError):
         check_cache(drafter_of())
 

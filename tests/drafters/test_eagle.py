@@ -155,7 +155,7 @@ class Text:
     def fresh(self, tokens: list[int]) -> EagleCache:
         """A cache that has read nothing else."""
         cache = self.source.make_cache()
-        cache.absorb(self.taps(0, tokens), tokens)
+        cache.append(self.taps(0, tokens), tokens)
         return cache
 
 
@@ -178,7 +178,7 @@ def check_cache() -> None:
         assert found == drafts_of(text.fresh(tokens), anchor)
         for _ in range(dice.randrange(3)):  # plain steps or a verify, read together or not
             more = [anchor, *found[0][: dice.randrange(4)]]
-            cache.absorb(text.taps(len(tokens), more), more)
+            cache.append(text.taps(len(tokens), more), more)
             tokens = tokens + more
         what = dice.random()
         if what < 0.3:

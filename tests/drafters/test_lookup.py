@@ -89,17 +89,17 @@ def test_a_text_that_grows_and_one_that_is_looked_for_again() -> None:
     cache = drafter.make_cache()
     none = mx.zeros((1, 0, 0))
     assert drafter.preview(cache, 4, 4) == []
-    cache.absorb(none, [4, 1, 5])
+    cache.append(none, [4, 1, 5])
     assert drafter.preview(cache, 1, 4) == []
-    cache.absorb(none, [1])
+    cache.append(none, [1])
     assert len(drafter.preview(cache, 5, 4)) == 3
     assert drafts_of(drafter, cache, 5) == [1, 5, 1]
     assert drafts_of(drafter, cache, 5) == [1, 5, 1], "the same place, looked for twice"
     assert drafter.preview(cache, 4, 4) == [], "another anchor than the one before"
-    cache.absorb(none, [5, 1, 5])
+    cache.append(none, [5, 1, 5])
     assert drafts_of(drafter, cache, 1) == [5, 1, 5]
     cache.rewind(3)
-    cache.absorb(none, [6, 4, 1])
+    cache.append(none, [6, 4, 1])
     assert drafts_of(drafter, cache, 5) == [6, 4, 1]
     assert LEAST == 2
 
@@ -116,7 +116,7 @@ def fork_goes_on_by_itself(cache: NgramCache) -> bool:
     drafter, none = NgramDrafter(), mx.zeros((1, 0, 0))
     before = drafts_of(drafter, cache, 2)
     twin = cache.fork()
-    twin.absorb(none, [2, 7, 8, 9, 1])
+    twin.append(none, [2, 7, 8, 9, 1])
     drafts_of(drafter, twin, 2)
     return drafts_of(drafter, cache, 2) == before and cache.offset == 4
 
@@ -134,7 +134,7 @@ def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(NgramCache, "fork", fork)
     cache = NgramDrafter().make_cache()
-    cache.absorb(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
+    cache.append(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
     assert fork_goes_on_by_itself(cache) == (shared is None)
     assert honest(cache).runs is not cache.runs
 
@@ -198,7 +198,7 @@ def answer(pair: Pair, prompt: str, mode: str, sampling: SamplingParams, **optio
     return tokens, session.stats
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(6)
 @pytest.mark.parametrize("sampling", SETTINGS, ids=["greedy", "drawn", "filtered"])
 @pytest.mark.parametrize("which", ["alone", "beside"])
 def test_answers_are_those_of_plain_decoding(

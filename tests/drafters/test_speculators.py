@@ -148,6 +148,7 @@ def test_reduced_vocabulary(folders: Any) -> None:
     assert (logits[:, others] == -mx.inf).all()
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("setting", ["plain", "top_k_top_p", "everything"])
 def test_law_with_a_reduced_vocabulary(rule: str, setting: str) -> None:

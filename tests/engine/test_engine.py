@@ -107,6 +107,7 @@ def test_answers_do_not_depend_on_company(family: str) -> None:
     check(family, 6)
 
 
+@pytest.mark.quick_every(6)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_copies_of_earlier_text(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a drafter, in chains and trees, alone and in company: what plain steps say."""

@@ -89,6 +89,7 @@ def check_tree(family: str, seed: int, count: int) -> int:
     return saved
 
 
+@pytest.mark.quick_every(3)
 @every_family
 def test_answers_are_those_read_anew(family: str) -> None:
     """Beginnings, branches and continuations of many prompts, in all modes after one another."""
@@ -139,8 +140,8 @@ def test_a_prompt_is_held_before_its_answer_ends(family: str) -> None:
             for place, block in enumerate(engine.step(running)):
                 assert isinstance(block, Block)
                 said[place] += block.tokens
-    while not all(sequence.now.finish_reason for sequence in running):
-        left = [n for n, sequence in enumerate(running) if not sequence.now.finish_reason]
+    while not all(sequence.answer.finish_reason for sequence in running):
+        left = [n for n, sequence in enumerate(running) if not sequence.answer.finish_reason]
         for place, block in zip(left, engine.step([running[n] for n in left]), strict=True):
             assert isinstance(block, Block)
             said[place] += block.tokens
@@ -165,7 +166,7 @@ def pair_of(family: str) -> Pair:
     return pair
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(6)
 @every_kind
 def test_a_long_system_message_is_read_once(family: str) -> None:
     """The second of two scripts' calls with the same 1,500 tokens reads only the rest."""

@@ -140,6 +140,7 @@ def serves(file: Path, length: int) -> bool:
     return start == length if notes["kind"] == "states" else start < length
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("kind", ["rows", "states"])
 def test_a_damaged_file_is_dropped_with_a_note(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

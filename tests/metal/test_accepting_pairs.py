@@ -62,6 +62,7 @@ def compared(pair: Pair, prompt: Any, **options: Any) -> set[str]:
         return ran()
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(
     ("name", "kernels"), [("qwen3_full", GREEDY), ("qwen3_dflash2", GREEDY | WALK)]
 )
@@ -77,6 +78,7 @@ def test_golden_answers(name: str, kernels: set[str]) -> None:
         assert result.stats.committed == expected["acceptance_lengths"][number]
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize("name", ["sampling", "sampling_dflash2"])
 @pytest.mark.parametrize("accept", ["token", "block"])
 def test_sampled_answers(name: str, accept: str) -> None:
@@ -101,6 +103,7 @@ def test_the_bundled_pair() -> None:
         assert ran == SAMPLED
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(
     ("name", "edit"),
     [

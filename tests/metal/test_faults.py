@@ -43,6 +43,7 @@ def kinds(body: str, build: str, schedule: str = "forward", **options) -> set[st
     return {f.kind for f in run(fn, mx.ones(128), build=build, schedule=schedule).findings}
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("body", [SUM, ROWS, LANES])
 def test_right_kernels_have_no_findings(body: str) -> None:
     """No false alarm in any build or schedule."""

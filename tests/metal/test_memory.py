@@ -197,6 +197,7 @@ q[l * 2] = z.thread_elements()[0]; q[l * 2 + 1] = z.thread_elements()[1];
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
 def test_simdgroup_matrices(dtype: mx.Dtype) -> None:
     """Load with stride, origin and transpose, multiply-accumulate in float, store, lane layout."""

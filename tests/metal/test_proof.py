@@ -66,7 +66,7 @@ def result_of(name: str, launcher: Launcher) -> KernelResult:
     return found
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(8)
 @pytest.mark.parametrize("name", TRIAL)
 def test_honest_kernels_are_right(name: str) -> None:
     """And nearer to their references than the proof asks for."""
@@ -143,6 +143,7 @@ def emulated_mac(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
         yield emulator
 
 
+@pytest.mark.slow
 def test_doctor_and_answers_with_a_broken_kernel(
     emulated_mac: Emulator, monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer
 ) -> None:

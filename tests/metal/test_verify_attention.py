@@ -42,6 +42,7 @@ def test_every_run_equals_the_reference(parents: list[int], scores: Scores) -> N
         check(through(op, split=32), OP.reference, *case, scores, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("scores", SCORES)
 def test_shapes_dtypes_and_scores(shape: tuple, scores: Scores) -> None:

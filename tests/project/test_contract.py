@@ -276,7 +276,7 @@ def test_attention_is_called_by_name(family: str) -> None:
 
 
 def test_latent_attention_takes_another_way_through_one_row() -> None:
-    """attention.covered: why it stays stock's: scores come as a mask, and one row is absorbed."""
+    """attention.covered: why it stays stock's: scores come as a mask, and one row is appended."""
     code = DeepseekV3Attention.__call__.__code__
     assert "pe_scores" in code.co_varnames
     assert {"embed_q", "unembed_out"} <= set(code.co_names)

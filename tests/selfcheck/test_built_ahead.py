@@ -98,7 +98,7 @@ def used_and_built(published: Published) -> tuple[set[Any], set[Any]]:
     return used | launcher.texts, built
 
 
-@pytest.mark.quick_every(3)
+@pytest.mark.quick_every(5)
 @pytest.mark.parametrize("published", PAIRS, ids=lambda pair: pair.name)
 def test_what_rounds_launch_is_built_and_nothing_else(published: Published) -> None:
     """Of chains of all widths, a tree, a commit, and every rule of acceptance."""

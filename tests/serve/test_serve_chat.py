@@ -52,7 +52,7 @@ def alone(pair: Pair, prompt: Any = QUESTION, mode: Mode = "dflash", **options: 
     return replace(found, text=found.text.lstrip("\n")) if found.thinking else found
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize("mode", ["auto", "dflash", "ddtree", "baseline"])
 def test_whole_answers_are_those_of_generate(pair: Pair, mode: Mode) -> None:
     with serving(pair, mode=mode) as served:

@@ -99,6 +99,7 @@ def test_answers_are_those_of_generate(asked: Callable[..., Any]) -> None:
     check_bundled(asked)
 
 
+@pytest.mark.quick_every(4)
 @both
 @pytest.mark.parametrize("fault", ["seed", "text"])
 def test_another_answer_would_be_seen(

@@ -44,7 +44,7 @@ def client(served: Served) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize("mode", ["dflash", "ddtree", "auto", "baseline"])
 def test_a_schema_is_followed_in_every_mode(pair: Pair, mode: Mode) -> None:
     """The answer is the one of plain decoding under the same grammar, greedy and seeded."""

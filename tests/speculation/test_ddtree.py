@@ -39,7 +39,7 @@ def width_of(pair: Pair) -> int:
     return pair.drafter.config.block_size
 
 
-@pytest.mark.quick_every(2)
+@pytest.mark.quick_every(6)
 @pytest.mark.parametrize("case", tiny.CASES)
 def test_golden_answers(case: str) -> None:
     """The authors' greedy answers, token for token: at two budgets, or at all of them."""
@@ -69,6 +69,7 @@ def drafted(sequence: TokenSequence, rule: Match, anchor: int, width: int) -> Dr
     return DraftProposal(block, rule.draft(block, [*sequence.tokens, anchor]), frozenset())
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("case", tiny.CASES)
 def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
     """Round by round from the same state: a tree as large as the chain, with the chain in it."""

@@ -375,6 +375,7 @@ def one_word(patch: pytest.MonkeyPatch) -> type[Match]:
     return TokenRejection
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -440,6 +441,7 @@ class ColderQ(Lattice):
         return super().passed(path)
 
 
+@pytest.mark.quick_every(3)
 @pytest.mark.parametrize("rule", ["token", "block"])
 @pytest.mark.parametrize("fault", [OtherQ, OtherWalk, ColderQ])
 def test_a_q_that_was_not_drawn_from_is_noticed(rule: str, fault: type[Lattice]) -> None:
@@ -750,6 +752,7 @@ def test_baseline_answers() -> None:
     assert answer_surprise("match", prompt, SETTINGS["everything"], 150, "baseline") < LIMIT
 
 
+@pytest.mark.slow
 def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few hundred answers are enough to see a fault; a state that is not taken back is one."""
     prompt, params, _ = golden_settings()[0]
@@ -769,6 +772,7 @@ def test_broken_answers_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer_surprise("match", prompt, params, 300, family="qwen3_5") > LIMIT
 
 
+@pytest.mark.quick_every(2)
 @every_rule
 @every_drafter
 def test_seeds(rule: str, drafter: str) -> None:
@@ -885,7 +889,7 @@ def test_seeded_answers_in_shared_rounds_are_stocks(family: str) -> None:
         request = Request(tuple(prompt), sampling=params, max_tokens=24, mode=mode, **options)
         engine.begin(sequence, request, len(prompt) - 1)
         said[sequence] = []
-    while running := [sequence for sequence in said if not sequence.now.finish_reason]:
+    while running := [sequence for sequence in said if not sequence.answer.finish_reason]:
         for sequence, block in zip(running, engine.step(running), strict=True):
             assert isinstance(block, Block)
             said[sequence] += block.tokens

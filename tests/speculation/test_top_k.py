@@ -56,6 +56,7 @@ def differing(params: SamplingParams, rows: mx.array) -> int:
     return same.count(False)
 
 
+@pytest.mark.quick_every(4)
 @every_setting
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["random", "level"])

@@ -56,6 +56,7 @@ def tree_surprise(
     return laws.surprise(counts, laws.joint(laws.stock_law(tables, params)))
 
 
+@pytest.mark.quick_every(2)
 @laws.every_drafter
 @pytest.mark.parametrize("setting", ["plain", "top_k_top_p", "presence", "frequency", "everything"])
 def test_tree_law(setting: str, drafter: str) -> None:
@@ -176,6 +177,7 @@ def test_law_of_mixed_plans(rule: str) -> None:
     assert found < laws.LIMIT
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("fault", [walk_one_too_far, state_of_the_row_before])
 def test_broken_answers_are_noticed(
     fault: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -73,7 +73,7 @@ def answer(engine: Engine, kinds: list[str], count: int) -> list[list[int]]:
             request = Request((*prompt, 5 + turn), sampling=sampling, max_tokens=TOKENS, **options)
             engine.begin(sequence, request, len(prompt))
         said = [[] for _ in sequences]
-        while running := [s for s in sequences if not s.now.finish_reason]:
+        while running := [s for s in sequences if not s.answer.finish_reason]:
             for s, block in zip(running, engine.step(running), strict=True):
                 assert not isinstance(block, DFlashError), block
                 said[sequences.index(s)] += block.tokens
@@ -100,7 +100,7 @@ def shared(pair: Pair) -> list[float]:
 
     def run_all(*sequences: Sequence) -> None:
         said = [list[float]() for _ in sequences]
-        while running := [s for s in sequences if not s.now.finish_reason]:
+        while running := [s for s in sequences if not s.answer.finish_reason]:
             for s, block in zip(running, engine.step(running), strict=True):
                 assert not isinstance(block, DFlashError), block
                 for token in block.logprobs:

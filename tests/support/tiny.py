@@ -417,17 +417,17 @@ class ScriptedCache:
     def __init__(self, text: Sequence[int], wrong: bool, vocab: int, strict: bool):
         self.text, self.wrong, self.vocab, self.strict = list(text), wrong, vocab, strict
         self.offset = 0
-        self.absorbed = 0
+        self.appended = 0
 
     @property
     def state(self) -> list[mx.array]:
         """Nothing to evaluate."""
         return []
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Count the rows."""
         self.offset += taps.shape[1]
-        self.absorbed += taps.shape[1]
+        self.appended += taps.shape[1]
 
     def rewind(self, length: int) -> None:
         """Go back."""
@@ -558,15 +558,15 @@ def start(
     )
     engine.begin(sequence, request, len(prompt) - 1)
     if policy is not None:
-        sequence.now.policy = policy
-        sequence.now.acceptance = policy.new_sequence(len(sequence.drafters))
+        sequence.answer.policy = policy
+        sequence.answer.acceptance = policy.new_sequence(len(sequence.drafters))
     yield from rounds(engine, sequence)
 
 
 def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
     """Rounds of one sequence alone, until its answer ends or nobody wants more."""
     try:
-        while not sequence.now.finish_reason:
+        while not sequence.answer.finish_reason:
             (block,) = engine.step([sequence])
             if not isinstance(block, Block):
                 raise block

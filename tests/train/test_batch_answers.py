@@ -40,6 +40,7 @@ def target(request):
     return made
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_batch_answers_as_each_prompt_alone(target, temperature):
     """Guards tokens and taps: sequences that end and begin while others go on."""
@@ -64,11 +65,11 @@ def test_taps_are_those_of_the_whole_text(target):
 def test_the_comparison_finds_wrong_taps(target, monkeypatch):
     """Guards the tests above: taps in another order are not close."""
     wanted = answers(target, 0.0, batch=4)
-    absorb = RecordingSequence.absorb
+    append = RecordingSequence.append
 
     def shuffled(self: RecordingSequence, tokens: tuple[int, ...], taps: mx.array) -> None:
-        absorb(self, tokens, taps[..., ::-1])
+        append(self, tokens, taps[..., ::-1])
 
-    monkeypatch.setattr(RecordingSequence, "absorb", shuffled)
+    monkeypatch.setattr(RecordingSequence, "append", shuffled)
     made = answers(target, 0.0, batch=4)
     assert not any(close(made[key].taps, wanted[key].taps) for key in wanted)

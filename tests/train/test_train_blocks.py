@@ -76,7 +76,7 @@ def inference_logits(
 ) -> mx.array:
     """What the drafter proposes after `position` committed tokens."""
     cache = drafter.make_cache()
-    cache.absorb(target_hidden[:, :position])
+    cache.append(target_hidden[:, :position])
     return cache.draft_logits(anchor, drafter.config.block_size)
 
 

@@ -184,12 +184,12 @@ class DraftCache:
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after `absorb`."""
+        """The arrays to evaluate after `append`."""
         self.drafter.commit_waiting([self])
         held = [part for rows in self.rows for part in (rows.keys, rows.values)]
         return [part for part in held if part is not None]
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
         They are computed when they are needed, or a hundred at once: plain steps between drafts

@@ -48,7 +48,7 @@ class EagleCache:
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after `absorb`."""
+        """The arrays to evaluate after `append`."""
         self.commit_waiting()
         held = [part for each in self._all for part in (each.keys, each.values)]
         return [part for part in held if part is not None]
@@ -57,7 +57,7 @@ class EagleCache:
     def _all(self) -> tuple[KVCache, KVCache]:
         return self.rows, self._features
 
-    def absorb(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
+    def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the next S tokens, with their taps [1, S, K * Ht]."""
         assert taps.shape[1] == len(tokens)
         self._taps.append(taps)

@@ -147,7 +147,7 @@ class TracedPair:
         width = len(config.target_layer_ids) * self.target.hidden_size
         taps = mx.zeros((1, TAPS, width), mx.bfloat16)
         cache = self.drafter.make_cache()
-        cache.absorb(taps[:, :2])
+        cache.append(taps[:, :2])
         self.drafter.commit_waiting([cache])
         caches = cache.rows
         arrays = [*held(caches, depth - TAPS), taps]
@@ -155,7 +155,7 @@ class TracedPair:
         def run(*given: mx.array) -> Outputs:
             parts = iter(given)
             put(caches, parts, depth - TAPS)
-            cache.absorb(next(parts))
+            cache.append(next(parts))
             block = cache.block(1, config.block_size)
             return [block.greedy().tokens]
 

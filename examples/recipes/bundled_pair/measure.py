@@ -129,7 +129,7 @@ def overhead(pair: Pair, count: int) -> None:
             room = MAX_TOKENS - len(result.tokens) + len(rest)
             began = time.perf_counter()
             if taps is not None:
-                cache.absorb(taps)
+                cache.append(taps)
             drafted = cache.block(anchor, width).greedy().tokens[:room]
             mx.eval(drafted, cache.state)
             middle = time.perf_counter()

@@ -211,6 +211,7 @@ def test_colours_know_the_lines_before(language, code):
     assert inner.spans
 
 
+@pytest.mark.slow
 def test_only_a_few_lines_are_read_again():
     """Or the cost of a block of code would grow with its square."""
     highlighter = highlight.Highlighter("python")
