@@ -149,7 +149,7 @@ class Session:
     @property
     def policy(self) -> PolicyState | None:
         """The policy's choices so far, and their reasons; None before an answer."""
-        answer = self.sequence.answer
+        answer = self.sequence.last_answer
         return None if answer is None else answer.policy.state
 
     @property
