@@ -260,6 +260,7 @@ def law_surprise(
     return laws.surprise(np.array([counts[k] for k in keys]), np.array([law[k] for k in keys]))
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize("kind", ["dflash", "dflash2"])
 @pytest.mark.parametrize("accept", ["match", "token", "block"])
 def test_law(accept: str, kind: str) -> None:
@@ -268,6 +269,7 @@ def test_law(accept: str, kind: str) -> None:
     assert law_surprise(accept, kind) < LIMIT
 
 
+@pytest.mark.slow
 def test_law_of_trees_and_filters() -> None:
     """The same by trees; and masks come before filters, which then keep the best of the legal."""
     assert law_surprise("match", mode="ddtree", block_size=None, tree_budget=8) < LIMIT
@@ -312,6 +314,7 @@ def after_filters(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Constraint, "mask_logits", mask)
 
 
+@pytest.mark.quick_every(4)
 @pytest.mark.parametrize(
     ("fault", "accept", "params", "count"),
     [

@@ -83,7 +83,7 @@ def dispatches(graph: Graph) -> int:
     return sum(cost.dispatches for cost in costs(graph))
 
 
-@pytest.mark.quick_every(6)
+@pytest.mark.quick_every(12)
 @every_pair
 @with_and_without
 @pytest.mark.parametrize("what", PASSES)

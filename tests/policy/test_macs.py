@@ -58,7 +58,7 @@ def rates(mac: Mac, drafter: Drafter) -> tuple[float, float]:
 BARS = [(GOOD, 0.97, 1.05), (FAIR, 0.95, 1.015), (POOR, 0.94, 0.98), (WRONG, 0.99, 0.993)]
 
 
-@pytest.mark.quick_every(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "least", "mean"), BARS, ids=["good", "fair", "poor", "hopeless"]
 )

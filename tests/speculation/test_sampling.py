@@ -319,6 +319,7 @@ def test_law_with_a_bad_drafter(rule: str) -> None:
         assert block_surprise(RULES[rule], PLAIN, bad) < LIMIT
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(("drafter", "gain"), [("dflash", 0.01), ("dflash2", 0.005)])
 def test_block_verification_keeps_more(drafter: str, gain: float) -> None:
     """Block verification keeps at least as many drafts as token by token; both keep some."""
