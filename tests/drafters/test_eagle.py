@@ -185,7 +185,9 @@ def check_cache() -> None:
             tokens = tokens[: dice.randrange(2, len(tokens) + 1)]
             cache.rewind(len(tokens))
         elif what < 0.5:
-            cache = cache.fork()
+            original, cache = cache, cache.fork()
+            original.append(text.taps(len(tokens), [1, 2]), [1, 2])  # is nothing to the fork
+            drafts_of(original, 3)
         elif what < 0.7:
             cut = dice.randrange(1, len(tokens))
             parts = [cache.copy_rows(0, cut), cache.copy_rows(cut, len(tokens))]

@@ -426,6 +426,40 @@ def test_shared_snapshots_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch
         there_and_back(kind)
 
 
+def fork_and_back(kind: str) -> None:
+    """A fork and its original read different texts, with a snapshot at one place, and go back."""
+    target, tokens = target_of(kind), tiny.prompt_of(90)
+    original = TargetCache(layers_of(kind))
+    read(target, original, tokens[:30])
+    original.snapshot()
+    twin = original.fork()
+    texts = {original: tokens[:40], twin: [*tokens[:30], *tokens[50:60]]}
+    for branch, text in texts.items():
+        read(target, branch, text[30:])
+        branch.snapshot()
+        for start in (60, 75):
+            read(target, branch, tokens[start : start + 15])
+    for branch, text in texts.items():
+        branch.rewind(40)
+        assert_same(target, kind, branch, text)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "gpt_oss"])
+def test_a_fork_has_snapshots_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one takes at a place is not where the other goes back to; a shared list is noticed."""
+    fork_and_back(kind)
+    honest = TargetCache.fork
+
+    def fork(self: TargetCache) -> TargetCache:
+        twin = honest(self)
+        twin._snapshots = self._snapshots
+        return twin
+
+    monkeypatch.setattr(TargetCache, "fork", fork)
+    with pytest.raises(AssertionError):
+        fork_and_back(kind)
+
+
 def test_snapshots_are_bounded() -> None:
     """By number and by bytes, the oldest going first; at one place there is one."""
     target = target_of("qwen3_5")
