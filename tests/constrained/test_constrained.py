@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-import test_sampling as laws
+import sampling_law as laws
 import tiny
 from constrained import Plain, asked
 
@@ -30,6 +30,7 @@ from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.session import Session
+from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.types import Block
 
@@ -306,7 +307,7 @@ def after_filters(patch: pytest.MonkeyPatch) -> None:
     honest = Constraint.mask_logits
 
     def mask(self: Constraint, logits: mx.array, draft: Draft) -> mx.array:
-        best = laws.sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
+        best = sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
         masked = honest(self, best, draft)
         lost = mx.isinf(mx.max(masked, axis=-1, keepdims=True))
         return mx.where(lost, honest(self, logits, draft), masked)

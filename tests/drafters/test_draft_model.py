@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from test_engine import alone, request_of, together
+from engines import alone, request_of, together
 
 from dflash_mlx.bench.runner import measure
 from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, SmallModelDrafter
