@@ -221,7 +221,7 @@ class Runner:
         context_length = pair.target.context_length
         self.context = min(context_length, settings.context or context_length)
         free = int(MARGIN * (working_set() - mx.get_active_memory()))
-        max_bytes = max(0, free - (pair.engine.prefixes.limit or 0))
+        max_bytes = max(0, free - (pair.engine.prefix_cache.limit or 0))
         self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
         metrics.watch(pair, self.admission)
 

@@ -34,7 +34,7 @@ class RecordingSequence(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits."""
 
     def __init__(self, target: Target, drafter: Drafter | None):
-        super().__init__(target, drafter, shares=False)
+        super().__init__(target, drafter, use_prefix_cache=False)
         self._taps: list[mx.array] = []
 
     def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:

@@ -43,7 +43,7 @@ WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
 COSTS = Latencies(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
 LENGTH = 90
 PROMPT = tiny.prompt_of(11, 4)
-TEXT = (100, 101)  # an opening whose thinking is closed
+TEXT = (100, 101)  # a generation prompt whose thinking is closed
 
 
 @cache
@@ -72,7 +72,7 @@ def answer(
     target: Target, drafter: DFlashDrafter, grammar: Grammar, params: SamplingParams, **options: Any
 ) -> list[Block]:
     """One answer's blocks."""
-    options = {"opening": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
+    options = {"generation_prompt": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
     sequence = TokenSequence(target, drafter)
     return list(tiny.start(sequence, PROMPT, params, grammar=grammar, **options))
 
@@ -239,7 +239,7 @@ def law_surprise(
     params = params or SamplingParams(1.0)
     law, counts = law_of(params), Counter[tuple[int, ...]]()
     sequence = TokenSequence(law_target(), law_drafter(kind))
-    options = {"mode": "dflash", "block_size": 5, "opening": TEXT, **options}
+    options = {"mode": "dflash", "block_size": 5, "generation_prompt": TEXT, **options}
     for seed in range(count):
         blocks = tiny.start(
             sequence,

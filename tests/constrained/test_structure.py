@@ -44,7 +44,7 @@ NAMED = {
     "required": ["a rather long name"],
     "additionalProperties": False,
 }
-TEXT = (100, 101)  # an opening of the golden tokenizer whose thinking is closed
+TEXT = (100, 101)  # a generation prompt of the golden tokenizer whose thinking is closed
 
 
 def ids_of(text: str) -> list[int]:
@@ -194,7 +194,7 @@ def test_no_row_is_wasted() -> None:
             tuple(tiny.prompt_of(9)),
             stop_ids=target.eos_ids,
             grammar=grammar,
-            opening=TEXT,
+            generation_prompt=TEXT,
             mode=mode,
             **options,
         )
@@ -209,8 +209,8 @@ def test_steered_chains() -> None:
     """A chain is cut, forced tokens take the place of its own, and what follows them is dropped."""
     target = tiny.make_target("qwen3")
     grammar = Grammar.of_schema(NAMED)
-    request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, opening=TEXT)
-    state = tiny.compiler_of(target).constrain(grammar, request.going_on_from, request.stop_ids)
+    request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, generation_prompt=TEXT)
+    state = tiny.compiler_of(target).constrain(grammar, request.reasoning_prefix, request.stop_ids)
     chain = Draft(mx.array(ids_of('"b')))
     assert state.filter_draft(chain, 8, 8).tokens.tolist() == ids_of("{")
     assert state.filter_draft(chain, 8, 8).judged == 0
@@ -266,7 +266,7 @@ def request_of(number: int) -> Request:
         return free
     grammar, _ = asked(number // 2)
     ends = frozenset([98])
-    return replace(free, grammar=grammar, opening=TEXT, stop_ids=ends, max_tokens=20)
+    return replace(free, grammar=grammar, generation_prompt=TEXT, stop_ids=ends, max_tokens=20)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss"])
@@ -284,7 +284,7 @@ def test_a_fork_goes_on_by_itself() -> None:
     engine = test_engine.engine_of("qwen3")
     request = Request(
         tuple(tiny.prompt_of(9)), stop_ids=frozenset([98]), grammar=Grammar.of_schema(COLOURS),
-        opening=TEXT,
+        generation_prompt=TEXT,
     )  # fmt: skip
     wanted = test_engine.alone(engine, request)
     sequence, said = Sequence(engine.target, *engine.drafters), list[int]()
@@ -303,7 +303,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     engine = test_engine.engine_of("qwen3")
     hard = Grammar("lark", 'start: a\na: a a | a a a | "x" | "xx" | "xxx" | a "x" a')
     requests = [test_engine.request_of(0), test_engine.request_of(1)]
-    requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
+    requests[1] = replace(requests[1], grammar=hard, generation_prompt=TEXT, max_tokens=500)
     wanted = test_engine.alone(engine, replace(requests[0], max_tokens=60))
     requests[0] = replace(requests[0], max_tokens=60)
     sequences = [Sequence(engine.target, *engine.drafters) for _ in requests]

@@ -192,7 +192,7 @@ def beside(bundled: Pair) -> Pair:
 
 def answer(pair: Pair, prompt: str, mode: str, sampling: SamplingParams, **options: object):
     """Tokens and counts of one answer."""
-    session = Session(pair, mode=mode, shares=False)  # type: ignore[arg-type]
+    session = Session(pair, mode=mode, use_prefix_cache=False)  # type: ignore[arg-type]
     blocks = session.stream(prompt, sampling=sampling, max_tokens=60, **options)  # type: ignore
     tokens = [token for block in blocks for token in block.tokens]
     return tokens, session.stats
@@ -217,14 +217,14 @@ def test_answers_are_those_of_plain_decoding(
 
 def test_a_chat_that_goes_on_and_one_that_is_changed(alone: Pair) -> None:
     """What was said before is looked at anew for each answer, as it is now."""
-    session = Session(alone, mode="dflash", shares=False)
+    session = Session(alone, mode="dflash", use_prefix_cache=False)
     for turns in ([ROSES], [ROSES, "Roses.", ROSES], [PROMPTS[1], "1, 2, 3", PROMPTS[1]]):
         messages = [
             {"role": ("user", "assistant")[number % 2], "content": text}
             for number, text in enumerate(turns)
         ]
         found = [t for b in session.stream(messages, max_tokens=40) for t in b.tokens]
-        fresh = Session(alone, mode="baseline", shares=False)
+        fresh = Session(alone, mode="baseline", use_prefix_cache=False)
         assert found == [t for b in fresh.stream(messages, max_tokens=40) for t in b.tokens]
 
 

@@ -186,7 +186,7 @@ def test_events_are_as_published() -> None:
 def test_progress_of_a_prompt() -> None:
     """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
     pair = pair_saying("yes", ASKED)
-    pair.engine.chunk = 16
+    pair.engine.prefill_step_size = 16
     body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
     found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": ASKED}))
     told = [data["prompt_progress"] for name, data in found if name == "ping"]
