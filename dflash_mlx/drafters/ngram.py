@@ -12,6 +12,7 @@ from math import log
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
@@ -108,7 +109,7 @@ BLOCK = 16  # rows of a block of copies where no drafter says how many, the anch
 LEAST = 2  # tokens that must have occurred before; one alone says nearly nothing
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Drafts what followed the same last tokens before."""
 
     model = None
@@ -117,15 +118,13 @@ class NgramDrafter:
     taps: tuple[int, ...] = ()
 
     def row_bytes(self, item: int) -> int:
-        """It has no rows."""
         return 0
 
     def make_cache(self) -> "NgramCache":
-        """An empty cache."""
         return NgramCache()
 
     def preview(self, cache: "NgramCache", anchor: int, width: int) -> list[float]:
-        """The confidence in drafts, empty where the last tokens did not occur before."""
+        """Empty if the last tokens did not occur before."""
         if not cache.look(anchor):
             return []
         return CopiedBlock(cache.runs, width - 1).confidence()().tolist()
@@ -133,7 +132,6 @@ class NgramDrafter:
     def draft(
         self, caches: Sequence["NgramCache"], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor."""
         for cache, anchor in zip(caches, anchors, strict=True):
             cache.look(anchor)
         return [CopiedBlock(cache.runs, width - 1) for cache in caches]

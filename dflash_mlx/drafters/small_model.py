@@ -15,6 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
@@ -72,30 +73,21 @@ def load(
     return SmallModelDrafter(reader, target.vocab_size)
 
 
-class SmallModelDrafter:
-    """A small model that drafts for a target with `vocab_size` tokens; a `Drafter`."""
+class SmallModelDrafter(Drafter):
+    """A small model that drafts for a target with `vocab_size` tokens."""
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
 
     def __init__(self, reader: Target, vocab_size: int):
         """`reader` runs the model; its caches must be able to rewind to any token."""
-        self.reader, self.vocab_size = reader, vocab_size
+        self.reader = reader
+        self.vocab_size = vocab_size
+        self.model: nn.Module = reader.model
+        self.config: dict[str, Any] = reader.config
         assert not reader.make_cache().needs_snapshots
 
-    @property
-    def model(self) -> nn.Module:
-        return self.reader.model
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.reader.config
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
-
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         return cache_bytes(self.config, 1, item)
 
     def make_cache(self) -> "ModelCache":

@@ -11,6 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
@@ -24,7 +25,7 @@ from .model import CachedRows, DraftModel, block_mask, context_mask, spread, tar
 WAITING = 128  # committed tokens whose rows are computed at the latest
 
 
-class DFlashDrafter:
+class DFlashDrafter(Drafter):
     """A drafter bound to its target's embedding and head.
 
     Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
@@ -39,27 +40,15 @@ class DFlashDrafter:
         head: Callable[[mx.array], mx.array],
         head_type: mx.Dtype | None = None,
     ):
-        self.model = model
+        self.model: DraftModel = model
         self.config: DraftConfig = model.config
+        self.block_size = self.config.block_size
+        self.taps = self.config.target_layer_ids
         self._embed = embed
         self._head = head
         self._head_type = head_type
 
-    @property
-    def block_size(self) -> int:
-        """Rows of a block, the anchor's included, unless a request gives another number."""
-        return self.config.block_size
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The target's layers whose outputs it reads."""
-        return self.config.target_layer_ids
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
-
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
 

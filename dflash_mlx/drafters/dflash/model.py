@@ -8,18 +8,15 @@ values are never kept.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx.cpu.modules import on_cpu, softmax
-from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels import selector_walk
 from dflash_mlx.speculation.drafts import Lattice
 
@@ -541,14 +538,3 @@ def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
     places = mx.broadcast_to(ids, logits.shape)
     everywhere = mx.full((*logits.shape[:-1], vocab_size), -mx.inf, dtype=logits.dtype)
     return mx.put_along_axis(everywhere, places, logits, axis=-1)
-
-
-def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
-    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
-    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
-    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise DFlashError(
-            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
-            hint="download the drafter again",
-        )
-    return d2t.astype(mx.int32)

@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
@@ -294,27 +295,18 @@ class Step:
 BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' trees
 
 
-class EagleDrafter:
-    """A bound head that reads the outputs of the target's layers `taps`; a `Drafter`."""
+class EagleDrafter(Drafter):
+    """A bound head that reads the outputs of the target's layers `taps`."""
 
     block_size = BLOCK
 
     def __init__(self, head: BoundHead, taps: tuple[int, ...]):
-        self.head, self.taps = head, taps
-
-    @property
-    def model(self) -> EagleModel:
-        return self.head.model
-
-    @property
-    def config(self) -> EagleConfig:
-        return self.head.config
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
+        self.head = head
+        self.model: EagleModel = head.model
+        self.config: EagleConfig = head.config
+        self.taps = taps
 
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
 
