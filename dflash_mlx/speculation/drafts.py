@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.kernels import selector_walk
-from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
 from .sampling import Shaper, top_ids
 from .tree import Candidates, Rankings, Tree

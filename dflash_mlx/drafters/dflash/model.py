@@ -16,8 +16,9 @@ from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
-from dflash_mlx.cpu.modules import on_cpu, softmax
+from dflash_mlx.cpu.modules import softmax
 from dflash_mlx.kernels import selector_walk
+from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
 from .config import DFlash2, DraftConfig
