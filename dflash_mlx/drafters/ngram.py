@@ -36,7 +36,9 @@ class SuffixAutomaton:
         self.tokens: list[int] = []
         self.match = self.matched = self.goes_on_at = 0
         self._next: list[dict[int, int]] = [{}]
-        self._link, self._length, self._end = [-1], [0], [0]
+        self._link = [-1]
+        self._length = [0]
+        self._end = [0]
         self._whole = 0  # the state of the whole text
         self.extend(tokens)
 
@@ -71,10 +73,14 @@ class SuffixAutomaton:
         return [self.tokens[start + place % period] for place in range(count)]
 
     def _add(self, token: int) -> None:
-        link, length, nexts, end = self._link, self._length, self._next, self._end
+        link = self._link
+        length = self._length
+        nexts = self._next
+        end = self._end
         self.tokens.append(token)
         added = self._state(len(self.tokens), {}, 0, len(self.tokens))
-        before, self._whole = self._whole, added
+        before = self._whole
+        self._whole = added
         while before >= 0 and token not in nexts[before]:
             nexts[before][token] = added
             before = link[before]
@@ -89,7 +95,8 @@ class SuffixAutomaton:
                 link[known] = known = split
             link[added] = known
         self.match = link[added]
-        self.matched, self.goes_on_at = length[self.match], end[self.match]
+        self.matched = length[self.match]
+        self.goes_on_at = end[self.match]
         state = self.match
         for _ in range(RECENT):
             if state <= 0:
@@ -246,7 +253,8 @@ class Continuations:
 
         After the anchor also what has followed fewer of the last tokens.
         """
-        runs, found = self.runs, dict[int, int]()
+        runs = self.runs
+        found = dict[int, int]()
         for state in runs.suffixes(runs.match, LEAST) if position == 0 else (case,):
             for token, then in runs.following(state):
                 found.setdefault(token, then)

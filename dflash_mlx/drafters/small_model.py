@@ -145,7 +145,9 @@ class ModelCache:
         """An independent copy."""
         self._drop_drafts()
         twin = ModelCache(self.source)
-        twin._cache, twin._read, twin._waiting = self._cache.fork(), self._read, [*self._waiting]
+        twin._cache = self._cache.fork()
+        twin._read = self._read
+        twin._waiting = [*self._waiting]
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
@@ -170,8 +172,10 @@ class ModelCache:
     ) -> tuple[mx.array, mx.array]:
         """Drafts [γ] after the anchor, by `choose(logits [1, V]) -> [1]`, and logits [γ, V]."""
         self._drop_drafts()
-        tokens, rows = list[mx.array](), list[mx.array]()
-        before, self._waiting = self._waiting, []
+        tokens = list[mx.array]()
+        rows = list[mx.array]()
+        before = self._waiting
+        self._waiting = []
         following = mx.array([*before, anchor])
         for _ in range(count):
             rows.append(self._pass(following))
@@ -190,7 +194,8 @@ class ModelCache:
 
     def _commit_waiting(self) -> None:
         self._drop_drafts()
-        tokens, self._waiting = self._waiting, []
+        tokens = self._waiting
+        self._waiting = []
         for first in range(0, len(tokens), CHUNK):
             self._pass(mx.array(tokens[first : first + CHUNK]))
         self._read += len(tokens)
@@ -209,7 +214,9 @@ class ModelBlock:
     """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
 
     def __init__(self, cache: ModelCache, anchor: int, positions: int):
-        self._cache, self._anchor, self._positions = cache, anchor, positions
+        self._cache = cache
+        self._anchor = anchor
+        self._positions = positions
 
     @cached_property
     def _greedy(self) -> tuple[mx.array, mx.array]:

@@ -90,7 +90,8 @@ class DFlashDrafter(Drafter):
         nothing.
         """
         hidden = self._hidden(caches, anchors, width)
-        logits, select = self._logits(hidden), self.model.selector
+        logits = self._logits(hidden)
+        select = self.model.selector
         if select is None:
             return [Independent(rows) for rows in logits]
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
@@ -113,7 +114,8 @@ class DFlashDrafter(Drafter):
         x = self.embed(mx.array([[anchor, *fill] for anchor in anchors]))
         visible = [cache.visible(width) for cache in caches]
         if len(caches) == 1:
-            (context, masks), offset = visible[0], caches[0].offset
+            context, masks = visible[0]
+            offset = caches[0].offset
             return self.model(x, context, offset, masks)[:, 1:]
         context = [list(layer) for layer in zip(*(rows for rows, _ in visible), strict=True)]
         masks = [list(layer) for layer in zip(*(seen for _, seen in visible), strict=True)]
@@ -128,8 +130,8 @@ class DFlashDrafter(Drafter):
         taps = [cache.take_waiting() for cache in waiting]
         keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-        each = mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2)
-        for cache, new_keys, new_values in zip(waiting, *each, strict=True):
+        new_rows = zip(mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True)
+        for cache, (new_keys, new_values) in zip(waiting, new_rows, strict=True):
             at = self.model.rotate_context(new_keys, cache.computed)
             for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
                 rows.update_and_fetch(*new)
@@ -168,7 +170,9 @@ class DraftCache:
 
     def take_waiting(self) -> mx.array:
         """Remove and return the taps [1, S, K * Ht] whose rows are not computed yet."""
-        taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
+        taps = mx.concatenate(self._waiting, axis=1)
+        self._waiting = []
+        self._ahead = 0
         return taps
 
     @property
@@ -204,7 +208,8 @@ class DraftCache:
     def fork(self) -> "DraftCache":
         """An independent copy."""
         twin = DraftCache(self.drafter)
-        twin._waiting, twin._ahead = list(self._waiting), self._ahead
+        twin._waiting = list(self._waiting)
+        twin._ahead = self._ahead
         for ours, theirs in zip(self.rows, twin.rows, strict=True):
             share_rows(ours, theirs)
         return twin
@@ -240,8 +245,10 @@ class DraftCache:
 
         No mask where every row sees everything.
         """
-        config, start = self.drafter.config, self.offset
-        context, masks = [], []
+        config = self.drafter.config
+        start = self.offset
+        context = []
+        masks = []
         queries = mx.arange(start, start + width)[:, None]
         for number, rows in enumerate(self.rows):
             first = 0
@@ -273,7 +280,8 @@ def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
         raise DFlashError(
             f"'{path}' cannot be read ({error}).", hint="download the drafter again"
         ) from None
-    row, file_token_id = content, mask_token_id
+    row = content
+    file_token_id = mask_token_id
     if isinstance(content, dict):
         row = content.get("embedding", content.get("mask_embedding"))
         file_token_id = content.get("mask_token_id", mask_token_id)

@@ -38,7 +38,8 @@ class EagleCache:
 
     def __init__(self, head: BoundHead):
         self.head = head
-        self.rows, self._features = KVCache(), KVCache()
+        self.rows = KVCache()
+        self._features = KVCache()
         self._taps: list[mx.array] = []
         self._tokens: list[int] = []  # those whose rows wait
 
@@ -70,18 +71,21 @@ class EagleCache:
         """Compute the rows of all waiting tokens."""
         if not self._tokens:
             return
-        head, tokens = self.head, mx.array(self._tokens)
+        head = self.head
+        tokens = mx.array(self._tokens)
         features = head.model.features(head.enter(mx.concatenate(self._taps, axis=1)))
         before = self.last_feature() if self.rows.offset else mx.zeros_like(features[:, :1])
         shifted = mx.concatenate([before, features[:, :-1]], axis=1)
         head.model.midlayer.write(head.embed(tokens), shifted, self.rows)
         low, high = mx.split(features[:, None], 2, axis=-1)
         self._features.update_and_fetch(low, high)
-        self._taps, self._tokens = [], []
+        self._taps = []
+        self._tokens = []
 
     def last_feature(self) -> mx.array:
         """The feature [1, 1, H] of the last token with a computed row."""
-        held, last = self._features, self._features.offset - 1
+        held = self._features
+        last = self._features.offset - 1
         assert held.keys is not None
         assert held.values is not None
         parts = [part[:, 0, last : last + 1] for part in (held.keys, held.values)]
@@ -92,14 +96,16 @@ class EagleCache:
         kept = max(0, length - self.rows.offset)
         if kept < len(self._tokens):
             taps = mx.concatenate(self._taps, axis=1)[:, :kept]
-            self._taps, self._tokens = [taps] if kept else [], self._tokens[:kept]
+            self._taps = [taps] if kept else []
+            self._tokens = self._tokens[:kept]
         for each in self._all:
             each.trim(max(0, each.offset - length))
 
     def fork(self) -> "EagleCache":
         """An independent copy."""
         twin = EagleCache(self.head)
-        twin._taps, twin._tokens = [*self._taps], [*self._tokens]
+        twin._taps = [*self._taps]
+        twin._tokens = [*self._tokens]
         for ours, theirs in zip(self._all, twin._all, strict=True):
             share_rows(ours, theirs)
         return twin
@@ -194,7 +200,9 @@ class EagleBlock:
     """The positions after one anchor; a `DraftBlock` that runs the head on demand."""
 
     def __init__(self, cache: EagleCache, anchor: int, positions: int):
-        self._cache, self._model, self._positions = cache, cache.head.model, positions
+        self._cache = cache
+        self._model = cache.head.model
+        self._positions = positions
         self._anchor = mx.array([anchor])
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
@@ -220,8 +228,10 @@ class EagleBlock:
         wide = min(TOP_K, count)
         levels = list[Level]()
         with self._drafting() as step:
-            hidden, tokens = None, self._anchor
-            seen, sums = mx.zeros((1, 0), dtype=mx.bool_), mx.zeros((1, 1))
+            hidden = None
+            tokens = self._anchor
+            seen = mx.zeros((1, 0), dtype=mx.bool_)
+            sums = mx.zeros((1, 1))
             for position in range(min(self._positions, count)):
                 hidden, logits = step(tokens, hidden, seen if position else None)
                 logits = logits.astype(mx.float32)
@@ -234,7 +244,8 @@ class EagleBlock:
                 levels.append(Level(ids, logs, goes_on))
                 parents = goes_on // best.shape[-1]
                 sums = paths[goes_on][:, None]
-                hidden, tokens = hidden[:, parents], ids.reshape(-1)[goes_on]
+                hidden = hidden[:, parents]
+                tokens = ids.reshape(-1)[goes_on]
                 seen = mx.concatenate([seen[parents], mx.eye(len(goes_on)) > 0], axis=1)
         return Levels(levels)
 
@@ -245,7 +256,8 @@ class EagleBlock:
 
     def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
         """Tokens [γ] by `choose(logits [1, Vd]) -> [1]`, and logits [γ, Vd]."""
-        tokens, rows = [self._anchor], list[mx.array]()
+        tokens = [self._anchor]
+        rows = list[mx.array]()
         with self._drafting() as step:
             hidden = None
             for _ in range(self._positions):
@@ -280,7 +292,8 @@ class Step:
         `hidden` None: the anchor after the last committed token. `seen` [S, D]: which of the D
         rows of drafts each row sees, itself included; None for all.
         """
-        head, cache = self._cache.head, self._cache
+        head = self._cache.head
+        cache = self._cache
         features = cache.last_feature() if hidden is None else hidden
         mask = None
         if seen is not None:  # row 0 of the cache is nobody's, the anchor's is everybody's

@@ -207,7 +207,8 @@ class TargetCache:
         Call `keep_path` after it, or rewind to before the pass.
         """
         assert self._tree_read is None
-        self._tree_read, self.tree = (self.offset, tree), TreePass(tree)
+        self.tree = TreePass(tree)
+        self._tree_read = self.offset, tree
         try:
             for adapter, cache in self._pairs:
                 adapter.begin_tree(cache, self.tree)
