@@ -55,7 +55,7 @@ def test_the_automaton_finds_the_longest_and_newest(letters: int) -> None:
             length, places = longest(text)
             assert runs.matched == length
             if length:
-                assert runs.goes_on_at == max(places)
+                assert runs.continues_at == max(places)
                 followed = [token for token, _ in runs.following(runs.match)]
                 assert sorted(followed) == sorted({text[place] for place in places})
                 assert followed[0] == text[max(places)]
@@ -136,7 +136,7 @@ def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPat
     cache = NgramDrafter().make_cache()
     cache.append(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
     assert fork_goes_on_by_itself(cache) == (shared is None)
-    assert honest(cache).runs is not cache.runs
+    assert honest(cache).automaton is not cache.automaton
 
 
 def test_drawn_copies_say_from_what() -> None:
