@@ -39,7 +39,7 @@ class DraftCache(Protocol):
         ...
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`."""
+        """Each layer's rows of the tokens [start, end), in arrays of their own."""
         ...
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
@@ -47,7 +47,7 @@ class DraftCache(Protocol):
         ...
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing."""
+        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         ...
 
 

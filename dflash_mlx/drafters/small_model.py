@@ -1,7 +1,7 @@
 """Classic speculative decoding: a small language model of the same vocabulary drafts.
 
-Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own;
-sequences one after another. Rows of drafts that were accepted stay in its cache.
+Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own,
+and one sequence after another. The rows of accepted drafts stay in its cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTok
 from dflash_mlx.speculation.sampling import Shaper
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
-WAITING = 128  # committed tokens that are read at the latest
-CHUNK = 2048  # tokens a pass
+WAITING = 128  # committed tokens are read when so many wait
+CHUNK = 2048  # tokens per pass
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -96,8 +96,8 @@ class SmallModelDrafter(Drafter):
     def draft(
         self, caches: Sequence["ModelCache"], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor; evaluates nothing."""
-        return [ModelBlock(*each, width - 1) for each in zip(caches, anchors, strict=True)]
+        pairs = zip(caches, anchors, strict=True)
+        return [ModelBlock(cache, anchor, width - 1) for cache, anchor in pairs]
 
 
 class ModelCache:
@@ -107,22 +107,20 @@ class ModelCache:
         self.source = source
         self._cache = source.reader.make_cache()
         self._read = 0  # committed tokens that were read
-        self._waiting: list[int] = []  # and those that were not
-        self._drafted: mx.array | None = None  # tokens that were read behind the committed ones
+        self._waiting: list[int] = []  # committed tokens that were not read
+        self._drafted: mx.array | None = None  # tokens that were read after the committed ones
 
     @property
     def offset(self) -> int:
-        """Number of committed tokens."""
         return self._read + len(self._waiting)
 
     @property
     def state(self) -> list[Any]:
-        """The arrays to evaluate after `append`."""
         self._commit_waiting()
         return self._cache.state
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit tokens; the first ones that equal the newest drafts are not read again."""
+        """Commit tokens; those that equal the newest drafts are not read again."""
         kept = 0
         if self._drafted is not None:
             known = np.array(self._drafted).tolist()
@@ -134,7 +132,6 @@ class ModelCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens."""
         self._drop_drafts()
         del self._waiting[max(0, length - self._read) :]
         if length < self._read:
@@ -142,7 +139,6 @@ class ModelCache:
             self._read = length
 
     def fork(self) -> "ModelCache":
-        """An independent copy."""
         self._drop_drafts()
         twin = ModelCache(self.source)
         twin._cache = self._cache.fork()
@@ -151,18 +147,15 @@ class ModelCache:
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
         self._commit_waiting()
         return self._cache.copy_rows(start, end)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self._commit_waiting()
         self._cache.extend(parts, None)
         self._read = self._cache.offset
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self._commit_waiting()
         self._cache.fill(depth)
         self._read = depth
@@ -205,7 +198,7 @@ class ModelCache:
         rows = SequenceRows(self._cache, tokens.astype(mx.int32), tape=False, last=True)
         (output,) = self.source.reader.read([rows])
         missing = self.source.vocab_size - output.logits.shape[-1]
-        if missing > 0:  # one of the two has rows for tokens that there are not
+        if missing > 0:  # the models' vocabularies are padded to different sizes
             return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return output.logits[:, : self.source.vocab_size]
 
@@ -226,7 +219,6 @@ class ModelBlock:
         return self._cache.chain(self._anchor, self._positions, choose)
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The model's greedy answer."""
         return Draft(self._greedy[0])
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:

@@ -38,7 +38,6 @@ class Stats:
     _first: float | None = None
 
     def record(self, block: Block) -> None:
-        """Count one block."""
         time_now = time.perf_counter()
         if self._first is None:
             self._first = time_now
@@ -56,7 +55,6 @@ class Stats:
 
     @property
     def verifies(self) -> int:
-        """Number of verify passes."""
         return len(self.committed)
 
     @property

@@ -91,7 +91,6 @@ def complete(
 def engine_request(
     target: Target, drafter: Drafter | None, request: AnswerRequest, temperature: float
 ) -> Request:
-    """The engine's request for an answer."""
     return Request(
         request.tokens,
         sampling=SamplingParams(temperature=temperature, seed=request.seed),
@@ -162,7 +161,6 @@ class AnswerFile:
         self.answers[key] = tokens
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -258,7 +258,6 @@ def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
 
 
 def invalid_value(key: str, value: object) -> DFlashError:
-    """The error for an invalid value."""
     return DFlashError(
         f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
     )

@@ -1,7 +1,7 @@
-"""The bound drafter: its context caches, and the blocks of several sequences in one pass.
+"""A DFlash drafter: its context caches, and the blocks of several sequences in one pass.
 
-Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
-rejected, so a cache only grows, or is cut back when a conversation is.
+It binds a `DraftModel` to the embedding and the head of its target. Context rows are of committed
+tokens only, so a cache is cut back only when a conversation is.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,15 +22,15 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask, spread, target_ids
 
-WAITING = 128  # committed tokens whose rows are computed at the latest
+WAITING = 128  # the rows of committed tokens are computed when so many wait
 
 
 class DFlashDrafter(Drafter):
     """A drafter bound to its target's embedding and head.
 
-    Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
-    to it, and hidden states are cast to `head_type`, the dtype of the target's head (None: any).
-    Two 16-bit dtypes that meet would make float32 copies of all weights in each draft.
+    Everything is computed in the dtype of the drafter's weights: arrays of the target are cast to
+    it, and hidden states to `head_type`, the dtype of the target's head (None: any). Two different
+    16-bit dtypes would make float32 copies of all weights in each draft.
     """
 
     def __init__(
@@ -86,8 +86,7 @@ class DFlashDrafter(Drafter):
     ) -> list[DraftBlock]:
         """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
 
-        One block for each sequence, of the width - 1 positions after its anchor. Evaluates
-        nothing.
+        A block has the width - 1 positions after the anchor. Evaluates nothing.
         """
         hidden = self._hidden(caches, anchors, width)
         logits = self._logits(hidden)
@@ -151,7 +150,7 @@ class DraftCache:
         self.drafter = drafter
         self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
-        self._ahead = 0  # tokens that wait
+        self._ahead = 0  # tokens whose rows are not computed yet
 
     @property
     def offset(self) -> int:
@@ -160,7 +159,6 @@ class DraftCache:
 
     @property
     def computed(self) -> int:
-        """Number of computed rows."""
         return self.rows[0].offset
 
     @property
@@ -177,7 +175,6 @@ class DraftCache:
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after `append`."""
         self.drafter.commit_waiting([self])
         held = [part for rows in self.rows for part in (rows.keys, rows.values)]
         return [part for part in held if part is not None]
@@ -185,8 +182,8 @@ class DraftCache:
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
-        They are computed when they are needed, or a hundred at once: plain steps between drafts
-        would spend a good part of their time on it.
+        They are computed when they are needed, or many at once: one at a time they would take a
+        good part of the time of decode steps.
         """
         self._waiting.append(taps)
         self._ahead += taps.shape[1]
@@ -194,7 +191,7 @@ class DraftCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the rows of the first `length` tokens; later ones that wait are never computed."""
+        """Keep the rows of the first `length` tokens; later ones may not be computed at all."""
         while self._waiting and self.offset > length:
             taps = self._waiting.pop()
             kept = max(0, taps.shape[1] - (self.offset - length))
@@ -206,7 +203,6 @@ class DraftCache:
             rows.trim(count)
 
     def fork(self) -> "DraftCache":
-        """An independent copy."""
         twin = DraftCache(self.drafter)
         twin._waiting = list(self._waiting)
         twin._ahead = self._ahead
@@ -215,18 +211,15 @@ class DraftCache:
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
         self.drafter.commit_waiting([self])
         return tuple(copy_rows(rows, start, end) for rows in self.rows)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):
             append_rows(rows, more)
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.drafter.commit_waiting([self])
         for rows in self.rows:
             fill_rows(rows, depth)

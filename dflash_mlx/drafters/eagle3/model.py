@@ -148,8 +148,8 @@ class EagleModel(nn.Module):
             taps = self.input_norm(taps)
         if self.config.fc_norm:
             parts = mx.split(taps, len(self.fc_norm), axis=-1)
-            each = zip(self.fc_norm, parts, strict=True)
-            taps = mx.concatenate([norm(part) for norm, part in each], axis=-1)
+            pairs = zip(self.fc_norm, parts, strict=True)
+            taps = mx.concatenate([norm(part) for norm, part in pairs], axis=-1)
         return self.fc(taps)
 
     def ids(self, tokens: mx.array) -> mx.array:

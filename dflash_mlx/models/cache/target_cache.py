@@ -74,7 +74,6 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
         return sum(array.nbytes for part in self.parts for array in part)
 
 
@@ -128,7 +127,6 @@ class TargetCache:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of all snapshots."""
         return sum(snapshot.nbytes for snapshot in self._snapshots)
 
     def fork(self) -> "TargetCache":
