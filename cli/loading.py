@@ -232,8 +232,8 @@ def check_memory(
 
     Of several machines each has to have room for its part.
     """
-    from dflash_mlx.cpu.modules import on_cpu
     from dflash_mlx.distributed.group import world
+    from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
     group, bits, item = world(), model_options.draft_bits, 4 if on_cpu() else 2

@@ -106,12 +106,12 @@ class Pair:
         engine = Engine(self.target, *self.drafters, compiler=self.compiler)
         object.__setattr__(self, "engine", engine)
         if isinstance(self.target, LeaderTarget):
-            self.engine.prefixes = LeaderPrefixCache(self.target.calls)
+            self.engine.prefix_cache = LeaderPrefixCache(self.target.calls)
 
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
     ) -> list[int]:
-        """The token ids of a chat with the opening of the next answer."""
+        """The token ids of a chat and of the generation prompt after it."""
         return self.encode(self.template.write(messages, options))
 
     def encode(self, text: str) -> list[int]:
@@ -195,13 +195,13 @@ def load(
             lookup=lookup or names.lookup,
         )
         prepare_kernels(pair, on_kernels)
-        prefixes = pair.engine.prefixes
+        prefix_cache = pair.engine.prefix_cache
         room = default_limit()
         if isinstance(loaded, LeaderTarget):
             room = min(room, loaded.room)
-        prefixes.limit = room if cache_ram is None else cache_ram
+        prefix_cache.limit = room if cache_ram is None else cache_ram
         if cache_disk:
-            prefixes.disk = disk_of(pair, draft_checkpoint, cache_disk)
+            prefix_cache.disk = disk_of(pair, draft_checkpoint, cache_disk)
         return pair
 
     return mlx_thread().call(load_models)
@@ -321,11 +321,12 @@ def with_drafter(
         except BaseException:
             pair.target.tap(pair.drafter.taps if pair.drafter else ())
             raise
-        before, prefixes = pair.engine.prefixes, other.engine.prefixes
+        before = pair.engine.prefix_cache
         before.clear()
-        prefixes.limit = before.limit
+        prefix_cache = other.engine.prefix_cache
+        prefix_cache.limit = before.limit
         if before.disk is not None:
-            prefixes.disk = disk_of(other, checkpoint, before.disk.limit)
+            prefix_cache.disk = disk_of(other, checkpoint, before.disk.limit)
         return other
 
     return mlx_thread().call(load_other)

@@ -40,7 +40,9 @@ class Reply:
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
         )
         self.stop: str | None = None
-        self._engine, self._sequence, self._request = engine, sequence, request
+        self._engine = engine
+        self._sequence = sequence
+        self._request = request
         self._reader = reader
         self._answer = sequence.answer
         # A round runs while the caller has the last one's block, where that can be taken back.
@@ -74,13 +76,16 @@ class Reply:
         self.stats.record(block)
         eos = self._request.stop_ids
         piece = self._reader.read([token for token in block.tokens if token not in eos])
-        text, thinking, reason = piece.text, piece.thinking, block.finish_reason
+        text = piece.text
+        thinking = piece.thinking
+        reason = block.finish_reason
         self.stop = piece.stop or None
         if self.stop:
             reason = "stop"
         elif reason:
             last = self._reader.finish()
-            text, thinking = text + last.text, thinking + last.thinking
+            text += last.text
+            thinking += last.thinking
             self.stop = last.stop or None
             reason = "stop" if self.stop else reason
         return replace(block, text=text, thinking=thinking, finish_reason=reason)
@@ -134,16 +139,25 @@ class Prompted:
 class Session:
     """Answers prompts one after another; the part of a prompt that was read before is reused.
 
-    Also what other sessions of the pair have read, if it is in the pair's prefix cache; with
-    `shares` False this session neither reads nor writes that cache. `mode` may be set between
-    answers. Any thread may use a session, one at a time.
+    If `use_prefix_cache`, the session reads from and writes to the pair's prefix cache, which all
+    sessions share; `shares` is its old name. `mode` may be set between answers. Any thread may use
+    a session, one at a time.
     """
 
-    def __init__(self, pair: Pair, *, mode: Mode = "dflash", shares: bool = True):
+    def __init__(
+        self,
+        pair: Pair,
+        *,
+        mode: Mode = "dflash",
+        use_prefix_cache: bool = True,
+        shares: bool = True,
+    ):
         check_mode(pair, mode)
         self.pair = pair
         self.mode: Mode = mode
-        self.sequence = TokenSequence(pair.target, *pair.engine.drafters, shares=shares)
+        self.sequence = TokenSequence(
+            pair.target, *pair.engine.drafters, use_prefix_cache=use_prefix_cache and shares
+        )
         self.stats = Stats()
 
     @property
@@ -194,55 +208,63 @@ class Session:
             options.think, options.reasoning_effort, options.tools or None
         )
         structure = options.structure
-        if structure is not None:  # here, where nobody waits for it but the caller
+        if structure is not None:  # compiled here, so that only the caller waits for it
             self.pair.compiler.compile(structure)
         ids = self._ids(prompt, template_options, options.raw)
-        snapshots_at, opening = self._turn(prompt, ids, template_options, options.raw)
+        snapshots_at, generation_prompt = self._split_prompt(
+            prompt, ids, template_options, options.raw
+        )
         request = Request.of(
             replace(options, schema=None, grammar=structure),
             tuple(ids),
             stop_ids=self.pair.target.eos_ids,
-            opening=tuple(opening),
+            generation_prompt=tuple(generation_prompt),
         )
         return Prompted(request, tuple(snapshots_at))
 
     def begin(self, prompted: Prompted) -> Reply:
-        """Put a prepared prompt to the engine; whoever waits for the rounds asks the reply."""
-        engine, request, call = self.pair.engine, prompted.request, mlx_thread().call
+        """Start the answer to a prepared prompt; the reply gives its blocks."""
+        engine = self.pair.engine
+        request = prompted.request
+        call = mlx_thread().call
         drafting = request.mode != "baseline"
-        read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
+        read_ahead(engine.prefix_cache, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
-        tokenizer, opening = self.pair.tokenizer, request.going_on_from
-        reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
+        reader = Reader(
+            self.pair.tokenizer, request.reasoning_prefix, request.stop, split=prompted.split
+        )
         reply = Reply(engine, self.sequence, request, reader)
-        reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
+        reply.stats.cached_tokens = cached
+        reply.stats.lost_tokens = lost
         self.stats = reply.stats
         return reply
 
-    def _turn(
+    def _split_prompt(
         self, prompt: Prompt, ids: list[int], options: TemplateOptions, raw: bool
     ) -> tuple[list[int], list[int]]:
         """The lengths of prefixes that other prompts will share, and the generation prompt.
 
-        Those are the next prompt of this chat, and prompts with the same system message and tools.
-        The generation prompt is the text after the messages that opens the answer. It is not part
-        of the prefixes, because a template may write past answers differently. Of a prompt that is
-        no chat it is the whole prompt.
+        Those other prompts are the next one of this chat, and the first ones of chats with the same
+        system message and tools. The generation prompt is what the template adds after the
+        messages. It is not part of the prefixes, because a template may write past answers
+        differently. For a prompt without messages it is the whole prompt.
         """
         last = len(ids) - 1
         pair = self.pair
         messages = as_messages(prompt, raw)
         if messages is None:
             return [last], ids
-        closed, text = (pair.template.write(messages, options, opening=o) for o in (False, True))
-        opening = pair.encode(text[len(closed) :]) if text.startswith(closed) else ids
+        closed = pair.template.write(messages, options, add_generation_prompt=False)
+        text = pair.template.write(messages, options)
+        generation_prompt = pair.encode(text[len(closed) :]) if text.startswith(closed) else ids
         if not self.sequence.target_cache.needs_snapshots:
-            return [last], opening
-        begun = [closed]
+            return [last], generation_prompt
+        shared = [closed]
         if options.tools or messages[0]["role"] in SYSTEM:
             with suppress(DFlashError):  # a template may refuse such a chat; then it shares nothing
-                begun.append(pair.template.write(another_chat(messages), options))
-        return [count_common(pair.encode(text), ids[:last]) for text in begun], opening
+                shared.append(pair.template.write(another_chat(messages), options))
+        lengths = [count_common(pair.encode(text), ids[:last]) for text in shared]
+        return lengths, generation_prompt
 
     def tokens(
         self,
@@ -253,10 +275,10 @@ class Session:
         tools: Sequence[dict[str, Any]] | None = None,
         raw: bool = False,
     ) -> list[int]:
-        """The token ids of a prompt; they do not depend on earlier answers.
+        """The token ids of a prompt, which do not depend on earlier answers.
 
-        So an answer is what a fresh session would give. Tokens read before are reused as far as
-        their ids are the same.
+        So an answer is the one that a fresh session would give. Tokens that were read before are
+        reused as far as their ids are the same.
         """
         return self._ids(prompt, TemplateOptions(think, reasoning_effort, tools or None), raw)
 
@@ -268,7 +290,7 @@ class Session:
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
-                "thinking, effort and tools are told by a chat template, and this is no chat.",
+                "thinking, effort and tools need a chat template, and this prompt is no chat.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):

@@ -67,4 +67,4 @@ Progress = Callable[[int, int], None]  # what is done, and all
 
 
 def silent(done: int, total: int) -> None:
-    """Progress that nobody looks at."""
+    """Ignore the progress."""

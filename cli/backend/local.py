@@ -144,7 +144,7 @@ class LocalBackend:
         """A session of the same pair that shares no cache."""
         from dflash_mlx import Session
 
-        return Session(self.pair, mode="baseline", shares=False)
+        return Session(self.pair, mode="baseline", use_prefix_cache=False)
 
     # Tools
 
@@ -317,7 +317,7 @@ class LocalBackend:
         """Wait until the prefix cache is on disk; show it if that takes more than a second."""
         if self._pair is None:
             return
-        disk = self._pair.engine.prefixes.disk
+        disk = self._pair.engine.prefix_cache.disk
         if disk is not None:
             with Spinner(out, "keeping what was read for the next time"):
                 disk.wait()

@@ -35,8 +35,8 @@ def check(pair: Pair, schedule: Schedule, questions: Sequence[Question]) -> None
     Answers count as long as they may get, all but the last.
     """
     for variant in schedule.modes:
-        Session(pair, mode=variant.mode, shares=False)  # type: ignore[arg-type]
-    session = Session(pair, mode=BASELINE, shares=False)
+        Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
+    session = Session(pair, mode=BASELINE, use_prefix_cache=False)
     for question in questions:
         least, most = reach(session, question, schedule)
         if most >= pair.target.context_length:
@@ -72,7 +72,7 @@ def run(
     left = [part for part in schedule.keys(questions) if part[0] not in done]
     for variant in dict.fromkeys(variant for _, _, variant in left):
         key, question, _ = next(part for part in left if part[2] == variant)
-        session = Session(pair, mode=variant.mode, shares=False)  # type: ignore[arg-type]
+        session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
         prompt = list(question.turns[0])
         if variant.mode == "auto":
             asked = {question.digest: question for _, question, v in left if v == variant}
@@ -111,7 +111,7 @@ def ask(
     pair: Pair, question: Question, key: Key, variant: Variant, schedule: Schedule, watch: Watch
 ) -> Record:
     """All turns of a question in one session, which reads nothing twice."""
-    session = Session(pair, mode=variant.mode, shares=False)  # type: ignore[arg-type]
+    session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
     messages = []
     turns = []
     mx.reset_peak_memory()

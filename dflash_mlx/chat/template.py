@@ -49,9 +49,13 @@ class Template:
         self._name = name
 
     def write(
-        self, messages: Messages, options: TemplateOptions = DEFAULTS, *, opening: bool = True
+        self,
+        messages: Messages,
+        options: TemplateOptions = DEFAULTS,
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
-        """Render a chat as text; with `opening` the generation prompt is added.
+        """Render a chat as text; with `add_generation_prompt` the generation prompt is added.
 
         The messages are passed to the template as they are, with tool calls and results; a template
         without tool support ignores `tools`. Raises UsageError for an option that the template does
@@ -61,7 +65,7 @@ class Template:
         if options.tools:
             variables["tools"] = list(options.tools)
         try:
-            return self._render(messages, opening, variables)
+            return self._render(messages, add_generation_prompt, variables)
         except DFlashError:
             raise
         except Exception as error:  # a template may raise any exception
@@ -154,7 +158,9 @@ class Template:
         except Exception:  # a template may raise any exception
             return None
 
-    def _render(self, messages: Messages, opening: bool, variables: dict[str, Any]) -> str:
+    def _render(
+        self, messages: Messages, add_generation_prompt: bool, variables: dict[str, Any]
+    ) -> str:
         if not self._tokenizer.has_chat_template:
             raise DFlashError(
                 f"the tokenizer of '{self._name}' has no chat template.",
@@ -162,7 +168,7 @@ class Template:
             )
         # Not by mlx-lm's wrapper, which sets enable_thinking if it is not given.
         return self._tokenizer._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=opening, **variables
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **variables
         )
 
 

@@ -201,8 +201,8 @@ class Constraint:
         self._ends = frozenset(token for token in ends if token < 32 * bitmask.words)
         self._matcher = compiled.deep_copy()
         self._consumed: list[int] = []  # by the matcher
-        self._fault = ""  # why the grammar cannot continue
         self._masks_after: dict[tuple[int, ...], np.ndarray] = {}  # by drafts of this round
+        self._errors_after: dict[tuple[int, ...], str] = {}  # of the matcher, likewise
 
     def fork(self) -> "Constraint":
         """An independent copy."""
@@ -210,6 +210,7 @@ class Constraint:
         twin._matcher = self._matcher.deep_copy()
         twin._consumed = [*self._consumed]
         twin._masks_after = {}
+        twin._errors_after = {}
         return twin
 
     @property
@@ -222,10 +223,13 @@ class Constraint:
 
         Raises DFlashError if the grammar cannot continue with one of them.
         """
-        self._masks_after.clear()
+        errors = self._errors_after
+        self._masks_after = {}
+        self._errors_after = {}
         for count, token in enumerate(tokens, 1):
-            if self._fault or not self._consume(token):
-                why = self._fault or self._matcher.get_error() or "no token of the target fits it"
+            error = errors.get(tokens[: count - 1])
+            if error or not self._consume(token):
+                why = error or self._matcher.get_error() or "no token of the target fits it"
                 raise DFlashError(
                     f"the grammar cannot go on here ({why.strip().splitlines()[0]}).",
                     hint="make the schema or the grammar simpler",
@@ -314,10 +318,11 @@ class Constraint:
         rows = np.full((len(tokens) + 1, self._bitmask.words), ALL_ALLOWED, dtype=np.int32)
         with self._rollback():
             for place in range(len(rows)):
+                before = tuple(tokens[:place])
                 if self._reasoning is None:
-                    self._fill(rows[place:], tokens[place:])
+                    self._fill(rows[place:], before, tokens[place:])
                     break
-                rows[place] = self._mask()
+                rows[place] = self._mask(before)
                 if place < len(tokens) and not self._consume(tokens[place]):
                     break
         return rows
@@ -331,7 +336,7 @@ class Constraint:
                         return None
                 if self.ended:
                     return None
-                self._masks_after[path] = self._mask()
+                self._masks_after[path] = self._mask(path)
         return self._masks_after[path]
 
     def _consume(self, token: int) -> bool:
@@ -365,12 +370,12 @@ class Constraint:
             del self._consumed[committed:]
             self._reasoning = reasoning
 
-    def _mask(self) -> np.ndarray:
-        """The bitmask [words] at the current place."""
+    def _mask(self, path: tuple[int, ...]) -> np.ndarray:
+        """The bitmask [words] at the current place, which is after the drafts `path`."""
         state = self._reasoning
         rows = np.zeros((1, self._bitmask.words), dtype=np.int32)
         if state is None or state.may_end:
-            self._fill(rows, [])
+            self._fill(rows, path, [])
         if state is None:
             return rows[0]
         bits = rows[0].view(np.uint32)
@@ -382,10 +387,16 @@ class Constraint:
             bits[token // 32] |= np.uint32(1 << token % 32)
         return rows[0]
 
-    def _fill(self, rows: np.ndarray, drafts: list[int]) -> None:
-        """The matcher's bitmasks before and after drafts, into the first rows [1 + drafts, words].
+    def _fill(self, rows: np.ndarray, path: tuple[int, ...], drafts: list[int]) -> None:
+        """The matcher's bitmasks before and after drafts, into rows [1 + drafts, words].
 
-        A matcher that reaches one of its limits ends the answer, even if only a draft led to it.
+        `path`: the drafts before them. Where the matcher reaches one of its limits, the rows from
+        there on are empty, and the answer ends with an error if it comes to this place.
         """
+        rows[:] = 0
         self._bitmask.fill(self._matcher, drafts, rows)
-        self._fault = self._fault or self._matcher.get_error()
+        error = self._matcher.get_error()
+        if error:
+            empty = np.flatnonzero(~rows.any(axis=1))
+            valid = int(empty[0]) if empty.size else len(drafts)
+            self._errors_after[(*path, *drafts[:valid])] = error

@@ -12,11 +12,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.engine.prefix_cache.prefix_cache import default_limit
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.memory import estimate_memory, working_set
 from dflash_mlx.models.packed import SequenceRows

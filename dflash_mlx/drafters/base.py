@@ -1,7 +1,7 @@
-"""What drafts come from, as the engine sees it: blocks for sequences, and a cache for each.
+"""The interface of drafters and of their caches, as the engine uses them.
 
-A DFlash drafter reads the target's hidden states, a small model the tokens, an n-gram drafter the
-tokens without a model. `model` may be a part of the target's own checkpoint.
+A DFlash drafter and an EAGLE-3 head read the target's hidden states, a small model reads the
+tokens, and prompt lookup copies them without a model.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from dflash_mlx.speculation.drafts import DraftBlock
 
 
 class DraftCache(Protocol):
-    """What a source keeps of one sequence's committed tokens."""
+    """What a drafter keeps of one sequence's committed tokens."""
 
     @property
     def offset(self) -> int:
-        """Tokens that were committed."""
+        """Number of committed tokens."""
         ...
 
     @property
@@ -27,7 +27,7 @@ class DraftCache(Protocol):
         ...
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit the next S tokens by their taps [1, S, K * Ht], or by themselves."""
+        """Commit the next S tokens, with their taps [1, S, K * Ht]. A drafter reads either."""
         ...
 
     def rewind(self, length: int) -> None:
@@ -35,59 +35,50 @@ class DraftCache(Protocol):
         ...
 
     def fork(self) -> "DraftCache":
-        """A copy that goes on by itself."""
+        """An independent copy."""
         ...
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`."""
+        """Each layer's rows of the tokens [start, end), in arrays of their own."""
         ...
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Go on as if the tokens of these rows had been committed."""
+        """Append rows from `copy_rows`, as if their tokens had been committed."""
         ...
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing."""
+        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         ...
 
 
 class Drafter(Protocol):
-    """What drafts: a model, or something that needs none."""
+    """Drafts blocks for sequences, each of which has a cache of its own.
 
-    @property
-    def model(self) -> Any:
-        """Its `nn.Module`; None where it has none: drafting then takes no time of the device."""
-        ...
+    model: its `nn.Module`; None if it has none, then drafting takes no time on the device. It may
+    be a part of the target's own checkpoint. config: what drafting costs depends on it, and on the
+    weights. block_size: rows of a block with the anchor's, unless a request sets another number.
+    taps: the layers of the target whose outputs it reads.
+    """
 
-    @property
-    def config(self) -> Any:
-        """What its costs depend on beside the weights."""
-        ...
-
-    @property
-    def block_size(self) -> int:
-        """Rows of a block, the anchor's included, where nobody says otherwise."""
-        ...
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The target's layers whose outputs it reads."""
-        ...
+    model: Any
+    config: Any
+    block_size: int
+    taps: tuple[int, ...]
 
     def row_bytes(self, item: int) -> int:
-        """What a token takes in a cache of its, in numbers of `item` bytes."""
+        """Bytes of one token in its cache, with numbers of `item` bytes."""
         ...
 
     def make_cache(self) -> Any:
-        """An empty cache."""
+        """An empty `DraftCache`."""
         ...
 
     def preview(self, cache: Any, anchor: int, width: int) -> Sequence[float] | None:
-        """The confidence [γ] of the drafts after an anchor, where that is known before drafting.
+        """The confidence [γ] of the drafts after an anchor, if it is known without drafting.
 
-        Empty where there is nothing to draft; None where the drafter has to draft to know.
+        Empty if there is nothing to draft; None if the drafter has to draft to know.
         """
-        ...
+        return None
 
     def draft(self, caches: Sequence[Any], anchors: Sequence[int], width: int) -> list[DraftBlock]:
         """A block of `width` rows after each anchor; evaluates nothing."""

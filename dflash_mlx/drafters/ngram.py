@@ -1,8 +1,7 @@
-"""Prompt lookup: drafts copied from an earlier place where the text said what it says now.
+"""Prompt lookup: drafts are copied from an earlier place with the same last tokens.
 
-Summaries quote, edits repeat code, tables repeat rows; no model is needed to guess that the text
-goes on as it did. The idea is Saxena's "prompt lookup decoding" (2023), here over prompt,
-conversation and answer.
+Summaries quote, edits repeat code, tables repeat rows, so text often continues as it did before.
+This is Saxena's "prompt lookup decoding" (2023) over the prompt, the conversation and the answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,74 +11,80 @@ from math import log
 import mlx.core as mx
 import numpy as np
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock
 from dflash_mlx.speculation.sampling import Shaper
 from dflash_mlx.speculation.tree import Ranked
 
-# Every run of tokens that occurs in a text, and how each goes on
+# All n-grams of a text, and the tokens that follow them
 
-RECENT = 16  # suffixes of the text whose newest place is noted with each token
+RECENT = 16  # suffixes of the text whose newest place is updated with each token
 
 
 class SuffixAutomaton:
-    """The runs of `tokens`; a state stands for runs that end at the same places.
+    """All n-grams of `tokens`. A state stands for n-grams that end at the same places.
 
-    State 0 is the empty run. `match` is the state of the longest suffix of the text that also
-    occurs before its end, `matched` its length (0: there is none), and `goes_on_at` the number of
-    the token that followed it there, in the newest place that is known.
+    State 0 is the empty n-gram. `match` is the state of the longest suffix of the text that also
+    occurs earlier, `matched` its length (0 if there is none), and `continues_at` the index of the
+    token that followed it, in the newest place that is known.
     """
 
     def __init__(self, tokens: Iterable[int] = ()):
         self.tokens: list[int] = []
-        self.match = self.matched = self.goes_on_at = 0
+        self.match = 0
+        self.matched = 0
+        self.continues_at = 0
         self._next: list[dict[int, int]] = [{}]
-        self._link, self._length, self._end = [-1], [0], [0]
+        self._link = [-1]
+        self._length = [0]
+        self._end = [0]
         self._whole = 0  # the state of the whole text
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add tokens to the text's end."""
+        """Append tokens to the text."""
         for token in tokens:
             self._add(token)
 
     def following(self, state: int) -> list[tuple[int, int]]:
-        """What has followed a state's runs, as (token, state); the newest place first."""
+        """The tokens that have followed a state, as (token, next state); the newest place first."""
         ends = self._end
         return sorted(self._next[state].items(), key=lambda item: -ends[item[1]])
 
     def suffixes(self, state: int, least: int) -> Iterator[int]:
-        """A state and those of its runs' ends that occur elsewhere, too, longest first.
-
-        Only those of runs of at least so many tokens.
-        """
+        """A state and those of its suffixes, longest first, of at least `least` tokens."""
         while state > 0 and self._length[state] >= least:
             yield state
             state = self._link[state]
 
     def continuation(self, count: int) -> list[int]:
-        """The next `count` tokens if the text goes on as it did after `match`; round and round.
+        """The `count` tokens after `match`, which repeat from there if the text ends before.
 
-        Nothing where there is no match.
+        Empty if there is no match.
         """
         if not self.matched:
             return []
-        start = self.goes_on_at
+        start = self.continues_at
         period = len(self.tokens) - start
         return [self.tokens[start + place % period] for place in range(count)]
 
     def _add(self, token: int) -> None:
-        link, length, nexts, end = self._link, self._length, self._next, self._end
+        link = self._link
+        length = self._length
+        nexts = self._next
+        end = self._end
         self.tokens.append(token)
         added = self._state(len(self.tokens), {}, 0, len(self.tokens))
-        before, self._whole = self._whole, added
+        before = self._whole
+        self._whole = added
         while before >= 0 and token not in nexts[before]:
             nexts[before][token] = added
             before = link[before]
         if before >= 0:
             known = nexts[before][token]
-            if length[before] + 1 < length[known]:  # only its shorter runs end here, too
+            if length[before] + 1 < length[known]:  # only its shorter n-grams end here, too
                 split = self._state(length[before] + 1, nexts[known].copy(), link[known], 0)
                 end[split] = end[known]
                 while before >= 0 and nexts[before].get(token) == known:
@@ -88,7 +93,8 @@ class SuffixAutomaton:
                 link[known] = known = split
             link[added] = known
         self.match = link[added]
-        self.matched, self.goes_on_at = length[self.match], end[self.match]
+        self.matched = length[self.match]
+        self.continues_at = end[self.match]
         state = self.match
         for _ in range(RECENT):
             if state <= 0:
@@ -104,11 +110,11 @@ class SuffixAutomaton:
         return len(self._next) - 1
 
 
-BLOCK = 16  # rows of a block of copies where no drafter says how many, the anchor's included
-LEAST = 2  # tokens that must have occurred before; one alone says nearly nothing
+BLOCK = 16  # rows of a block with the anchor's, if no other drafter sets the number
+LEAST = 2  # tokens that must have occurred before: a single token predicts little
 
 
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Drafts what followed the same last tokens before."""
 
     model = None
@@ -117,146 +123,139 @@ class NgramDrafter:
     taps: tuple[int, ...] = ()
 
     def row_bytes(self, item: int) -> int:
-        """It has no rows."""
         return 0
 
     def make_cache(self) -> "NgramCache":
-        """An empty cache."""
         return NgramCache()
 
     def preview(self, cache: "NgramCache", anchor: int, width: int) -> list[float]:
-        """The confidence in drafts, empty where the last tokens did not occur before."""
+        """Empty if the last tokens did not occur before."""
         if not cache.look(anchor):
             return []
-        return CopiedBlock(cache.runs, width - 1).confidence()().tolist()
+        return CopiedBlock(cache.automaton, width - 1).confidence()().tolist()
 
     def draft(
         self, caches: Sequence["NgramCache"], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor."""
         for cache, anchor in zip(caches, anchors, strict=True):
             cache.look(anchor)
-        return [CopiedBlock(cache.runs, width - 1) for cache in caches]
+        return [CopiedBlock(cache.automaton, width - 1) for cache in caches]
 
 
 class NgramCache:
-    """One sequence's tokens, and the runs that occur in them.
+    """One sequence's tokens, and the automaton of their n-grams.
 
-    The runs are brought up to date when drafts are asked for, and found anew where tokens were
+    The automaton is updated when drafts are wanted, and built anew if it has tokens that were
     taken back.
     """
 
     def __init__(self) -> None:
-        self.runs = SuffixAutomaton()
+        self.automaton = SuffixAutomaton()
         self._tokens: list[int] = []
 
     @property
     def offset(self) -> int:
-        """Tokens that were committed."""
         return len(self._tokens)
 
     @property
     def state(self) -> list[mx.array]:
-        """There are no arrays."""
         return []
 
     def look(self, anchor: int) -> bool:
         """Whether the last tokens, the anchor's included, occurred before."""
-        known = self.runs.tokens
-        text = [*self._tokens[len(known) :], anchor]
-        ahead = len(known) - len(self._tokens)  # 1 where the runs have an anchor that was not kept
+        known = self.automaton.tokens
+        ahead = len(known) - len(self._tokens)  # 1 if the automaton has the last anchor
         if ahead > 1 or (ahead == 1 and known[-1] != anchor):
-            self.runs = SuffixAutomaton([*self._tokens, anchor])
+            self.automaton = SuffixAutomaton([*self._tokens, anchor])
         elif ahead < 1:
-            self.runs.extend(text)
-        return self.runs.matched >= LEAST
+            self.automaton.extend([*self._tokens[len(known) :], anchor])
+        return self.automaton.matched >= LEAST
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit tokens."""
         self.extend((), tokens)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens."""
         if length < len(self._tokens):
-            self.runs = SuffixAutomaton()
+            self.automaton = SuffixAutomaton()
         del self._tokens[length:]
 
     def fork(self) -> "NgramCache":
-        """A copy that goes on by itself; its runs are found when they are wanted."""
+        """An independent copy, whose automaton is built when it is needed."""
         twin = NgramCache()
         twin._tokens = list(self._tokens)
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """There are no rows."""
         return ()
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Commit tokens."""
         before = len(self._tokens)
         self._tokens += tokens
-        if len(self.runs.tokens) > before and self.runs.tokens[before:] != list(tokens[:1]):
-            self.runs = SuffixAutomaton()
+        ahead = self.automaton.tokens[before:]  # the last anchor
+        if ahead and ahead != list(tokens[:1]):
+            self.automaton = SuffixAutomaton()
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed."""
         self._tokens += [0] * (depth - len(self._tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedBlock:
-    """What the earlier places say of the next γ positions; a `DraftBlock`."""
+    """The continuation at an earlier place as γ drafts; a `DraftBlock`."""
 
-    runs: SuffixAutomaton
+    automaton: SuffixAutomaton
     positions: int
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """What followed in the newest place."""
-        return Draft(mx.array(self.runs.continuation(self.positions), dtype=mx.int32))
+        """The tokens that followed in the newest place."""
+        return Draft(mx.array(self.automaton.continuation(self.positions), dtype=mx.int32))
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """The same: drawn from a distribution that knows nothing else."""
+        """The same tokens, each with probability 1."""
         tokens = self.greedy().tokens
         return Draft(tokens, mx.ones((tokens.size, 1)), tokens[:, None])
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """How likely copies are, by the length of what they follow; a policy learns how far."""
-        lengths = self.runs.matched + np.arange(self.positions)
+        """How likely the copies are, by the length of the match."""
+        lengths = self.automaton.matched + np.arange(self.positions)
         return lambda: chance(lengths).astype(np.float32)
 
     def top_tokens(self, count: int) -> "Continuations":
-        """All that has followed, in any of the earlier places."""
-        return Continuations(self.runs, self.positions)
+        """The tokens that have followed in any of the earlier places."""
+        return Continuations(self.automaton, self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """`Candidates` of a tree: a case is a state of the automaton."""
+    """The `Rankings` of copies, on the host already; a case is a state of the automaton."""
 
-    runs: SuffixAutomaton
+    automaton: SuffixAutomaton
     positions: int
 
     def begin(self) -> None:
-        """Nothing is to be computed."""
+        pass
 
     def to_host(self) -> "Continuations":
-        """They are there."""
         return self
 
     def after(self, position: int, case: int) -> Ranked:
-        """What has followed: the newest first, and each older half as likely.
+        """The tokens that have followed: the newest first, each older one half as likely.
 
-        After the anchor also what has followed fewer of the last tokens.
+        After the anchor also tokens that have followed fewer of the last tokens.
         """
-        runs, found = self.runs, dict[int, int]()
-        for state in runs.suffixes(runs.match, LEAST) if position == 0 else (case,):
-            for token, then in runs.following(state):
-                found.setdefault(token, then)
-        first = float(chance(np.array(runs.matched + position)))
-        older = (log(1 - first) - rank * log(2) for rank in range(1, len(found)))
-        return [log(first), *older][: len(found)], [*found], [*found.values()]
+        automaton = self.automaton
+        states = [case]
+        if position == 0:
+            states = [*automaton.suffixes(automaton.match, LEAST)]
+        cases = dict[int, int]()  # by token
+        for state in states:
+            for token, following in automaton.following(state):
+                cases.setdefault(token, following)
+        first = float(chance(np.array(automaton.matched + position)))
+        older = (log(1 - first) - rank * log(2) for rank in range(1, len(cases)))
+        return [log(first), *older][: len(cases)], [*cases], [*cases.values()]
 
 
 def chance(lengths: np.ndarray) -> np.ndarray:
-    """The first guess of how likely a text goes on as it did after so many equal tokens."""
+    """A first guess of how likely a text continues as before, after so many equal tokens."""
     return lengths / (lengths + 2)

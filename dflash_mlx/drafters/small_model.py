@@ -1,7 +1,7 @@
 """Classic speculative decoding: a small language model of the same vocabulary drafts.
 
-Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own;
-sequences one after another. Rows of drafts that were accepted stay in its cache.
+Leviathan et al., arXiv 2211.17192. It drafts one token after another, each in a pass of its own,
+and one sequence after another. The rows of accepted drafts stay in its cache.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.chat.template import load_tokenizer
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.kernels.dispatch import Kernels
@@ -27,8 +28,8 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTok
 from dflash_mlx.speculation.sampling import Shaper
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
-WAITING = 128  # committed tokens that are read at the latest
-CHUNK = 2048  # tokens a pass
+WAITING = 128  # committed tokens are read when so many wait
+CHUNK = 2048  # tokens per pass
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -72,30 +73,21 @@ def load(
     return SmallModelDrafter(reader, target.vocab_size)
 
 
-class SmallModelDrafter:
-    """A small model that drafts for a target with `vocab_size` tokens; a `Drafter`."""
+class SmallModelDrafter(Drafter):
+    """A small model that drafts for a target with `vocab_size` tokens."""
 
     taps: tuple[int, ...] = ()
     block_size = BLOCK
 
     def __init__(self, reader: Target, vocab_size: int):
         """`reader` runs the model; its caches must be able to rewind to any token."""
-        self.reader, self.vocab_size = reader, vocab_size
+        self.reader = reader
+        self.vocab_size = vocab_size
+        self.model: nn.Module = reader.model
+        self.config: dict[str, Any] = reader.config
         assert not reader.make_cache().needs_snapshots
 
-    @property
-    def model(self) -> nn.Module:
-        return self.reader.model
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return self.reader.config
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
-
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         return cache_bytes(self.config, 1, item)
 
     def make_cache(self) -> "ModelCache":
@@ -104,8 +96,8 @@ class SmallModelDrafter:
     def draft(
         self, caches: Sequence["ModelCache"], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor; evaluates nothing."""
-        return [ModelBlock(*each, width - 1) for each in zip(caches, anchors, strict=True)]
+        pairs = zip(caches, anchors, strict=True)
+        return [ModelBlock(cache, anchor, width - 1) for cache, anchor in pairs]
 
 
 class ModelCache:
@@ -115,22 +107,20 @@ class ModelCache:
         self.source = source
         self._cache = source.reader.make_cache()
         self._read = 0  # committed tokens that were read
-        self._waiting: list[int] = []  # and those that were not
-        self._drafted: mx.array | None = None  # tokens that were read behind the committed ones
+        self._waiting: list[int] = []  # committed tokens that were not read
+        self._drafted: mx.array | None = None  # tokens that were read after the committed ones
 
     @property
     def offset(self) -> int:
-        """Number of committed tokens."""
         return self._read + len(self._waiting)
 
     @property
     def state(self) -> list[Any]:
-        """The arrays to evaluate after `append`."""
         self._commit_waiting()
         return self._cache.state
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit tokens; the first ones that equal the newest drafts are not read again."""
+        """Commit tokens; those that equal the newest drafts are not read again."""
         kept = 0
         if self._drafted is not None:
             known = np.array(self._drafted).tolist()
@@ -142,7 +132,6 @@ class ModelCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens."""
         self._drop_drafts()
         del self._waiting[max(0, length - self._read) :]
         if length < self._read:
@@ -150,25 +139,23 @@ class ModelCache:
             self._read = length
 
     def fork(self) -> "ModelCache":
-        """An independent copy."""
         self._drop_drafts()
         twin = ModelCache(self.source)
-        twin._cache, twin._read, twin._waiting = self._cache.fork(), self._read, [*self._waiting]
+        twin._cache = self._cache.fork()
+        twin._read = self._read
+        twin._waiting = [*self._waiting]
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
         self._commit_waiting()
         return self._cache.copy_rows(start, end)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self._commit_waiting()
         self._cache.extend(parts, None)
         self._read = self._cache.offset
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self._commit_waiting()
         self._cache.fill(depth)
         self._read = depth
@@ -178,8 +165,10 @@ class ModelCache:
     ) -> tuple[mx.array, mx.array]:
         """Drafts [γ] after the anchor, by `choose(logits [1, V]) -> [1]`, and logits [γ, V]."""
         self._drop_drafts()
-        tokens, rows = list[mx.array](), list[mx.array]()
-        before, self._waiting = self._waiting, []
+        tokens = list[mx.array]()
+        rows = list[mx.array]()
+        before = self._waiting
+        self._waiting = []
         following = mx.array([*before, anchor])
         for _ in range(count):
             rows.append(self._pass(following))
@@ -198,7 +187,8 @@ class ModelCache:
 
     def _commit_waiting(self) -> None:
         self._drop_drafts()
-        tokens, self._waiting = self._waiting, []
+        tokens = self._waiting
+        self._waiting = []
         for first in range(0, len(tokens), CHUNK):
             self._pass(mx.array(tokens[first : first + CHUNK]))
         self._read += len(tokens)
@@ -208,7 +198,7 @@ class ModelCache:
         rows = SequenceRows(self._cache, tokens.astype(mx.int32), tape=False, last=True)
         (output,) = self.source.reader.read([rows])
         missing = self.source.vocab_size - output.logits.shape[-1]
-        if missing > 0:  # one of the two has rows for tokens that there are not
+        if missing > 0:  # the models' vocabularies are padded to different sizes
             return mx.pad(output.logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return output.logits[:, : self.source.vocab_size]
 
@@ -217,7 +207,9 @@ class ModelBlock:
     """The positions after one anchor; a `DraftBlock` that runs the model on demand."""
 
     def __init__(self, cache: ModelCache, anchor: int, positions: int):
-        self._cache, self._anchor, self._positions = cache, anchor, positions
+        self._cache = cache
+        self._anchor = anchor
+        self._positions = positions
 
     @cached_property
     def _greedy(self) -> tuple[mx.array, mx.array]:
@@ -227,7 +219,6 @@ class ModelBlock:
         return self._cache.chain(self._anchor, self._positions, choose)
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The model's greedy answer."""
         return Draft(self._greedy[0])
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:

@@ -2,9 +2,9 @@
 
     schedule -> propose -> verify -> accept -> run ahead -> commit -> remember
 
-Tokens in, blocks out. A round has one `ScheduledStep` for each sequence, which these verbs fill in;
-nothing is computed outside them. A draft becomes a token in `commit`. All of it runs in the one
-thread that owns MLX (worker_thread.py).
+`Engine.step` runs one round. A round has one `ScheduledStep` for each sequence, which these verbs
+fill in; nothing is computed outside them. A draft becomes a token in `Engine._commit`. Everything
+runs in the one thread that owns MLX (worker_thread.py).
 """
 
 from collections.abc import Iterator
@@ -28,39 +28,42 @@ from .prefix_cache.prefix_cache import PrefixCache
 from .request import Request
 from .round import ScheduledStep, StepKind, propose
 from .scheduler import Scheduler
-from .sequence import AnswerState, Sequence
-
-CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
+from .sequence import PREFILL_STEP_SIZE, AnswerState, Sequence
 
 
 class Engine:
-    """Answers for many sequences of one target at once; what it learns of them stays with it."""
+    """Generates answers for many sequences of one target at once.
+
+    passes, rows: how many passes of the target were run so far, and how many tokens they read.
+    """
 
     def __init__(self, target: Target, *drafters: Drafter | None, compiler: Compiler | None = None):
-        """In the order in which the fixed modes prefer the `drafters`; None is no drafter.
+        """Modes other than auto use the first of the `drafters` that can draft; None is ignored.
 
-        `compiler` compiles the grammars of requests; not needed for requests without one.
+        `compiler` compiles the grammars of requests; only those requests need it.
         """
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
         self.compiler = compiler
         self.scheduler = Scheduler(target, self.drafters)
-        self.prefixes = PrefixCache()
-        self.chunk = CHUNK
-        self.passes = 0  # of the target so far
-        self.rows = 0  # that it has read in them
+        self.prefix_cache = PrefixCache()
+        self.prefill_step_size = PREFILL_STEP_SIZE
+        self.passes = 0
+        self.rows = 0
         self._passes_ahead: WeakKeyDictionary[Sequence, SequencePass] = WeakKeyDictionary()
-        self._answering: WeakSet[Sequence] = WeakSet()  # begun, and not stopped
+        self._running: WeakSet[Sequence] = WeakSet()
 
     def step(self, sequences: Many[Sequence]) -> list[Block | DFlashError]:
-        """One round: what each sequence commits, or why it cannot go on.
+        """One round: the block that each sequence commits, or the error that ends its answer.
 
-        A sequence whose prompt is not read to its end commits an empty block. Whatever is raised,
-        what was not committed is undone.
+        The block is empty while the sequence's prompt is being read. An exception undoes everything
+        that the round has not committed.
         """
         began = perf_counter()
         try:
-            batch = self.scheduler.schedule(sequences, ahead=self._passes_ahead, chunk=self.chunk)
+            batch = self.scheduler.schedule(
+                sequences, ahead=self._passes_ahead, prefill_step_size=self.prefill_step_size
+            )
             self._propose(batch)
             self._verify(batch)
             self._accept(batch)
@@ -76,25 +79,30 @@ class Engine:
         return [step.result for step in batch]
 
     def _propose(self, batch: list[ScheduledStep]) -> None:
-        """Draft the blocks, in a pass for each drafter and width; then choose how much of each is
-        verified.
+        """Draft the blocks, in one pass for each drafter and block size; then choose how many
+        drafts of each are verified.
         """
+        groups: dict[tuple[int, int], list[ScheduledStep]] = {}
         for step in batch:
-            step.draft_forced()
-        drafting = [step for step in batch if step.drafter is not None]
-        for number, width in sorted({(s.drafter or 0, s.answer.block_size) for s in drafting}):
-            group = [s for s in drafting if (s.drafter, s.answer.block_size) == (number, width)]
+            step.draft_forced_tokens()
+            if step.drafter is not None:
+                groups.setdefault((step.drafter, step.answer.block_size), []).append(step)
+        for number, width in sorted(groups):
+            group = groups[number, width]
             drafter = self.drafters[number]
             caches = [step.sequence.draft_caches[number] for step in group]
-            blocks = drafter.draft(caches, [step.sequence.anchor for step in group], width)
+            anchors = [step.sequence.anchor for step in group]
+            blocks = drafter.draft(caches, anchors, width)
             policies = {step.answer.policy for step in group}
-            reads = {p: drafter.model is None or p.wants_confidence() for p in policies}
+            wanted = {p: drafter.model is None or p.wants_confidence() for p in policies}
             for step, block in zip(group, blocks, strict=True):
-                step.proposal = propose(step.sequence, block, confidence=reads[step.answer.policy])
-        self.scheduler.choose(batch)
+                step.proposal = propose(step.sequence, block, confidence=wanted[step.answer.policy])
+        self.scheduler.choose_num_drafts(batch)
 
     def _verify(self, batch: list[ScheduledStep]) -> None:
-        """One target pass over the tokens of all: each anchor with its drafts, prefill chunks."""
+        """One target pass over the tokens of all sequences: anchors with their drafts, and chunks
+        of prompts. Sequences whose pass was run ahead have their output already.
+        """
         for step in batch:
             step.output = self._passes_ahead.pop(step.sequence, None)
         queries = {step: step.query() for step in batch if step.output is None}
@@ -106,21 +114,24 @@ class Engine:
             self.rows += sum(queries[step].tokens.size for step in group)
 
     def _accept(self, batch: list[ScheduledStep]) -> None:
-        """Apply each sequence's acceptance rule to the target's logits; nothing is read yet."""
+        """Compare drafts with the target's logits by each sequence's acceptance rule.
+
+        On the device: the host waits for the outcomes in `_commit`.
+        """
         for step in batch:
-            step.choose_tokens()
+            step.apply_rule()
         mx.async_eval(*[step.outcome for step in batch if step.outcome is not None])
 
     def _run_ahead(self, batch: list[ScheduledStep]) -> None:
-        """Begin the next decode steps before anybody has read the tokens they go on from."""
-        if any(step.choice is None for step in batch):
+        """Begin the next decode steps, from sampled tokens that the host has not read yet."""
+        if any(step.sampled_token is None for step in batch):
             return
         if not all(self.scheduler.may_run_ahead(step.sequence) for step in batch):
             return
         queries = {}
         for step in batch:
-            assert step.choice is not None
-            queries[step] = step.sequence.rows(step.choice, Draft.none().tokens)
+            assert step.sampled_token is not None
+            queries[step] = step.sequence.rows(step.sampled_token, Draft.none().tokens)
         for group in self._passes_for(queries):
             outputs = self.target.read([queries[step] for step in group])
             self.passes += 1
@@ -130,33 +141,38 @@ class Engine:
                 self._passes_ahead[step.sequence] = output
 
     def _commit(self, batch: list[ScheduledStep]) -> None:
-        """Read the outcomes: accepted drafts and the bonus token become part of each sequence."""
+        """Wait for the outcomes, and append the accepted drafts and the bonus token to each
+        sequence. Here a draft becomes a token.
+        """
         for step in batch:
             try:
-                step.commit()
+                tokens = step.read_accepted()
+                step.commit(tokens)
             except DFlashError as error:
                 step.error = error
-                self._answering.discard(step.sequence)
+                self._running.discard(step.sequence)
                 self._passes_ahead.pop(step.sequence, None)
-                step.sequence.clear()  # what it has read may be the cause
+                step.sequence.clear()  # its caches may be the cause
 
     def _remember(self, batch: list[ScheduledStep]) -> None:
-        """Keep in the prefix cache what was read of prompts, and the answers that have ended."""
+        """Copy what was read of prompts, and the answers that have ended, to the prefix cache."""
         for step in batch:
             if step.error is not None:
                 continue
             if step.answer.finish_reason:
                 self.stop(step.sequence)
             elif step.kind is StepKind.PREFILL:
-                self.prefixes.keep(step.sequence)
+                self.prefix_cache.keep(step.sequence)
 
     def begin(self, sequence: Sequence, request: Request, *snapshots_at: int) -> tuple[int, int]:
-        """Put a request to a sequence: how many prompt tokens are not read, how many are lost.
+        """Begin an answer: how many tokens of the prompt are cached, and how many were cached but
+        have to be read again.
 
-        After each of `snapshots_at` tokens of it other prompts may go on otherwise. UsageError for
-        what the target or the drafter cannot do.
+        snapshots_at: the lengths at which the prompt may part from prompts of other requests.
+        Raises UsageError for what the target or the drafter cannot do.
         """
-        target, prompt = self.target, request.prompt
+        target = self.target
+        prompt = request.prompt
         room = target.context_length - len(prompt)
         biased = [token for token, _ in request.sampling.logit_bias]
         for what, tokens in (("a prompt token", prompt), ("a token of logit_bias", biased)):
@@ -176,14 +192,14 @@ class Engine:
         if request.structure is not None:
             assert self.compiler is not None
             constraint = self.compiler.constrain(
-                request.structure, request.going_on_from, request.stop_ids
+                request.structure, request.reasoning_prefix, request.stop_ids
             )
         width = self.scheduler.block_size(request)
-        idle = not any(other is not sequence for other in self._answering)
+        idle = not any(other is not sequence for other in self._running)
         policy = self.scheduler.policy_for(request, depth=len(prompt), idle=idle)
         self.stop(sequence)
         kept, lost = sequence.reuse(prompt, drafting=width > 1)
-        reuse = self.prefixes.extend(sequence, prompt, drafting=width > 1)
+        reuse = self.prefix_cache.extend(sequence, prompt, drafting=width > 1)
         sequence.last_answer = AnswerState(
             request,
             rule,
@@ -192,30 +208,30 @@ class Engine:
             block_size=width,
             remaining=min(request.token_limit, room),
             snapshots_at=tuple(sequence.align(n) for n in (*snapshots_at, reuse.branch)),
-            last_alone=request.mode == "baseline" or target.kernels.exact,
+            separate_last_token=request.mode == "baseline" or target.kernels.exact,
             constraint=constraint,
         )
-        self._answering.add(sequence)
+        self._running.add(sequence)
         return kept + reuse.taken, max(0, lost - reuse.taken)
 
     def stop(self, sequence: Sequence, length: int | None = None) -> None:
-        """Drop what was run ahead for a sequence, and tokens behind `length`; it may go on later.
+        """End an answer: drop the pass that was run ahead, and the tokens after `length`.
 
-        Where the caches cannot go back to `length`, its tokens stay until the next prompt. What
-        stays may serve other prompts.
+        Where the caches cannot go back to `length`, all tokens stay until the next prompt. The rest
+        is copied to the prefix cache.
         """
-        self._answering.discard(sequence)
+        self._running.discard(sequence)
         if self._passes_ahead.pop(sequence, None) is not None:
             sequence.rewind(len(sequence.tokens))
-        shown = len(sequence.tokens) if length is None else length
-        if shown < len(sequence.tokens) and sequence.target_cache.can_rewind(shown):
-            sequence.rewind(shown)
-        self.prefixes.keep(sequence, ended=True)
+        kept = len(sequence.tokens) if length is None else length
+        if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
+            sequence.rewind(kept)
+        self.prefix_cache.keep(sequence, ended=True)
 
     def _passes_for(
         self, queries: dict[ScheduledStep, SequenceRows]
     ) -> Iterator[list[ScheduledStep]]:
-        """Which steps share a pass: all; in exact mode as many rows as are known to be exact."""
+        """The steps that share a pass: all of them, in exact mode at most EXACT_ROWS tokens."""
         if not queries:
             return
         group: list[ScheduledStep] = []

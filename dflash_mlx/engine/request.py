@@ -1,4 +1,4 @@
-"""One answer that the engine is asked for."""
+"""A request for one answer."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -9,20 +9,19 @@ from dflash_mlx.options import GenerationOptions
 
 @dataclass(frozen=True, slots=True)
 class Request(GenerationOptions):
-    """The options of one answer, and what it goes on from.
+    """The options of one answer, and its prompt as tokens.
 
-    prompt: token ids, at least one. stop_ids: tokens that end the answer, the target's own; the
-    texts in `stop` are for whoever reads the text (`Session`), the engine knows tokens only.
-    opening: the tokens that the answer goes on from, behind the messages, by which it is known
-    whether it is thinking; None is all of `prompt`.
+    prompt: token ids, at least one. stop_ids: tokens that end the answer. (`Session` handles the
+    texts in `stop`.) generation_prompt: the end of `prompt` that the chat template adds after the
+    messages; None for a prompt without messages.
     """
 
     prompt: tuple[int, ...]
     stop_ids: frozenset[int] = frozenset()
-    opening: tuple[int, ...] | None = None
+    generation_prompt: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Check everything that needs no model."""
+        """Raise UsageError for what is invalid with every model."""
         if not self.prompt:
             raise UsageError("the prompt is empty.", hint="say something")
         GenerationOptions.__post_init__(self)
@@ -40,10 +39,10 @@ class Request(GenerationOptions):
     @staticmethod
     def of(options: GenerationOptions, prompt: tuple[int, ...], **more: Any) -> "Request":
         """A request with these options; `more` are the other fields."""
-        values = {one.name: getattr(options, one.name) for one in fields(GenerationOptions)}
+        values = {field.name: getattr(options, field.name) for field in fields(GenerationOptions)}
         return Request(prompt=prompt, **values, **more)
 
     @property
-    def going_on_from(self) -> tuple[int, ...]:
-        """The tokens behind the messages, by which it is known whether the answer is thinking."""
-        return self.prompt if self.opening is None else self.opening
+    def reasoning_prefix(self) -> tuple[int, ...]:
+        """The tokens that show whether the answer starts inside its reasoning."""
+        return self.prompt if self.generation_prompt is None else self.generation_prompt

@@ -1,4 +1,4 @@
-"""What each sequence does in one round: the steps of a batch, and what they verify and commit."""
+"""A sequence's part in one round: what it drafts, verifies, accepts and commits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from .sequence import Sequence as TokenSequence
 
 
 class StepKind(Enum):
-    """What a sequence does in a round: reads its prompt, decodes one token, or checks drafts."""
+    """What a sequence does in a round: read its prompt, decode one token, or verify drafts."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -34,14 +34,15 @@ class StepKind(Enum):
 class ScheduledStep:
     """One sequence's part in a round. Each verb of the engine fills in some of its fields.
 
-    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (which one drafts) and its
-    `draft_state`, for the policy.
+    schedule: `kind`, `chunk` (the tokens of a prefill), `drafter` (the number of the one that
+    drafts) and its `draft_state`, for the policy.
     propose: `proposal` (the drafter's block), `plan` (how much of it is verified), `draft` (the
     tokens that are verified; none in a decode step unless a grammar forces some).
-    verify: `output`, the logits and hidden states of the target's pass. accept: `outcome`, what
-    the acceptance rule gives, and `choice` [1], the target's token after a row without drafts; both
-    are not evaluated yet. commit: `block`, or the `error` that ends the answer, and `accepted`,
-    the accepted drafts before the answer's end cut them.
+    verify: `output`, the logits and hidden states of the target's pass.
+    accept: `outcome`, the result of the acceptance rule, and `sampled_token` [1], the target's
+    token after a row without drafts. The host has not waited for either.
+    commit: `accepted`, how many drafts the rule accepted, in a tree along the rows of `path`, and
+    `block`, the committed tokens; or the `error` that ends the answer.
     """
 
     sequence: TokenSequence
@@ -53,10 +54,11 @@ class ScheduledStep:
     plan: Plan = DECODE_STEP
     draft: Draft = field(default_factory=Draft.none)
     output: SequencePass | None = None
-    choice: mx.array | None = None
+    sampled_token: mx.array | None = None
     outcome: mx.array | None = None
-    block: Block | None = None
     accepted: int = 0
+    path: tuple[int, ...] | None = None
+    block: Block | None = None
     error: DFlashError | None = None
 
     @property
@@ -65,20 +67,20 @@ class ScheduledStep:
         return self.sequence.answer
 
     @property
-    def query_tokens(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens that the target reads in this step."""
         return self.draft.drafted + 1 if self.chunk is None else len(self.chunk.tokens)
 
     @property
     def result(self) -> Block | DFlashError:
-        """What the step committed, or why the answer cannot go on."""
+        """The committed block, or the error that ends the answer."""
         result = self.block if self.error is None else self.error
         assert result is not None
         return result
 
     @property
     def policy_result(self) -> StepResult:
-        """What came of the step, for the policy."""
+        """The step's result as the policy counts it."""
         assert self.block is not None
         state = self.draft_state
         return StepResult(
@@ -94,7 +96,7 @@ class ScheduledStep:
         )
 
     def read_confidence(self) -> None:
-        """Wait for the drafter's confidence, if it is wanted; the policy then sees it."""
+        """Wait for the drafter's confidence, if the policy wants it, and show it the policy."""
         assert self.proposal is not None
         assert self.draft_state is not None
         confidence = self.proposal.read_confidence()
@@ -108,8 +110,8 @@ class ScheduledStep:
             return SequenceRows(sequence.target_cache, tokens, tape=False, last=True)
         return sequence.rows(mx.array([sequence.anchor]), self.draft.tokens, self.draft.tree)
 
-    def draft_forced(self) -> None:
-        """In a decode step the draft is what a grammar forces, if it forces anything."""
+    def draft_forced_tokens(self) -> None:
+        """In a decode step, draft the tokens that a grammar forces, if there are any."""
         answer = self.answer
         if self.kind is not StepKind.DECODE or answer.constraint is None:
             return
@@ -118,10 +120,10 @@ class ScheduledStep:
         most = min(answer.block_size - 1, answer.remaining)
         self.draft = answer.constraint.filter_draft(Draft.none(), 0, most)
 
-    def choose_tokens(self) -> None:
+    def apply_rule(self) -> None:
         """Apply the acceptance rule to the target's logits; the host does not wait.
 
-        After a chunk that does not end the prompt there is nothing to choose.
+        Without drafts the rule samples one token. A chunk before the prompt's end has no outcome.
         """
         assert self.output is not None
         answer = self.answer
@@ -138,7 +140,7 @@ class ScheduledStep:
             history = [*self.sequence.tokens, *self.chunk.tokens]
         else:
             return
-        self.choice, self.outcome = rule.step(logits, history, answer.position)
+        self.sampled_token, self.outcome = rule.step(logits, history, answer.position)
 
     def _allowed(self, logits: mx.array) -> mx.array:
         """The logits, with -inf for what the sequence's grammar does not allow."""
@@ -148,34 +150,49 @@ class ScheduledStep:
         mx.async_eval(logits)  # meanwhile the host computes the masks
         return constraint.mask_logits(logits, self.draft)
 
-    def commit(self) -> None:
-        """Make what the pass gave part of the sequence; DFlashError when logits are not numbers."""
-        assert self.output is not None
-        sequence = self.sequence
-        answer = self.answer
+    def read_accepted(self) -> tuple[int, ...]:
+        """Wait for the outcome: the accepted drafts and the bonus token, up to the answer's end.
+
+        Empty before the prompt's end. Raises DFlashError if logits are NaN, or if the grammar
+        allows no token.
+        """
         if self.outcome is None:
-            self._commit_chunk()
-            self.block = Block(())
-            return
+            return ()
+        answer = self.answer
         accepted = answer.rule.accept(self.draft, self.outcome)
+        self.accepted = len(accepted.drafts)
+        self.path = accepted.path
         tokens = cut(accepted.tokens, answer.remaining, answer.request.stop_ids)
         if answer.constraint is not None:
             tokens = answer.constraint.accept_tokens(tokens)
+        return tokens
+
+    def commit(self, tokens: tuple[int, ...]) -> None:
+        """Append the accepted tokens to the answer, and the tokens before them to the caches.
+
+        Caches end before the anchor: they take the old one here, and the last of `tokens` is the
+        new one. Rows of rejected drafts are dropped.
+        """
+        assert self.output is not None
+        sequence = self.sequence
+        answer = self.answer
+        path = None if self.path is None else (0, *self.path)
         if self.chunk is not None:
             self._commit_chunk()
         else:
-            path = None if accepted.path is None else (0, *accepted.path)[: len(tokens)]
             sequence.commit(
                 (sequence.anchor, *tokens[:-1]),
                 self.output.taps,
-                path,
+                None if path is None else path[: len(tokens)],
                 all_kept=not self.draft.drafted,
             )
+        if not tokens:
+            self.block = Block(())
+            return
         answer.advance(tokens)
-        self.accepted = len(accepted.drafts)
         logprobs = ()
         if answer.request.logprobs is not None:
-            rows = range(len(tokens)) if accepted.path is None else (0, *accepted.path)
+            rows = range(len(tokens)) if path is None else path
             logprobs = read_logprobs(self.output.logits, rows, tokens, answer.request.logprobs)
         self.block = Block(
             tokens,
@@ -187,7 +204,7 @@ class ScheduledStep:
         )
 
     def _commit_chunk(self) -> None:
-        """Count a chunk of the prompt as read; the drafter reads the last one's states later."""
+        """Append a chunk of the prompt to the caches."""
         assert self.chunk is not None
         assert self.output is not None
         sequence = self.sequence
@@ -203,10 +220,10 @@ class ScheduledStep:
 class DraftProposal:
     """One sequence's drafted block, whose computation has begun.
 
-    `chain` has the drafts of all its positions; `top` is set where a tree is wanted in any case.
-    `confidence` gives how likely each draft is after those before it [γ], when it is called; None
-    where nobody wants it. Nothing follows a draft that is one of `stops`, and nothing is verified
-    that the `constraint` does not allow.
+    `chain`: the drafts of all positions. `top`: the likeliest tokens of each position, in the mode
+    ddtree. `confidence`: waits for how likely each draft is after those before it [γ]; None where
+    the policy does not want it. No draft follows one of `stops`, and drafts that the `constraint`
+    does not allow are not verified.
     """
 
     block: DraftBlock
@@ -217,30 +234,30 @@ class DraftProposal:
     confidence: Callable[[], np.ndarray] | None = None
 
     def begin(self) -> None:
-        """Compute what the round will read; the host does not wait."""
+        """Begin to compute the drafts; the host does not wait."""
         if self.top is not None:
             self.top.begin()
         else:
             mx.async_eval(self.chain.tokens)
 
     def read_confidence(self) -> Confidence | None:
-        """Wait for the drafter's confidence, if it is wanted."""
+        """Wait for the drafter's confidence, if the policy wants it; 0 after a stop token."""
         if self.confidence is None:
             return None
-        sure = np.nan_to_num(self.confidence(), nan=0.0)
+        confidence = np.nan_to_num(self.confidence(), nan=0.0)
         if self.chain.probabilities is not None:
-            # Whether a draft that was drawn is verified must not depend on what it is, or the
-            # output would not have the target's distribution.
-            return sure.tolist()
+            # Whether a sampled draft is verified must not depend on its token, or the output would
+            # not have the target's distribution.
+            return confidence.tolist()
         ends = np.isin(np.array(self.chain.tokens), list(self.stops))
-        sure[1:][np.cumsum(ends[:-1]) > 0] = 0.0
-        return sure.tolist()
+        confidence[1:][np.cumsum(ends[:-1]) > 0] = 0.0
+        return confidence.tolist()
 
     def cut(self, plan: Plan, room: int) -> Draft:
-        """What the plan verifies: at most `room` drafts of the chain, or a tree of the likeliest.
+        """The drafts that the plan verifies: at most `room` of the chain, or a tree.
 
-        The tree is that of arXiv 2604.12989, algorithm 1. Tokens that a grammar forces may follow
-        the chain, to the block's end.
+        The tree is that of arXiv 2604.12989, algorithm 1. Tokens that a grammar forces take the
+        place of other drafts, and may follow them up to the chain's length.
         """
         nodes = plan.rows - 1
         if not plan.tree:
@@ -259,9 +276,9 @@ class DraftProposal:
 
 
 def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> DraftProposal:
-    """Begin what a sequence verifies of a drafted block; `confidence`: the policy wants it."""
+    """Begin to compute a sequence's drafts from a block; `confidence`: the policy wants it."""
     answer = sequence.answer
-    tree = answer.request.mode == "ddtree"  # no chain is wanted then, which may be another draft
+    tree = answer.request.mode == "ddtree"  # needs no chain
     chain = Draft.none() if tree else answer.rule.draft(block, sequence.history)
     proposal = DraftProposal(block, chain, answer.request.stop_ids, answer.constraint)
     if tree:
@@ -273,7 +290,7 @@ def propose(sequence: TokenSequence, block: DraftBlock, *, confidence: bool) -> 
 
 
 def cut(tokens: Sequence[int], left: int, stops: frozenset[int]) -> tuple[int, ...]:
-    """The tokens up to the first stop token, that one included, and at most `left`."""
+    """At most `left` tokens, up to and including the first stop token."""
     for number, token in enumerate(tokens[:left], 1):
         if token in stops:
             return tuple(tokens[:number])

@@ -28,29 +28,32 @@ class Scheduler:
         self._target = target
         self._drafters = drafters
         with_model = [drafter for drafter in drafters if drafter.model is not None]
-        self._measured = with_model[0] if with_model else None  # whose drafts take time
+        self._measured = with_model[0] if with_model else None  # whose latencies are measured
         self.token_budget = TokenBudget()
         self._adaptive: dict[int, AdaptivePolicy] = {}  # by block size
         self._tables: dict[AdaptivePolicy, LatencyTable] = {}
         self._latencies: dict[AdaptivePolicy, Latencies] = {}
 
     def schedule(
-        self, sequences: Iterable[Sequence], *, ahead: Container[Sequence], chunk: int
+        self, sequences: Iterable[Sequence], *, ahead: Container[Sequence], prefill_step_size: int
     ) -> list[ScheduledStep]:
-        """A step for each sequence: a chunk of its prompt, one token, or drafts that are verified.
+        """A step for each sequence: a chunk of its prompt, one token, or drafts to verify.
 
-        `chunk`: the most prompt tokens of a pass. Sequences of which a pass was run `ahead` do not
-        draft. Computes nothing on the device, and measures nothing.
+        `prefill_step_size`: at most so many prompt tokens are read in a pass, fewer while other
+        sequences decode. Sequences whose pass was run `ahead` do not draft. Computes nothing on
+        the device, and measures nothing.
         """
         batch = [ScheduledStep(sequence) for sequence in sequences]
-        reading = [step for step in batch if step.sequence.unread]
-        shared = chunk if len(reading) == len(batch) else min(chunk, self.token_budget.tokens)
-        for step in reading:
+        prefilling = [step for step in batch if step.sequence.unread]
+        budget = prefill_step_size
+        if len(prefilling) < len(batch):
+            budget = min(budget, self.token_budget.tokens)
+        for step in prefilling:
             step.kind = StepKind.PREFILL
-            step.chunk = step.sequence.next_chunk(-(-shared // len(reading)))
+            step.chunk = step.sequence.next_chunk(-(-budget // len(prefilling)))
         decoding = [step for step in batch if step.kind is StepKind.DECODE]
-        able = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
-        for policy, group in by_policy(able):
+        may_draft = [s for s in decoding if s.answer.block_size > 1 and s.sequence not in ahead]
+        for policy, group in by_policy(may_draft):
             self.refresh(policy, max(len(step.sequence.tokens) for step in group))
             drafts = [self._draft_states(step.sequence) for step in group]
             drafters = policy.choose_drafters(drafts, len(batch) - len(group))
@@ -62,7 +65,7 @@ class Scheduler:
         return batch
 
     def _draft_states(self, sequence: Sequence) -> list[DraftState | None]:
-        """What the policy sees of each drafter, None where that cannot draft for a sequence now."""
+        """What the policy sees of each drafter; None for a drafter that cannot draft now."""
         answer = sequence.answer
         states = list[DraftState | None]()
         for drafter, cache, acceptance in zip(
@@ -77,13 +80,16 @@ class Scheduler:
             states.append(state if able else None)
         return states
 
-    def choose(self, batch: list[ScheduledStep]) -> None:
-        """How much of each proposal is verified. Waits for the confidence that policies want."""
+    def choose_num_drafts(self, batch: list[ScheduledStep]) -> None:
+        """Choose how much of each proposal is verified.
+
+        Waits for the drafters' confidence where a policy wants it.
+        """
         proposed = [step for step in batch if step.proposal is not None]
         for policy, group in by_policy(proposed):
             for step in group:
                 step.read_confidence()
-            others = sum(step.query_tokens for step in batch if step not in group)
+            others = sum(step.num_tokens for step in batch if step not in group)
             states = [step.draft_state for step in group if step.draft_state is not None]
             plans = policy.num_drafts(states, others)
             for step, plan in zip(group, plans, strict=True):
@@ -92,19 +98,20 @@ class Scheduler:
                 step.draft = step.proposal.cut(plan, room=step.answer.remaining)
 
     def may_run_ahead(self, sequence: Sequence) -> bool:
-        """Whether the next step decodes one token, whatever token this one gives."""
+        """Whether the next step decodes one token, whatever this step samples."""
         answer = sequence.answer
-        # Penalties and grammars look at tokens that the host has not read yet.
-        known = not answer.request.sampling.penalised and answer.constraint is None
-        if answer.remaining <= 1 or not known:
+        # Penalties and grammars need the sampled token, which the host has not read yet.
+        if answer.request.sampling.penalised or answer.constraint is not None:
+            return False
+        if answer.remaining <= 1:
             return False
         if answer.block_size == 1:
             return True
         return not answer.policy.may_draft(self._draft_states(sequence))
 
     def update(self, batch: list[ScheduledStep], seconds: float) -> None:
-        """Tell the policies what came of the round, and its time where it was theirs alone."""
-        read = sum(step.query_tokens for step in batch if step.kind is StepKind.PREFILL)
+        """Let the policies learn from the round, and from its time if it has only one policy."""
+        read = sum(step.num_tokens for step in batch if step.kind is StepKind.PREFILL)
         generating = [step for step in batch if step.kind is not StepKind.PREFILL]
         if generating:
             self.token_budget.update(read, seconds)
@@ -113,9 +120,9 @@ class Scheduler:
             policy.update(results, seconds if len(results) == len(batch) else None)
 
     def block_size(self, request: Request) -> int:
-        """Rows of a drafted block, the anchor's included; 1 where nothing is drafted.
+        """Rows of a drafted block, the anchor's included; 1 without drafts.
 
-        UsageError for a block size or a tree that cannot be verified, or without a drafter.
+        UsageError for a block size or a tree that cannot be verified, or if there is no drafter.
         """
         if request.mode == "baseline":
             return 1
@@ -142,9 +149,9 @@ class Scheduler:
     def policy_for(self, request: Request, depth: int, *, idle: bool = True) -> Policy:
         """The policy for a request whose context has `depth` tokens.
 
-        In the mode auto the latencies at that depth are measured now, if they are not known. Where
-        the engine is not `idle`, nothing is measured, as other answers would wait: they come from
-        other depths, and where there are none blocks are drafted as in the mode dflash.
+        In the mode auto, an `idle` engine measures unknown latencies at that depth now. Otherwise
+        other answers would wait, so they are interpolated from other depths; if there are none,
+        the policy is that of the mode dflash.
         """
         width = self.block_size(request)
         if request.mode == "ddtree":
@@ -168,16 +175,16 @@ class Scheduler:
         return policy
 
     def measure(self, depth: int) -> None:
-        """Measure what contexts of up to `depth` tokens need, so that no answer waits for it later.
+        """Measure the latencies at all depths up to `depth`, so that no answer waits for it later.
 
-        For the policies of the mode auto that have decided for a request.
+        For the policies of the mode auto that were used for a request.
         """
         for table in self._tables.values():
             for measured in table.between(1, depth):
                 table.at(measured)
 
     def refresh(self, policy: Policy, depth: int) -> None:
-        """Let a policy of the mode auto have the latencies at a depth, as far as they are known."""
+        """Give a policy of the mode auto the known latencies at a depth."""
         if isinstance(policy, AdaptivePolicy):
             latencies = self._tables[policy].estimate(depth)
             if latencies is not None and latencies is not self._latencies.get(policy):
@@ -185,29 +192,29 @@ class Scheduler:
                 policy.refresh(latencies)
 
 
-STALL = 0.1  # seconds that others may wait for a round that reads prompts
-MIN_TOKENS = 8  # of a round, so that a slow target comes to the prompt's end
-MAX_TOKENS = 2048  # a pass, as in mlx-lm
+STALL = 0.1  # seconds that answers may wait for a round that reads prompts
+MIN_TOKENS = 8  # per round, so that a slow target also reaches the prompt's end
+MAX_TOKENS = 2048  # per round, as mlx-lm's prefill_step_size
 
 
 class TokenBudget:
-    """How many prompt `tokens` a round reads while others wait for their next tokens.
+    """How many prompt `tokens` a round reads while other answers wait for their next tokens.
 
-    As many as rounds of STALL seconds have read so far.
+    As many as fit into STALL seconds, by the rounds so far.
     """
 
     def __init__(self) -> None:
-        self.tokens = 256  # a guess, which the first rounds correct
+        self.tokens = 256  # the first rounds correct it
 
     def update(self, read: int, seconds: float) -> None:
-        """Count a round that read so many prompt tokens beside others, in so many seconds."""
+        """Learn from a round that read so many prompt tokens in so many seconds."""
         if read:
             fits = int(read * STALL / seconds)
             self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, (self.tokens + fits) // 2))
 
 
 def by_policy(steps: Iterable[ScheduledStep]) -> list[tuple[Policy, list[ScheduledStep]]]:
-    """Steps with their policies, each of which decides for all of its own at once."""
+    """The steps of each policy, which decides for all of them at once."""
     groups: dict[Policy, list[ScheduledStep]] = {}
     for step in steps:
         groups.setdefault(step.answer.policy, []).append(step)

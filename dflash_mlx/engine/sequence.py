@@ -1,7 +1,7 @@
-"""One text that is read and written: its tokens, its caches, and the answer being found for it.
+"""One sequence: its tokens, its caches, and the answer that is being generated.
 
-The target's cache and the drafter's cover the same tokens wherever drafts are made; a drafter that
-was left out for a while is caught up by reading again from where it stopped.
+Drafting needs a drafter's cache that covers the same tokens as the target's. Where a drafter's
+cache fell behind, the next prompt is read again from there.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ from dflash_mlx.speculation.tree import Tree
 
 from .request import Request
 
-CHUNK = 2048  # tokens of a prompt a pass, as in mlx-lm
+PREFILL_STEP_SIZE = 2048  # tokens of a prompt per pass, as in mlx-lm
 EXACT_CHUNK = 256  # the same in exact mode, where each pass but the last ends at a multiple of it
-CLEAR_EVERY = 256  # tokens between returns of unused memory to the system, as in mlx-lm
+CLEAR_EVERY = 256  # tokens between calls of mx.clear_cache, as in mlx-lm
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens of a prompt that one round reads; with `last` the answer's first token follows."""
+    """Tokens of a prompt that one round reads. After the `last` chunk the answer begins."""
 
     tokens: tuple[int, ...]
     last: bool
@@ -40,13 +40,13 @@ class PrefillChunk:
 
 @dataclass(slots=True)
 class AnswerState:
-    """One answer in generation: its request, its acceptance rule, and how far it is.
+    """One answer that is being generated: its request, its acceptance rule, and its progress.
 
     `anchor` is the newest token, which is not in the caches yet; None while the prompt is read.
-    `position` tokens are committed, `remaining` may follow. `snapshots_at`: the lengths of the
-    prompt at which the caches take a snapshot. `last_alone`: the prompt's last token is read in a
-    pass of its own, as in stock mlx-lm. `constraint`: what the grammar allows next; None without a
-    grammar. `acceptance`: of each drafter's drafts in this text.
+    `position` tokens are committed, at most `remaining` follow. `snapshots_at`: the lengths of the
+    prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token is
+    read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`: of
+    each drafter's drafts in this sequence.
     """
 
     request: Request
@@ -56,7 +56,7 @@ class AnswerState:
     block_size: int
     remaining: int
     snapshots_at: tuple[int, ...]
-    last_alone: bool
+    separate_last_token: bool
     constraint: Constraint | None = None
     anchor: int | None = None
     position: int = 0
@@ -67,8 +67,8 @@ class AnswerState:
         self.anchor = tokens[-1]
         self.remaining -= len(tokens)
         self.position += len(tokens)
-        whole = self.constraint is not None and self.constraint.ended
-        if whole or self.anchor in self.request.stop_ids:
+        complete = self.constraint is not None and self.constraint.ended
+        if complete or self.anchor in self.request.stop_ids:
             self.finish_reason = "stop"
         elif self.remaining <= 0:
             self.finish_reason = "length"
@@ -77,26 +77,24 @@ class AnswerState:
 class Sequence:
     """The tokens that the caches hold, and the answer that continues them, if there is one.
 
-    Kept between answers it reads nothing twice. It may be left alone and gone on with at any round.
-    If `shares`, the sequence reads from and writes to the prefix cache.
+    Used for several answers one after another, it reads no token twice. It need not be part of
+    every round. If `use_prefix_cache`, it reads from and writes to the engine's prefix cache.
     """
 
-    def __init__(self, target: Target, *drafters: Drafter | None, shares: bool = True):
-        """Each of the `drafters` gets a cache; None is no drafter."""
+    def __init__(self, target: Target, *drafters: Drafter | None, use_prefix_cache: bool = True):
+        """Each of the `drafters` gets a cache; None is ignored."""
         self.target = target
         self.drafters = tuple(drafter for drafter in drafters if drafter is not None)
-        self.shares = shares
+        self.use_prefix_cache = use_prefix_cache
         self.last_answer: AnswerState | None = None
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything that was read."""
         self.tokens: list[int] = []
         self.target_cache = self.target.make_cache()
         self.draft_caches: list[DraftCache] = [drafter.make_cache() for drafter in self.drafters]
 
     def fork(self) -> "Sequence":
-        """An independent copy at the same token."""
         twin = copy(self)
         twin.tokens = list(self.tokens)
         twin.target_cache = self.target_cache.fork()
@@ -112,9 +110,9 @@ class Sequence:
 
     @property
     def draft_cache(self) -> Any:
-        """The cache of the drafter with a model, which may be left out for a while; None without.
+        """The cache of the first drafter with a model, whose rows the prefix cache keeps, or None.
 
-        Its rows are what the prefix cache keeps.
+        It falls behind the target's cache during answers without drafts.
         """
         with_model = (
             cache
@@ -138,12 +136,13 @@ class Sequence:
         return len(answer.request.prompt) - len(self.tokens)
 
     def next_chunk(self, chunk: int) -> PrefillChunk:
-        """The next of the prompt's tokens to read, at most `chunk`."""
-        prompt, start = self.answer.request.prompt, len(self.tokens)
+        """The next tokens of the prompt to read, at most `chunk`."""
+        prompt = self.answer.request.prompt
+        start = len(self.tokens)
         if self.target.kernels.exact:
             chunk = EXACT_CHUNK - start % EXACT_CHUNK
         ends = [start + chunk, len(prompt)]
-        if self.answer.last_alone and start < len(prompt) - 1:
+        if self.answer.separate_last_token and start < len(prompt) - 1:
             ends.append(len(prompt) - 1)
         if self.target_cache.needs_snapshots:
             ends += [place for place in self.answer.snapshots_at if start < place]
@@ -151,33 +150,32 @@ class Sequence:
         return PrefillChunk(prompt[start:end], last=end == len(prompt))
 
     def align(self, length: int) -> int:
-        """How many of so many tokens that were read of a prompt another prompt may go on from.
+        """How many of a prompt's first `length` tokens other prompts may reuse.
 
-        In exact mode whole passes only: the bits of a row depend on what a long pass reads with it.
+        In exact mode only whole chunks: the bits of a row depend on the others in a long pass.
         """
         return length // EXACT_CHUNK * EXACT_CHUNK if self.target.kernels.exact else length
 
     @property
     def reusable(self) -> int:
-        """How many of the tokens a prompt may go on from; in exact mode an answer's are none."""
+        """How many of the tokens prompts may reuse; in exact mode none of an answer."""
         if not self.target.kernels.exact:
             return len(self.tokens)
         prompt = 0 if self.last_answer is None else len(self.answer.request.prompt) - 1
         return self.align(min(prompt, len(self.tokens)))
 
     def reuse(self, prompt: Iterable[int], *, drafting: bool) -> tuple[int, int]:
-        """Keep what a prompt shares with the tokens read: how many are kept, how many are lost.
+        """Keep the tokens that a prompt begins with: how many are kept, and how many are lost.
 
-        At least the prompt's last token is left to read. Where the caches cannot go back to just
-        there, they go back further, and what was shared from there on is lost. With `drafting`
-        nothing is kept that the drafter has not read.
+        At least the prompt's last token is left to read. Tokens are lost where the caches can only
+        rewind to an earlier place. If `drafting`, only tokens are kept that the drafter has read.
         """
         common = 0
         for old, new in zip(self.tokens, [*prompt][:-1], strict=False):
             if old != new:
                 break
             common += 1
-        goes_on = common == len(self.tokens)
+        continues = common == len(self.tokens)
         common = self.align(min(common, self.reusable))
         wanted = common
         if drafting and self.draft_cache is not None:
@@ -186,12 +184,12 @@ class Sequence:
             self.rewind(kept)
         else:
             self.clear()
-        if goes_on and kept == common:
+        if continues and kept == common:
             self.target_cache.snapshot()  # the end of an answer
         return kept, common - kept
 
     def rewind(self, length: int) -> None:
-        """Keep the first `length` tokens; RewindError, with nothing changed, if that cannot be."""
+        """Keep the first `length` tokens. Raises RewindError, with nothing changed."""
         self.target_cache.rewind(length)
         for cache in self.draft_caches:
             if cache.offset > length:
@@ -205,10 +203,10 @@ class Sequence:
         draft: list[tuple[Rows, ...]] | None,
         snapshot: Snapshot | None,
     ) -> None:
-        """Go on as if tokens had been read, by the rows that both models' caches had of them.
+        """Append tokens by their rows in the caches of both models, as if they had been read.
 
-        The drafter's may be left out, and the drafter is caught up later. `snapshot`: what other
-        layers of the target need, where there are some.
+        Without the rows of the drafter (`draft`), its cache falls behind. `snapshot`: the states of
+        the target's recurrent and sliding layers, if it has any.
         """
         before = len(self.tokens)
         self.target_cache.extend(target, snapshot)
@@ -228,7 +226,7 @@ class Sequence:
 
     @property
     def history(self) -> list[int]:
-        """The tokens that penalties look at, the anchor's included."""
+        """The tokens that penalties apply to, with the anchor."""
         return [*self.tokens[1 - HISTORY :], self.anchor]
 
     def commit(
@@ -239,10 +237,10 @@ class Sequence:
         *,
         all_kept: bool = False,
     ) -> None:
-        """Make tokens permanent that the last pass read, from their taps [1, R, K * Ht].
+        """Keep the first of the last pass's tokens, with their taps [1, R, K * Ht].
 
-        Its further rows are dropped, unless `all_kept`: a later pass may have been begun then.
-        `path` are a tree's rows of the tokens, the anchor's first.
+        The pass's other rows are dropped, unless `all_kept`: then a later pass may have begun.
+        `path`: the rows of the tokens in a tree, from the anchor's.
         """
         count = len(tokens)
         if path is not None:
@@ -253,33 +251,33 @@ class Sequence:
         self.append(tokens, taps[:, :count])
 
     def rows(self, anchor: mx.array, drafts: mx.array, tree: Tree | None = None) -> SequenceRows:
-        """What a verify of drafts [γ] after an anchor [1] reads."""
+        """The target's input that verifies drafts [γ] after an anchor [1]."""
         tokens = mx.concatenate([anchor, drafts.astype(mx.int32)]) if drafts.size else anchor
         return SequenceRows(self.target_cache, tokens, tree)
 
     def verify(self, anchor: int, drafts: mx.array, tree: Tree | None = None) -> SequencePass:
-        """One pass over [anchor, drafts] of this sequence alone; follow it with `commit`."""
+        """One pass over [anchor, drafts] of this sequence alone. Call `commit` next."""
         return self.target.read([self.rows(mx.array([anchor]), drafts, tree)])[0]
 
-    def read(self, tokens: list[int], chunk: int = CHUNK) -> mx.array:
-        """Read tokens of this sequence alone, a chunk a pass: the logits [1, V] after the last."""
+    def read(self, tokens: list[int], chunk: int = PREFILL_STEP_SIZE) -> mx.array:
+        """Read tokens of this sequence alone; returns the logits [1, V] after the last one."""
         logits = mx.zeros((1, 0))
         for first in range(0, len(tokens), chunk):
             part = tokens[first : first + chunk]
             rows = SequenceRows(self.target_cache, mx.array(part), tape=False, last=True)
-            (found,) = self.target.read([rows])
-            logits = found.logits
-            self.append(tuple(part), found.taps)
+            (output,) = self.target.read([rows])
+            logits = output.logits
+            self.append(tuple(part), output.taps)
             mx.eval(logits, self.state)
         return logits
 
     @property
     def state(self) -> list[Any]:
-        """The arrays of both caches, to evaluate after a part of a prompt was read."""
+        """The arrays of all caches, to evaluate after a chunk of a prompt."""
         return [self.target_cache.state, *(cache.state for cache in self.draft_caches)]
 
     def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
-        """Count tokens that the target's cache holds, and hand their taps to the drafter."""
+        """Append tokens that the target's cache holds, and give the drafters their taps."""
         drafting = self.last_answer is None or self.answer.block_size > 1
         for drafter, cache in zip(self.drafters, self.draft_caches, strict=True):
             if drafting or drafter.model is None:

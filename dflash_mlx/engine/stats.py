@@ -1,27 +1,25 @@
-"""Counts of one answer, and the rates that follow from them."""
+"""The statistics of one answer."""
 
 import time
 from dataclasses import dataclass, field
 
 from dflash_mlx.types import Block
 
-# Counts of one answer, and the rates that follow from them.
-
 
 @dataclass(slots=True)
 class Stats:
-    """One answer in numbers; it grows while the answer does.
+    """The counts of one answer so far, and the rates that follow from them.
 
-    committed: tokens kept of each verify, bonus included; the prefill's token is in none.
-    drafted, accepted: drafts that the target checked, and kept; of a tree its nodes, and those on
-        the path that was kept.
-    accepted_by_position: how often a draft in position 1, 2, ... was kept.
-    prompt_tokens, cached_tokens: prompt length, and how much of it was not read again.
-    lost_tokens: what was read again only because a cache could not go back to it.
-    generated: tokens of the answer, a stop token included.
-    seed: what the answer's random numbers came from; None where nothing is drawn.
+    committed: tokens of each verify, with the bonus token; the prefill's token is not counted.
+    drafted, accepted: drafts that were verified, and accepted ones; in a tree its nodes, and those
+        on the accepted path.
+    accepted_by_position: how often a draft in position 1, 2, ... was accepted.
+    prompt_tokens, cached_tokens: the prompt's length, and how many of its tokens were cached.
+    lost_tokens: tokens that were read again only because a cache could not rewind to them.
+    generated: tokens of the answer, with a stop token.
+    seed: of the answer's random numbers; None at temperature 0.
     prefill_seconds: until the first token; decode_seconds: from the first token to the last.
-    unknown: names of counts that say nothing, because a server elsewhere has not told them.
+    unknown: names of the counts that a remote server did not send.
     """
 
     prompt_tokens: int = 0
@@ -40,12 +38,11 @@ class Stats:
     _first: float | None = None
 
     def record(self, block: Block) -> None:
-        """Count one block."""
-        now = time.perf_counter()
+        time_now = time.perf_counter()
         if self._first is None:
-            self._first = now
-            self.prefill_seconds = now - self._began
-        self.decode_seconds = now - self._first
+            self._first = time_now
+            self.prefill_seconds = time_now - self._began
+        self.decode_seconds = time_now - self._first
         self.generated += len(block.tokens)
         if block.drafted:
             self.committed.append(len(block.tokens))
@@ -58,7 +55,6 @@ class Stats:
 
     @property
     def verifies(self) -> int:
-        """Number of verify passes."""
         return len(self.committed)
 
     @property

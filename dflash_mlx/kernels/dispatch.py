@@ -23,9 +23,10 @@ EXACT_ROWS = 64  # largest verify in exact mode; longer passes are prompts, equa
 class Op:
     """An operation: `reference(*args)` in MLX operations, `launch(launcher, *args)` by kernels.
 
-    `fits(*args)` says whether the kernels support these shapes and dtypes. `size(*args)` is what
-    the speed depends on, where a kernel may win at some sizes and lose at others. `exact` is the
-    launch where the bits of a row must not depend on the number of rows, if it is another.
+    `fits(*args)`: whether the kernels support these shapes and dtypes. `size(*args)`: the sizes
+    that decide whether the kernel or stock MLX is faster; None if one of them always is. `exact`:
+    the launch in exact mode, where the bits of a row must not depend on the number of rows; None if
+    it is `launch`.
     """
 
     name: str
@@ -36,7 +37,6 @@ class Op:
     exact: Callable[..., Any] | None = None
 
     def launching(self, exact: bool) -> Callable[..., Any]:
-        """The launch of exact mode, or the other."""
         return self.exact if exact and self.exact is not None else self.launch
 
 
@@ -44,12 +44,14 @@ class Op:
 class Kernels:
     """Which operations run as Metal kernels, which by their reference, and which by stock MLX.
 
-    launcher: runs the kernels; None without Metal. exact: the bits of a row must not depend on the
-    number of rows. references: the references replace the functions of stock MLX and mlx-lm, too.
+    launcher: runs the kernels; None without Metal. references: the references also replace the
+    functions of stock MLX and mlx-lm. exact: the bits of a row must not depend on the number of
+    rows.
 
     The self-check of this machine sets the rest. on: the operations that may run as kernels; None
-    is all. off: the others, each with the reason to show. wrong: those of `off` whose kernel gave
-    wrong results. sizes: where a kernel wins at some of its sizes only, those sizes by operation.
+    for all. off: the others that the model uses, each with the reason to show. wrong: those of
+    `off` whose kernel gave wrong results. sizes: for a kernel that is faster at some of its sizes
+    only, those sizes by operation.
     """
 
     launcher: Launcher | None = None
@@ -83,7 +85,7 @@ class Kernels:
         return op.reference(*args)
 
     def attempt(self, op: Op, *args: Any) -> Any | None:
-        """Run `op` in place of stock MLX or mlx-lm; None where stock is to compute it."""
+        """Run `op` in place of stock MLX or mlx-lm; None if stock MLX should compute it."""
         if self.launcher is not None and self.launches(op, *args):
             return op.launching(self.exact)(self.launcher, *args)
         return op.reference(*args) if self.references or self.exact else None

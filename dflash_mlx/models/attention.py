@@ -71,7 +71,8 @@ class MaskedRows:
 
     def recording(self, cache: Any) -> Callable[..., Any]:
         """A cache's `make_mask` that also records the windows of the masks it makes."""
-        make_mask, size = cache.make_mask, getattr(cache, "max_size", 0)
+        make_mask = cache.make_mask
+        size = getattr(cache, "max_size", 0)
 
         def recorded(N: int, return_array: bool = False, window_size: int | None = None) -> Any:
             mask = make_mask(N, return_array=return_array, window_size=window_size)
@@ -116,9 +117,11 @@ def by_position(cache: Any, count: int, window: int, mask: Any) -> CachedRows | 
     """The contents of a cache to which `count` rows were just added; None for unknown caches."""
     if type(cache) not in KINDS:
         return None
-    keys, values = cache.keys, cache.values
+    keys = cache.keys
+    values = cache.values
     if type(cache) is SlidingCache:
-        start, context = cache.offset - cache._idx, cache._idx - count
+        start = cache.offset - cache._idx
+        context = cache._idx - count
         return CachedRows(keys, values, start, context, window or int(cache.max_size), mask)
     return CachedRows(keys, values, 0, cache.offset - count, window, mask)
 
@@ -150,7 +153,8 @@ class Attention:
             self._passes = [self._begin(*part, changed) for part in parts]
             yield
         finally:
-            self._passes, self._packed = [None], None
+            self._passes = [None]
+            self._packed = None
             for cache, before in changed:
                 vars(cache).pop("make_mask", None)
                 if before is not None:
@@ -239,11 +243,11 @@ class Attention:
         assert self._packed is not None
         parts = self._packed.split(queries, 2)
         masks = per_segment(mask, count)
-        each = zip(self._passes, parts, keys, values, caches, masks, strict=True)
+        segments = zip(self._passes, parts, keys, values, caches, masks, strict=True)
         return mx.concatenate(
             [
                 self._attend(masked, q, k, v, member, scale, seen, sinks)
-                for masked, q, k, v, member, seen in each
+                for masked, q, k, v, member, seen in segments
             ],
             axis=2,
         )
@@ -288,7 +292,8 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
         """x [1, R, H] -> [1, R, H]."""
         if not isinstance(cache, PackedCache):
             return kind.__call__(self, x, mask, cache, **options)
-        packed, outs = cache.packed, []
+        packed = cache.packed
+        outs = []
         masks = per_segment(mask, len(packed.segments))
         rows = zip(packed.split(x, 1), packed.segments, masks, cache.members, strict=True)
         for part, segment, seen, member in rows:

@@ -25,7 +25,8 @@ def update(
     state: mx.array | None,
 ) -> tuple[mx.array, mx.array]:
     """mlx-lm's recurrence with a layer's own parameters: outputs [1, S, Hv, Dv] and the state."""
-    own, kernel = (net.A_log, net.dt_bias), not net.training
+    own = (net.A_log, net.dt_bias)
+    kernel = not net.training
     return gated_delta_update(queries, keys, values, a, b, *own, state, None, use_kernel=kernel)
 
 
@@ -44,7 +45,8 @@ def walk(
     queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
     fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
     places = list(range(stride, keys.shape[1], stride))
-    outs, states = [], []
+    outs = []
+    states = []
     for q, k, v, g, beta in zip(*(mx.split(x, places, axis=1) for x in fed), strict=True):
         out, state = gated_delta_ops(q, k, v, g, beta, state)
         outs.append(out)
@@ -147,7 +149,8 @@ def read(
     if state is None:
         sizes = net.num_v_heads, net.head_v_dim, net.head_k_dim
         state = mx.zeros((1, *sizes), dtype=mx.float32)
-    gates, before = compute_g(net.A_log, a, net.dt_bias), state.squeeze(0)
+    gates = compute_g(net.A_log, a, net.dt_bias)
+    before = state.squeeze(0)
     args = queries, keys, values, gates, mx.sigmoid(b), before
     after = None
     if tree is not None:
@@ -170,7 +173,8 @@ def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     `rows` are those of the pass from the first on, a path where it read a tree. One operation a
     layer: to stack the layers for one would move every state twice more.
     """
-    path, count = mx.array([*rows], mx.int32), mx.array([len(rows)], mx.int32)
+    path = mx.array([*rows], mx.int32)
+    count = mx.array([len(rows)], mx.int32)
     states: list[State] = []
     for tape in tapes:
         parts = (part[None] for part in (tape.state, tape.delta, tape.keys, tape.gates))

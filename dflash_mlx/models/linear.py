@@ -1,8 +1,8 @@
-"""Layers of one model instance whose few rows go through our kernels.
+"""Linear layers that multiply a few rows by our kernels, in one model instance.
 
-Each stands in for one module that MLX or mlx-lm made and holds it: parameters stay where they were
-(one name deeper) and attributes are the module's. Where rows must not depend on each other, layers
-of experts and their gates run row by row. Latent attention's products of heads are left alone.
+A stand-in takes the place of a module of MLX or mlx-lm, and holds it. It has the module's
+attributes, and its parameters are one name deeper. In exact mode, layers of experts and their gates
+run row by row. The products of latent attention's heads stay as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ from dflash_mlx.kernels.source import recorded
 # Products of a few rows with the weights of MLX's modules, by our kernel or as MLX computes
 # them.
 
-ROWS = 16  # beyond, the kernel would read the weights twice, and MLX's own reads them once
+ROWS = 16  # with more, the kernel would read the weights twice, and MLX's kernel reads them once
 NAMES = ("weight", "scales", "biases", "bias")
 Product = Callable[[mx.array], mx.array]  # x [..., K] -> [..., N]
-Found = Callable[..., Any]  # None where MLX is to compute it
+FewRows = Callable[..., Any]  # rows -> their product; None if MLX should compute it
 Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The weights of a linear layer or embedding of MLX: shape, arrays, and how packed.
+    """The weights of a linear layer or embedding of MLX: shape, names of arrays, and packing.
 
-    With `eps` they are those of an `nn.RMSNorm`.
+    With `eps`, the weights of an `nn.RMSNorm`.
     """
 
     shape: tuple[int, ...]
@@ -46,8 +46,8 @@ class Format:
 
     @classmethod
     def of(cls, plain: Any) -> "Format":
-        """That of a module."""
-        shape, names = plain["weight"].shape, tuple(name for name in NAMES if name in plain)
+        shape = plain["weight"].shape
+        names = tuple(name for name in NAMES if name in plain)
         if isinstance(plain, nn.RMSNorm):
             return cls(shape, names, eps=plain.eps)
         if "scales" not in plain:
@@ -56,10 +56,16 @@ class Format:
 
     def weights(self, arrays: Sequence[mx.array]) -> Weights:
         """A module's `arrays`, in the order of `names`."""
-        found = dict(zip(self.names, arrays, strict=True))
-        scales, biases, bias = (found.get(name) for name in NAMES[1:])
-        packing = self.group, self.bits, self.mode
-        return Weights(found["weight"], scales, biases, bias, *packing)
+        by_name = dict(zip(self.names, arrays, strict=True))
+        return Weights(
+            by_name["weight"],
+            by_name.get("scales"),
+            by_name.get("biases"),
+            by_name.get("bias"),
+            self.group,
+            self.bits,
+            self.mode,
+        )
 
 
 class Products:
@@ -68,28 +74,30 @@ class Products:
     def __init__(self, kernels: Kernels):
         self.kernels = kernels
         self._least, self._most = (1, EXACT_ROWS) if kernels.exact else (2, ROWS)
-        self._found: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._recorded: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
-    def of(self, function: Function, *modules: Any) -> Found:
-        """`function(products, x, *more)` of rows x [..., K], with each module's product.
+    def of(self, function: Function, *modules: Any) -> FewRows:
+        """`function(products, x, *more)` of rows x [..., K], with the product of each module.
 
-        They have the dtypes that MLX gives. Each call reads the weights that the modules have then.
-        None for a single row, which MLX does as well, and for many; with exactness only for many.
+        It has the dtypes that MLX gives, and reads the weights of the modules in each call. It
+        gives None for one row, where MLX is as fast, and for many; in exact mode only for many.
         """
         formats = tuple(Format.of(module) for module in modules)
         places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
         key = function, *formats
-        if key not in self._found:
+        if key not in self._recorded:
 
             def run(_: Any, rows: Sequence[mx.array], *arrays: mx.array) -> Any:
                 return function(self._products(formats, arrays), *rows)
 
-            self._found[key] = recorded(self.kernels.launcher, run)
-        found, least, most = self._found[key], self._least, self._most
+            self._recorded[key] = recorded(self.kernels.launcher, run)
+        run_recorded = self._recorded[key]
+        least = self._least
+        most = self._most
 
         def product(*rows: mx.array) -> Any:
             if least <= rows[0].size // rows[0].shape[-1] <= most:
-                return found(rows, *[module[name] for module, name in places])
+                return run_recorded(rows, *[module[name] for module, name in places])
             return None
 
         return product
@@ -97,7 +105,8 @@ class Products:
     def _products(self, formats: Sequence[Format], arrays: Sequence[mx.array]) -> list[Product]:
         products: list[Product] = []
         for form in formats:
-            weights, arrays = form.weights(arrays[: len(form.names)]), arrays[len(form.names) :]
+            weights = form.weights(arrays[: len(form.names)])
+            arrays = arrays[len(form.names) :]
             if form.eps is not None:
                 products.append(partial(normed, weights.values, form.eps))
             else:
@@ -106,13 +115,13 @@ class Products:
 
 
 def normed(weight: mx.array, eps: float, x: mx.array) -> mx.array:
-    """As `nn.RMSNorm`."""
     return mx.fast.rms_norm(x, weight, eps)
 
 
 def multiply(kernels: Kernels, weights: Weights, x: mx.array) -> mx.array:
     """x [..., K] -> [..., N] by `kernels`, or as `nn.QuantizedLinear` and `nn.Linear` do it."""
-    w, wide = weights, weights.dtype or x.dtype
+    w = weights
+    wide = weights.dtype or x.dtype
     rows = x if wide == x.dtype else x.astype(mx.result_type(wide, x.dtype))
     if (out := kernels.attempt(OP, rows, w)) is not None:
         return out
@@ -140,7 +149,7 @@ class StandIn(nn.Module):
         self["plain"] = plain  # before any attribute: __getattr__ needs it
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else is asked of the plain module."""
+        """Look up other attributes in the plain module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -148,9 +157,9 @@ class StandIn(nn.Module):
 
 
 class RowsLinear(StandIn):
-    """A linear layer or SwiGLU whose few rows go through a function of products."""
+    """A linear layer or SwiGLU that computes few rows by a function of products."""
 
-    def __init__(self, plain: nn.Module, product: Found):
+    def __init__(self, plain: nn.Module, product: FewRows):
         super().__init__(plain)
         self._product = product
 
@@ -165,7 +174,7 @@ class RowsEmbedding(StandIn):
 
     def __init__(self, plain: nn.Module, products: Products):
         super().__init__(plain)
-        self._product = products.of(only, plain)
+        self._product = products.of(single, plain)
 
     def __call__(self, ids: mx.array) -> mx.array:
         """Token ids [...] -> rows of the table [..., H]."""
@@ -178,14 +187,15 @@ class RowsEmbedding(StandIn):
 
 
 class RowsBlock(StandIn):
-    """A layer of `BLOCKS` with a SwiGLU: all before its attention is one function, all behind too.
+    """A layer of `BLOCKS` with a SwiGLU: one function before its attention, and one after it.
 
     `shared` are the projections that its attention begins with.
     """
 
-    def __init__(self, plain: nn.Module, shared: "Together", second: Found):
+    def __init__(self, plain: nn.Module, shared: "Together", second: FewRows):
         super().__init__(plain)
-        self._shared, self._second = shared, second
+        self._shared = shared
+        self._second = second
 
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         """x [B, S, H] -> [B, S, H]."""
@@ -199,10 +209,10 @@ class RowsBlock(StandIn):
 
 
 class RowByRow(StandIn):
-    """A module that treats rows alike, one row at a time, so that they have the bits of one."""
+    """A module that computes rows one at a time, so that each has the bits of a row alone."""
 
     def __call__(self, *arrays: mx.array) -> Any:
-        """Arrays [..., S, D] of the same rows S -> what the module gives, [..., S, ...] each."""
+        """Arrays [..., S, D] -> one array or a tuple of them, [..., S, ...]."""
         axis = arrays[0].ndim - 2
         rows = arrays[0].shape[axis]
         if not 1 < rows <= EXACT_ROWS:
@@ -211,81 +221,87 @@ class RowByRow(StandIn):
             self["plain"](*(array[..., i : i + 1, :] for array in arrays)) for i in range(rows)
         ]
         if isinstance(parts[0], tuple):
-            return tuple(mx.concatenate([*each], axis) for each in zip(*parts, strict=True))
+            return tuple(mx.concatenate([*outputs], axis) for outputs in zip(*parts, strict=True))
         return mx.concatenate(parts, axis)
 
 
 class Together:
     """Linear layers of one module that are called in this order with the same rows.
 
-    The first call computes for all; what waits for the others is held until the last call.
+    The first call computes all products; those of the others are held until the last call.
     """
 
     def __init__(self, products: Products, plains: Sequence[nn.Module]):
-        self._products, self._plains = products, plains
-        self._run = products.of(each, *plains)
-        self._first: Found | None = None
+        self._products = products
+        self._plains = plains
+        self._run = products.of(several, *plains)
+        self._first: FewRows | None = None
         self._last = len(plains) - 1
         self._rows: mx.array | None = None
         self._waiting: list[mx.array] = []
 
     def follow(self, norm: nn.RMSNorm) -> None:
-        """Compute the norm in front of the layers together with them, see `normed`."""
+        """Compute the norm before the layers together with them, see `normed`."""
         self._first = self._products.of(first_half, norm, *self._plains)
 
     def normed(self, x: mx.array) -> mx.array | None:
-        """x [..., K] -> the rows to call the layers with, all computed; None if MLX is to do it."""
-        if self._first is None or (found := self._first(x)) is None:
+        """x [..., K] -> the normed rows to call the layers with; also computes the products.
+
+        None if MLX should compute them.
+        """
+        outputs = None if self._first is None else self._first(x)
+        if outputs is None:
             return None
-        self._rows, *self._waiting = found
+        self._rows, *self._waiting = outputs
         return self._rows
 
     def product(self, place: int, x: mx.array) -> mx.array | None:
-        """x [..., K] -> [..., N] of the layer at that place; None if MLX is to compute it."""
+        """x [..., K] -> [..., N] of the layer at that place; None if MLX should compute it."""
         if self._rows is not x:
-            if (found := self._run(x)) is None:
+            outputs = self._run(x)
+            if outputs is None:
                 return None
-            self._rows, self._waiting = x, found
+            self._rows = x
+            self._waiting = outputs
         out = self._waiting[place]
         if place == self._last:
-            self._rows, self._waiting = None, []
+            self._rows = None
+            self._waiting = []
         return out
 
 
-def only(products: Sequence[Product], x: mx.array) -> mx.array:
-    """The product of one module."""
+def single(products: Sequence[Product], x: mx.array) -> mx.array:
     return products[0](x)
 
 
-def each(products: Sequence[Product], x: mx.array) -> list[mx.array]:
-    """The products of several modules."""
+def several(products: Sequence[Product], x: mx.array) -> list[mx.array]:
     return [product(x) for product in products]
 
 
 def gated(products: Sequence[Product], x: mx.array) -> mx.array:
-    """SwiGLU of the gate's, the up and the down projection."""
+    """SwiGLU: the gate, the up and the down projection."""
     gate, up, down = products
     return down(swiglu(gate(x), up(x)))
 
 
 def first_half(products: Sequence[Product], x: mx.array) -> list[mx.array]:
-    """What a layer makes of its input before its attention: the normed rows, and their products."""
+    """A layer up to its attention: the normed rows, and their products."""
     norm, *parts = products
     rows = norm(x)
-    return [rows, *each(parts, rows)]
+    return [rows, *several(parts, rows)]
 
 
 def second_half(products: Sequence[Product], x: mx.array, mixed: mx.array) -> mx.array:
-    """What a layer makes of its input and of what its attention gave."""
+    """A layer after its attention, from its input `x` and the attention's output `mixed`."""
     norm, *parts = products
     h = x + mixed
     return h + gated(parts, norm(h))
 
 
 def install(model: nn.Module, kernels: Kernels) -> None:
-    """Put stand-ins where `kernels` have a use for them, in this model instance only.
+    """Put stand-ins where `kernels` need them, in this model instance only.
 
-    Earlier ones are replaced, and taken out where there is no use any more.
+    Replaces earlier ones, and removes those that are not needed any more.
     """
     products = Products(kernels)
     replace(model, lambda child: child["plain"] if isinstance(child, RowsBlock) else child)
@@ -295,7 +311,7 @@ def install(model: nn.Module, kernels: Kernels) -> None:
 
 
 def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
-    """Put what `change` makes of a module in its place, in this model instance only."""
+    """Replace each module by `change(module)`, in this model instance only."""
 
     def changes(_: nn.Module, __: str, child: Any) -> bool:
         return isinstance(child, nn.Module) and change(child) is not child
@@ -304,11 +320,12 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
 
 
 def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
-    """A stand-in for a layer of `BLOCKS`; other modules themselves."""
+    """A stand-in for a layer of `BLOCKS`; any other layer stays itself."""
     kind = type(layer)
     if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
         return layer
-    mlp, norms = plain_of(layer.mlp), (layer.input_layernorm, layer.post_attention_layernorm)
+    mlp = plain_of(layer.mlp)
+    norms = (layer.input_layernorm, layer.post_attention_layernorm)
     first = shared.get(id(plain_of(layer.self_attn[TOGETHER[0]])))
     if first is None or not is_swiglu(mlp) or layer.mlp is mlp:
         return layer
@@ -329,13 +346,13 @@ class Shared:
 
 def together(model: nn.Module, products: Products) -> dict[int, Shared]:
     """The linear layers that share their rows with others, by id."""
-    found: dict[int, Shared] = {}
+    shared: dict[int, Shared] = {}
     for module in model.modules():
         plains = [plain_of(module[name]) for name in TOGETHER if name in module]
         if len(plains) == len(TOGETHER) and all(type(plain) in LINEARS for plain in plains):
             layers = Together(products, plains)
-            found |= {id(plain): Shared(layers, place) for place, plain in enumerate(plains)}
-    return found
+            shared |= {id(plain): Shared(layers, place) for place, plain in enumerate(plains)}
+    return shared
 
 
 def unknown(model: nn.Module) -> tuple[str, ...]:
@@ -344,17 +361,18 @@ def unknown(model: nn.Module) -> tuple[str, ...]:
 
 
 def plain_of(module: nn.Module) -> nn.Module:
-    """The module itself, or what a stand-in holds."""
+    """The module itself, or the one that a stand-in holds."""
     return module["plain"] if isinstance(module, StandIn) else module
 
 
 def stand_in(module: nn.Module, products: Products, shared: Shared | None = None) -> nn.Module:
-    """What to run for a module: a stand-in, or the plain module itself.
+    """A stand-in for a module, or the plain module itself.
 
-    `shared` is a linear layer's place, if it has one.
+    `shared`: the linear layer's place, if it shares its rows with others.
     """
     plain: Any = plain_of(module)
-    kind, kernels = type(plain), products.kernels
+    kind = type(plain)
+    kernels = products.kernels
     if kernels.exact and (kind in SWITCHES or kind.__name__ == GATE):
         return RowByRow(plain)
     if not kernels.replaces_stock(OP):
@@ -362,7 +380,7 @@ def stand_in(module: nn.Module, products: Products, shared: Shared | None = None
     if kind in LINEARS:
         if shared is not None:
             return RowsLinear(plain, partial(shared.layers.product, shared.place))
-        return RowsLinear(plain, products.of(only, plain))
+        return RowsLinear(plain, products.of(single, plain))
     if kind in EMBEDDINGS:
         return RowsEmbedding(plain, products)
     if is_swiglu(plain) and all(type(plain_of(plain[name])) in LINEARS for name in GATED):

@@ -65,7 +65,8 @@ def estimate_memory(
     """
     widening = item_bytes / 2
     if isinstance(target, Entry):
-        weights, draft_weights = target.target_bytes or 0, target.draft_bytes or 0
+        weights = target.target_bytes or 0
+        draft_weights = target.draft_bytes or 0
         caches = target.kv_bytes * context_tokens * widening
         caches += target.state_bytes + max_snapshot_bytes(target.state_bytes)
         quantised = target.quantised
@@ -73,7 +74,8 @@ def estimate_memory(
         config = load_config(target)
         weights = weight_bytes(target, "model*.safetensors")
         quantised = "quantization" in config
-        caches, draft_weights = cache_bytes(config, context_tokens, item_bytes), 0
+        caches = cache_bytes(config, context_tokens, item_bytes)
+        draft_weights = 0
         caches += snapshot_bytes(config, item_bytes) + free_bytes(config, item_bytes)
         if ranks > 1:
             whole = whole_bytes(target)
@@ -127,7 +129,8 @@ def free_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     config = text_config(config)
     if not config.get("sliding_window"):
         return 0
-    layers, kind = layer_types(config), "sliding_attention"
+    layers = layer_types(config)
+    kind = "sliding_attention"
     return layers.count(kind) * FREE_ROWS * kv_width(config, kind) * item_bytes
 
 
@@ -137,7 +140,8 @@ def snapshot_bytes(config: dict[str, Any], item_bytes: int = 2) -> int:
     A snapshot holds the states of recurrent layers and the windows of sliding layers.
     """
     config = text_config(config)
-    kinds, window = layer_types(config), config.get("sliding_window")
+    kinds = layer_types(config)
+    window = config.get("sliding_window")
     state = kinds.count("linear_attention") * state_bytes(config, item_bytes)
     if window:
         width = kv_width(config, "sliding_attention") * item_bytes

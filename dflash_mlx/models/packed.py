@@ -93,7 +93,8 @@ class PackedCache:
     """
 
     def __init__(self, packed: PackedPass, members: Sequence[Any]):
-        self.packed, self.members = packed, list(members)
+        self.packed = packed
+        self.members = list(members)
 
     def __getitem__(self, place: int) -> "PackedCache":
         """One of the caches of a layer that has several."""
@@ -163,16 +164,16 @@ def rotate(
     depths = rows.positions if packed else rows.depths
     if isinstance(rope, SharedRope) and rope.shares(x, first):
         return rope(x, offset=first, depths=depths)
-    if isinstance(rope, BATCHED):  # a row an element of a batch: [R, heads, 1, d]
-        each = rope(x.transpose(2, 1, 0, 3), offset=first + depths, **options)
-        return each.transpose(2, 1, 0, 3)
+    if isinstance(rope, BATCHED):  # each row is an element of a batch: [R, heads, 1, d]
+        rotated = rope(x.transpose(2, 1, 0, 3), offset=first + depths, **options)
+        return rotated.transpose(2, 1, 0, 3)
     if packed:
         parts = zip(rows.split(x, axis=2), rows.segments, strict=True)
         rotated = [rotate(rope, part, seg.start, seg.tree, options) for part, seg in parts]
         return mx.concatenate(rotated, axis=2)
     levels = enumerate(rows.split(x.transpose(2, 1, 0, 3)))
-    each = rows.join([rope(level, offset=offset + depth, **options) for depth, level in levels])
-    return each.transpose(2, 1, 0, 3)
+    parts = [rope(level, offset=offset + depth, **options) for depth, level in levels]
+    return rows.join(parts).transpose(2, 1, 0, 3)
 
 
 def wrap_ropes(model: nn.Module, current: Current) -> None:

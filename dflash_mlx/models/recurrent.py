@@ -32,7 +32,8 @@ class TapedDelta(nn.Module):
     def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
         super().__init__()
         self.net = net
-        self._project, self._kernels = project, kernels
+        self._project = project
+        self._kernels = kernels
         self.keeps_states = on_cpu()
 
     def __call__(
@@ -47,7 +48,8 @@ class TapedDelta(nn.Module):
             return self._packed(inputs, cache)
         if isinstance(cache, RecurrentCache):
             cache.begin()
-            count, exact = inputs.shape[1], self._kernels().exact
+            count = inputs.shape[1]
+            exact = self._kernels().exact
             if (cache.taping and count > 1) or (exact and count == 1):
                 mixed, a, b, gate = self._projected(inputs)
                 return self._finished(self._recur(mixed, a, b, cache), gate)
@@ -78,8 +80,10 @@ class TapedDelta(nn.Module):
     def _recur(self, mixed: mx.array, a: mx.array, b: mx.array, cache: RecurrentCache) -> mx.array:
         """Convolution and recurrence of one sequence's rows: [1, S, Hv, Dv], and the tape."""
         net: Any = self.net
-        kernels, tree = self._kernels(), cache.tree
-        count, window = mixed.shape[1], net.conv_kernel_size - 1
+        kernels = self._kernels()
+        tree = cache.tree
+        count = mixed.shape[1]
+        window = net.conv_kernel_size - 1
         before, state = cache.cache
         if before is None:
             before = mx.zeros((1, window, net.conv_dim), dtype=mixed.dtype)
@@ -95,14 +99,16 @@ class TapedDelta(nn.Module):
         queries, keys = normalize_qk(queries, keys, inv_scale=net.head_k_dim**-0.5, eps=1e-6)
         fed = queries, keys, values, a, b
         stride = stride_of(net, count) if self.keeps_states else count
-        states, tape = [state], None
+        states = [state]
+        tape = None
         taped = cache.taping or kernels.exact
         made = read(kernels, net, fed, rows, state, tree) if taped else None
         if made is not None:
             out, after, tape = made
             states.append(after)
         elif tree is not None:
-            out, stride = update_tree(net, *fed, state, tree), count
+            out = update_tree(net, *fed, state, tree)
+            stride = count
         elif taped and stride < count:
             out, states[1:] = walk(net, *fed, state, stride)
         else:

@@ -237,15 +237,23 @@ class Target:
                 read = None if part.tree is None else part.cache.reading(part.tree)
                 trees.append(None if read is None else stack.enter_context(read))
             tokens = mx.concatenate([part.tokens for part in parts])[None]
-            current, layers = trees[0], parts[0].cache.layers
+            current = trees[0]
+            layers = parts[0].cache.layers
             packed = None
             if len(parts) > 1:
-                each = zip(parts, trees, strict=True)
-                packed = PackedPass([Segment(p.cache.offset, p.tokens.size, t) for p, t in each])
+                packed = PackedPass(
+                    [
+                        Segment(part.cache.offset, part.tokens.size, tree)
+                        for part, tree in zip(parts, trees, strict=True)
+                    ]
+                )
                 per_layer = zip(*(part.cache.layers for part in parts), strict=True)
-                current, layers = packed, [PackedCache(packed, caches) for caches in per_layer]
-            each = zip(parts, trees, strict=True)
-            reading = [(part.tokens.size, part.cache.members, tree) for part, tree in each]
+                current = packed
+                layers = [PackedCache(packed, caches) for caches in per_layer]
+            reading = [
+                (part.tokens.size, part.cache.members, tree)
+                for part, tree in zip(parts, trees, strict=True)
+            ]
             with self._attention.over(reading, packed):
                 wanted = wanted_rows(parts)
                 logits, taps = self._run(tokens, layers, current, wanted, at_once=at_once)
@@ -253,8 +261,8 @@ class Target:
             return [SequencePass(logits.squeeze(0), taps)]
         counts = [1 if part.last else part.tokens.size for part in parts]
         ends = list(accumulate(counts))[:-1]
-        each = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
-        return [SequencePass(*both) for both in each]
+        outputs = zip(mx.split(logits.squeeze(0), ends), packed.split(taps, 1), strict=True)
+        return [SequencePass(*output) for output in outputs]
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
         """Read tokens [B, S] after those in the cache: logits [B, S, V], taps [B, S, K * Ht].
@@ -280,7 +288,9 @@ class Target:
         if current is not None and not self._ropes_wrapped:
             wrap_ropes(self.model, lambda: self._current)
             self._ropes_wrapped = True
-        self._seen, self._current, self._wanted = {}, current, wanted
+        self._seen = {}
+        self._current = current
+        self._wanted = wanted
         self._at_once = at_once
         try:
             logits = self.model(tokens, cache=layers)
@@ -293,7 +303,8 @@ class Target:
 
     def _enter(self, rows: TreePass | PackedPass | None) -> TreePass | PackedPass | None:
         """Make rows the current ones for rotary embeddings. Returns the former ones."""
-        before, self._current = self._current, rows
+        before = self._current
+        self._current = rows
         return before
 
     def taps(self, tokens: mx.array) -> mx.array:

@@ -364,7 +364,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of the operation."""
         return self.op.name
 
     def fitting(self, shapes: Shapes) -> list[Case]:

@@ -1,7 +1,7 @@
-"""Comparison of every kernel with its reference on this machine, and with the time of stock MLX.
+"""The self-check: compares every kernel with its reference and with the time of stock MLX.
 
-A kernel with other results, with an exception, or slower than stock MLX is not used. `cases` has
-the inputs of each operation. Results are kept in a file, so that each kernel is checked once.
+A kernel is not used if its results differ, if it raises, or if it is slower. `cases` has the inputs
+of each operation. Results are kept in a file, so that each kernel is checked once per machine.
 """
 
 import hashlib
@@ -50,12 +50,12 @@ STARTED = "its last check did not end"
 class KernelResult:
     """The result of one operation's kernel.
 
-    `right` is False if the kernel raises or its outputs are wrong. `error` is the largest
-    difference of an output from the reference's, divided by the larger of 1 and the absolute value
-    of the reference; None if integers differ or nothing was compared. `seconds` per call and
-    `ratio` to the time of stock MLX are None if not timed. `reason` says why the kernel is not
-    used; empty if it is used. With `sizes` it is used where it won, and `seconds` and `ratio` are
-    means of all sizes, weighted by their bytes.
+    right: False if the kernel raises or its outputs are wrong. error: the largest difference of an
+    output from the reference's, divided by the larger of 1 and the absolute value of the reference;
+    None if integers differ or nothing was compared. seconds: per call, ratio: to the time of stock
+    MLX; None if not timed. reason: why the kernel is not used; empty if it is used. sizes: if it
+    was timed at several, it is used where it is faster, and `seconds` and `ratio` are means of all
+    sizes, weighted by their bytes.
     """
 
     name: str
@@ -68,7 +68,7 @@ class KernelResult:
 
     @property
     def final(self) -> bool:
-        """Whether neither a comparison nor a timing is left to do."""
+        """Whether the check is complete: compared, and timed if needed."""
         return self.reason != UNTIMED
 
     @property
@@ -95,10 +95,10 @@ def prove(
 
     First all outputs are compared, then all kernels are timed, until `budget` seconds have passed
     on `clock`. A kernel that is not timed is not used; pass its result as `known` to a later call,
-    which then only times it, or the sizes that are left. With `everything` also the operations that
-    the model does not use are compared, at `GENERIC` shapes. `on_result` is called before each
-    comparison and timing with the reason `STARTED`, and after it with the result. Returns one
-    result for each operation tried.
+    which then only times it, or the remaining sizes. With `everything`, operations that the model
+    does not use are compared too, at `GENERIC` shapes. `on_result` is called before each comparison
+    and timing with the reason `STARTED`, and after it with the result. Returns one result for each
+    operation that was checked.
     """
     began = clock()
     results = dict(known or {})
@@ -134,7 +134,7 @@ def prove(
 
 
 def exactly(trial: Trial) -> Trial:
-    """The trial of the launch of exact mode."""
+    """The same trial for the launch of exact mode."""
     return replace(trial, op=replace(trial.op, launch=trial.op.launching(exact=True)))
 
 
@@ -196,13 +196,12 @@ def error_and_tolerance(got: mx.array, want: mx.array) -> tuple[float, float]:
 
 
 def largest(x: mx.array) -> float:
-    """The largest element."""
-    found: Any = x.max().item()
-    return float(found)
+    element: Any = x.max().item()
+    return float(element)
 
 
 def describe_difference(error: float, want: mx.array) -> str:
-    """The reason that is shown for a wrong output."""
+    """The reason to show for a wrong output."""
     if not mx.issubdtype(want.dtype, mx.floating):
         return "decides otherwise than its reference"
     if error == float("inf"):
@@ -218,7 +217,7 @@ def describe_error(error: Exception) -> str:
 def measure_times(
     launcher: Launcher, trial: Trial, case: Case, result: KernelResult, clock: Clock
 ) -> KernelResult:
-    """The result with `seconds` and `ratio`."""
+    """The result with the time of the kernel at one case."""
     try:
         ours, ratio = compare_times(launcher, trial, case, clock)
     except Exception as error:
@@ -234,7 +233,10 @@ def measure_sizes(
     clock: Clock,
     ends: float,
 ) -> KernelResult:
-    """The result with what is not timed yet of its `sizes`, begun before the clock is at `ends`."""
+    """The result with the times of the sizes that are not timed yet.
+
+    No size is begun after the time `ends` of the clock.
+    """
     by_size = {timed.size: timed for timed in result.sizes}
     for size, weight, case in sizes:
         if size in by_size:
@@ -270,9 +272,9 @@ def build(
     on_kernels: Progress = silent,
     trials: Sequence[Trial] = TRIALS,
 ) -> None:
-    """Launch every kernel that is used at these shapes; the outputs are ignored.
+    """Launch every kernel that is used at these shapes, so that MLX compiles it.
 
-    `on_kernels` is called with the numbers of operations that are ready, and of all.
+    `on_kernels` is called with the number of operations that are ready, and of all.
     """
     used = [trial for trial in trials if kernels.enables(trial.op) and trial.fitting(shapes)]
     for done, trial in enumerate(used):
@@ -284,10 +286,10 @@ def build(
 
 
 def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx.array]]:
-    """What an operation's kernels give for the cases at which they are used; not computed."""
+    """The outputs of an operation's kernels for the cases at which they are used, unevaluated."""
     cases: Iterable[Case] = trial.fitting(shapes)
     if trial.sizes is not None and not kernels.exact:
-        cases = (one.case for one in trial.sizes(shapes))
+        cases = (sized.case for sized in trial.sizes(shapes))
     for case in cases:
         if kernels.launches(trial.op, *case):
             yield outputs(kernels(trial.op, *case))
@@ -295,14 +297,14 @@ def launches(kernels: Kernels, trial: Trial, shapes: Shapes) -> Iterator[list[mx
 
 # Exact mode: whether rows of one pass have the same bits as rows of separate passes
 
-PROMPT = EXACT_ROWS + 1  # tokens read first: more than a verify has, so in one pass
+PROMPT = EXACT_ROWS + 1  # tokens to read first: more rows than a verify may have
 
 
 def check_exact(target: Target, name: str) -> None:
-    """DFlashError where two rows have other bits in one pass than in two.
+    """Raise DFlashError if two rows have other bits in one pass than in two.
 
-    Logits and taps are compared, also those of the step that goes on from what both have cached.
-    `name` is the target's, as the user knows it.
+    Logits and taps are compared, also those of the next step from either cache. `name`: the
+    target's name in the message.
     """
     count = min(PROMPT, target.context_length - 3)
     *prompt, first, second, third = ((7919 * n + 13) % target.vocab_size for n in range(count + 3))
@@ -321,16 +323,16 @@ def check_exact(target: Target, name: str) -> None:
 
 
 def step(sequence: TokenSequence, *tokens: int) -> SequencePass:
-    """Read these tokens in one pass, and commit them."""
+    """Read tokens in one pass, and commit them."""
     anchor, *others = tokens
     output = sequence.verify(anchor, mx.array(others, dtype=mx.int32))
     sequence.commit(tokens, output.taps, all_kept=True)
     return output
 
 
-def rows_of(found: SequencePass) -> list[mx.array]:
+def rows_of(output: SequencePass) -> list[mx.array]:
     """Logits and taps of each row, joined."""
-    return [mx.concatenate([*row]) for row in zip(found.logits, found.taps[0], strict=True)]
+    return [mx.concatenate([*row]) for row in zip(output.logits, output.taps[0], strict=True)]
 
 
 def equal_bits(a: mx.array, b: mx.array) -> bool:
@@ -339,18 +341,18 @@ def equal_bits(a: mx.array, b: mx.array) -> bool:
     return a.dtype == b.dtype and bool(mx.array_equal(a.view(unsigned), b.view(unsigned)))
 
 
-# The file of this machine's kernel results, so that each kernel is proven only once.
+# The file of this machine's kernel results, so that each kernel is checked only once.
 
 
 @cache
 def source_hash() -> str:
     """A hash of the Metal sources, and of the Python modules that launch them."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in ("dflash_mlx.metal_kernels", "dflash_mlx.kernels"):
         for file in sorted(files(package).iterdir(), key=lambda file: file.name):
             if file.name.endswith((".metal", ".h", ".py")):
-                found.update(f"{file.name}\n".encode() + file.read_bytes())
-    return found.hexdigest()[:24]
+                digest.update(f"{file.name}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:24]
 
 
 def machine_key() -> str:
@@ -369,18 +371,18 @@ def result_key(shapes: Shapes) -> str:
 def from_json(name: str, parts: dict[str, Any]) -> KernelResult:
     """A result from its JSON object. Raises ValueError or TypeError for another object."""
     sizes = tuple(Timed(tuple(size), *rest) for size, *rest in parts.pop("sizes", ()))
-    found = KernelResult(**parts, sizes=sizes)
-    timed = [number for one in sizes for number in (*one.size, *one[1:])]
-    numbers = (found.error, found.seconds, found.ratio, *timed)
+    result = KernelResult(**parts, sizes=sizes)
+    timed = [number for timed in sizes for number in (*timed.size, *timed[1:])]
+    numbers = (result.error, result.seconds, result.ratio, *timed)
     if (
-        found.name != name
-        or not isinstance(found.right, bool)
-        or not isinstance(found.reason, str)
-        or not (found.right or found.reason)
+        result.name != name
+        or not isinstance(result.right, bool)
+        or not isinstance(result.reason, str)
+        or not (result.right or result.reason)
         or not all(number is None or isinstance(number, int | float) for number in numbers)
     ):
         raise ValueError("this is no result")
-    return found
+    return result
 
 
 def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
@@ -389,7 +391,6 @@ def results_of(entry: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
 
 
 def entry_of(results: dict[str, KernelResult]) -> dict[str, Any]:
-    """The JSON object of results."""
     return {name: asdict(result) for name, result in results.items()}
 
 
@@ -422,10 +423,10 @@ def proven(
     trials: Sequence[Trial] = TRIALS,
     on_kernels: Progress = silent,
 ) -> Kernels:
-    """The kernels with those disabled that are wrong or slow at these shapes on this machine.
+    """Disable the kernels that are wrong or slow at these shapes on this machine.
 
-    The results are read from the file; missing ones are found now and written to it. `on_kernels`
-    is called with the numbers of operations compared, and of all.
+    Results are read from the file; missing ones are determined now and written to it. `on_kernels`
+    is called with the number of operations that were compared, and of all.
     """
     assert kernels.launcher is not None
     known = STORE.read().get(result_key(shapes), {})
@@ -438,8 +439,8 @@ def proven(
 
     if not all(name in known and known[name].final for name in used):
         options: dict[str, Any] = {"known": known, "clock": clock, "trials": trials}
-        found = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
-        known = {result.name: result for result in found}
+        results = prove_and_keep(kernels.launcher, shapes, on_result=report, **options)
+        known = {result.name: result for result in results}
     return apply_results(kernels, [known[name] for name in used])
 
 
@@ -451,10 +452,10 @@ def prove_and_keep(
     known: Mapping[str, KernelResult] | None = None,
     **options: Any,
 ) -> tuple[KernelResult, ...]:
-    """As `prove`; writes each result to the file at once.
+    """As `prove`; also writes each result to the file at once.
 
-    Also `STARTED` is written, so that a kernel that crashes the process is off at the next start.
-    On an exception, such as Ctrl-C, the entry is emptied.
+    `STARTED` is written too: a kernel that crashes the process is then off at the next start. An
+    exception, such as Ctrl-C, empties the entry.
     """
     key = result_key(shapes)
     kept = write_results(key, anew=not known)
@@ -473,10 +474,10 @@ def prove_and_keep(
 
 
 def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
-    """The kernels with only those enabled whose result allows it.
+    """Enable the kernels that are right and fast, and disable the others.
 
-    One that was timed at several sizes runs where it won. In exact mode a slow kernel is used, too:
-    stock MLX cannot replace it there.
+    A kernel that was timed at several sizes runs where it is faster. In exact mode slow kernels are
+    enabled too, because stock MLX cannot replace them.
     """
     on = set()
     off = {}
@@ -489,5 +490,6 @@ def apply_results(kernels: Kernels, results: Iterable[KernelResult]) -> Kernels:
                 sizes[result.name] = frozenset(timed.size for timed in result.sizes if timed.won)
         else:
             off[result.name] = result.reason
-            wrong |= set() if result.right else {result.name}
+            if not result.right:
+                wrong.add(result.name)
     return replace(kernels, on=frozenset(on), off=off, wrong=frozenset(wrong), sizes=sizes)

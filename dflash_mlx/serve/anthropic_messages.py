@@ -420,7 +420,6 @@ class MessagesWriter:
         return sse_event({"type": "message_start", "message": message}, "message_start")
 
     def _change_events(self, change: ItemChange) -> list[bytes]:
-        """The events of an item's change."""
         item = change.item
         at = {"index": item.number}
         if change.change == "opened":

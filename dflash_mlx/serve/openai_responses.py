@@ -329,7 +329,8 @@ def to_request(body: ResponsesBody, pair: Pair, settings: Settings) -> AnswerReq
     """Raises Problem 400 for fields that are wrong or not supported."""
     reject_unsupported(body, UNSUPPORTED)
     tools = read_tools(body.tools or [])
-    reasoning, form = body.reasoning or Reasoning(), (body.text or TextConfig()).format
+    reasoning = body.reasoning or Reasoning()
+    form = (body.text or TextConfig()).format
     values = {
         **sampling_values(body),
         "messages": chat_messages(body.instructions, body.input, tools),

@@ -17,9 +17,9 @@ import mlx.core as mx
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
-from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models.memory import cache_bytes, snapshot_bytes, working_set
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Prompted, Reply, Session
@@ -221,7 +221,7 @@ class Runner:
         context_length = pair.target.context_length
         self.context = min(context_length, settings.context or context_length)
         free = int(MARGIN * (working_set() - mx.get_active_memory()))
-        max_bytes = max(0, free - (pair.engine.prefixes.limit or 0))
+        max_bytes = max(0, free - (pair.engine.prefix_cache.limit or 0))
         self.admission = Admission(settings.max_sequences, max_bytes, settings.limits.queue)
         metrics.watch(pair, self.admission)
 

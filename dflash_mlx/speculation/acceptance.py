@@ -1,7 +1,7 @@
-"""Which drafts are accepted: the rules that keep the output exactly the target's.
+"""The acceptance rules, which keep the output exactly the target's.
 
 A rule takes drafts from a drafter's block, and accepts a prefix or a path of them by the target's
-logits at the same rows. Everything is lazy; one small array per sequence reaches the host.
+logits at the same rows. Everything is lazy; the host reads one small array per sequence.
 
     Match              greedy drafts; accepted while they equal the target's own choice
     TokenRejection     sampled drafts; Leviathan et al., arXiv 2211.17192
@@ -25,9 +25,9 @@ from .sampling import Keys, Shaper, new_seed
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The drafts of one sequence that are accepted, then the target's bonus token.
+    """The accepted drafts of one sequence, and the target's bonus token.
 
-    Of a tree, `path` are the accepted drafts' rows.
+    path: the rows of the accepted drafts in a tree; None for a chain.
     """
 
     drafts: tuple[int, ...]
@@ -36,17 +36,17 @@ class Accepted:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What is committed if nothing ends the answer."""
+        """The tokens to commit, unless the answer ends within them."""
         return (*self.drafts, self.bonus)
 
 
 class Match:
-    """The target chooses at every row; drafts are accepted while they are what it chose.
+    """The target chooses a token at every row; drafts are accepted while they equal its choices.
 
-    At temperature 0 its choice is the argmax; above, a draw with the key of the token's position,
-    so draft d is accepted with probability p(d), the output has the target's distribution, and a
-    seed gives the same tokens in whatever rounds they are drawn. `draws`: whether a rule draws its
-    drafts at random, and must know from what.
+    At temperature 0 its choice is the argmax. Above, it is drawn with the key of the token's
+    position: draft d is accepted with probability p(d), the output has the target's distribution,
+    and a seed gives the same tokens however rounds divide them. `draws`: whether a rule samples its
+    drafts, and needs their distributions.
     """
 
     draws = False
@@ -71,16 +71,17 @@ class Match:
         return self.shaper.draw(rows, self.keys.uniforms(places))
 
     def step(self, logits: mx.array, history: list[int], place: int) -> tuple[mx.array, mx.array]:
-        """The choice [1] at a row [1, V] without drafts, and its outcome; nothing is waited for."""
+        """The choice [1] at a row [1, V] without drafts, and its outcome; lazy."""
         rows = self.shaper.penalise(logits, history, mx.zeros((0,), dtype=mx.int32))
         choice = self.choose(rows, [place])
         broken = mx.isnan(mx.max(rows))[None]
         return choice, mx.concatenate([broken.astype(mx.int32), choice.astype(mx.int32)])
 
     def outcome(self, draft: Draft, logits: mx.array, history: list[int], place: int) -> mx.array:
-        """What the host reads, int32: drafts [γ] against the target's logits [γ + 1, V].
+        """Compare drafts [γ] with the target's logits [γ + 1, V]: an int32 array for the host.
 
-        `history` ends with the anchor; `place` is that of the first token to commit.
+        `history` ends with the anchor. `place`: the number in the answer of the first token to
+        commit, from 0.
         """
         if draft.tree is not None:
             rows = self.shaper.penalise_paths(logits, history, draft.tree.paths())
@@ -99,10 +100,10 @@ class Match:
         return verify_accept.of_choices(chosen, draft.tokens, mx.isnan(rows).any())
 
     def accept(self, draft: Draft, outcome: mx.array) -> Accepted:
-        """Read an outcome: the accepted drafts. DFlashError when the logits are not numbers.
+        """Wait for an outcome: the accepted drafts. Raises DFlashError if logits are NaN.
 
-        In a tree the target's choices are followed from the anchor (arXiv 2604.12989): what is
-        committed was chosen after just the tokens before it, which is plain sampling.
+        In a tree the target's choices are followed from the anchor (arXiv 2604.12989): each token
+        was chosen after exactly the tokens before it, which is plain sampling.
         """
         broken, *values = np.array(outcome).tolist()
         if broken:
@@ -168,10 +169,10 @@ RULES = {"match": Match, "token": TokenRejection, "block": BlockVerification}
 def make_rule(
     name: str, params: SamplingParams, vocab_size: int, kernels: Kernels | None = None
 ) -> Match:
-    """The named rule; at temperature 0 all are the same, the greedy prefix.
+    """The rule with a name; at temperature 0 always `Match`.
 
-    Without `kernels` everything is computed by MLX operations. UsageError for a rule that there is
-    not.
+    Without `kernels` everything is computed by MLX operations. Raises UsageError for an unknown
+    name.
     """
     if name not in RULES:
         raise UsageError(
@@ -181,12 +182,11 @@ def make_rule(
 
 
 def random_bits(key: mx.array, count: int) -> mx.array:
-    """Uniform random words of a key, [count] uint32: a key is two of them."""
+    """Uniform random words from a key, uint32 [count]: a key is two such words."""
     return mx.random.split(key, count)[:, 0]
 
 
 def not_numbers() -> DFlashError:
-    """The fault of a target whose logits are NaN."""
     return DFlashError(
         "the target's logits are not numbers (NaN).",
         hint="the weights are damaged or overflow in 16 bits: try another copy of the model",

@@ -2,8 +2,8 @@
 
 A DFlash v1 drafter gives every position a distribution of its own. A DFlash 2 drafter gives each
 position a few candidates and scores them by the token before, so its drafts are a walk from the
-anchor. Both give the likeliest drafts, drafts drawn at random with what each was drawn from, and
-the candidates that a tree is built from.
+anchor. Both give greedy drafts, sampled drafts with their distributions, and the candidates of a
+tree.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from dflash_mlx.cpu.modules import on_cpu
 from dflash_mlx.kernels import selector_walk
-from dflash_mlx.kernels.dispatch import Kernels
+from dflash_mlx.kernels.dispatch import Kernels, on_cpu
 
 from .sampling import Shaper, top_ids
 from .tree import Candidates, Rankings, Tree
@@ -23,11 +22,11 @@ from .tree import Candidates, Rankings, Tree
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a verify checks after an anchor: tokens [γ], a chain or the nodes of a `tree`.
+    """The drafts that a verify checks after an anchor: tokens [γ], a chain or nodes of a `tree`.
 
-    Of a chain that was drawn at random, `probabilities` says from what: [γ, V]; or [γ, k], those of
-    the `candidates` [γ, k], and 0 for other tokens. Without tokens the round is a plain step.
-    `judged`: whether so many of the first are accepted tells of the drafter; None is all.
+    Without tokens the round is a decode step. probabilities: the distributions of a sampled chain,
+    [γ, V]; or [γ, k] of the `candidates` [γ, k], and 0 for other tokens. judged: how many of the
+    first drafts are the drafter's own, so that their acceptance counts for it; None for all.
     """
 
     tokens: mx.array
@@ -38,22 +37,21 @@ class Draft:
 
     @property
     def drafted(self) -> int:
-        """γ, the drafts that the target checks."""
+        """γ, the number of drafts."""
         return self.tokens.size
 
     @property
     def depth(self) -> int:
-        """The positions of the block that they are for; a tree has several for one position."""
+        """The positions of the block that have drafts; a tree may have several for a position."""
         return self.drafted if self.tree is None else max(self.tree.depths, default=0)
 
     @staticmethod
     def none() -> "Draft":
-        """A plain step."""
+        """The draft of a decode step."""
         return Draft(mx.zeros((0,), dtype=mx.int32))
 
     @staticmethod
     def of_tree(tree: Tree) -> "Draft":
-        """The nodes of a tree."""
         return Draft(mx.array(tree.tokens, dtype=mx.int32), tree=tree if tree.tokens else None)
 
     def first(self, count: int) -> "Draft":
@@ -66,33 +64,35 @@ class Draft:
             None if ids is None else ids[:count],
         )
 
-    def with_forced(self, tokens: list[int], sure: list[bool], judged: int) -> "Draft":
-        """These drafts of a chain that was drawn, some of them `sure`: drawn from nothing else.
+    def with_forced(self, tokens: list[int], is_forced: list[bool], judged: int) -> "Draft":
+        """A sampled chain with these tokens, of which some are forced: their probability is 1.
 
-        The others are its own, at their places; behind its end all are sure.
+        The others are the chain's own, at the same places. All after the chain's end are forced.
         """
         assert self.probabilities is not None
         if not tokens:
             return Draft.none()
         ids = mx.array(tokens, dtype=mx.int32)
-        known = mx.array(sure)[:, None]
+        forced = mx.array(is_forced)[:, None]
         rows = mx.minimum(mx.arange(len(tokens)), self.drafted - 1)
         q = self.probabilities[rows]
         steps = mx.arange(self.probabilities.shape[-1])
         if self.candidates is None:
-            q = mx.where(known, (steps == ids[:, None]).astype(q.dtype), q)
+            q = mx.where(forced, (steps == ids[:, None]).astype(q.dtype), q)
             return Draft(ids, q, judged=judged)
-        others = mx.where(ids >= steps.size, -1, 1)[:, None] * steps  # any, each another
-        names = mx.where(known, ids[:, None] + others, self.candidates[rows].astype(mx.int32))
-        q = mx.where(known, (steps == 0).astype(q.dtype), q)
-        return Draft(ids, q, names, judged=judged)
+        # A forced token is its own first candidate; the others are any k - 1 different tokens.
+        offsets = mx.where(ids >= steps.size, -1, 1)[:, None] * steps
+        own = self.candidates[rows].astype(mx.int32)
+        candidates = mx.where(forced, ids[:, None] + offsets, own)
+        q = mx.where(forced, (steps == 0).astype(q.dtype), q)
+        return Draft(ids, q, candidates, judged=judged)
 
 
 @dataclass(frozen=True, slots=True)
 class TopTokens:
-    """The likeliest tokens of every position: [γ, k] ids, ascending, and what `Candidates` wants.
+    """The likeliest tokens of every position, to be made `Candidates` on the host.
 
-    scores: [γ, c, k] and totals: [γ, c], both float32.
+    tokens: [γ, k] ids, ascending. scores: [γ, c, k] and totals: [γ, c], both float32.
     """
 
     tokens: mx.array
@@ -100,7 +100,7 @@ class TopTokens:
     totals: mx.array
 
     def begin(self) -> None:
-        """Compute them; the host does not wait."""
+        """Begin to compute them; the host does not wait."""
         mx.async_eval(self.tokens, self.scores, self.totals)
 
     def to_host(self) -> Candidates:
@@ -109,62 +109,60 @@ class TopTokens:
 
 
 class PendingRankings(Protocol):
-    """What may follow an anchor, on its way to the host."""
+    """The `Rankings` of a block, while the device computes them."""
 
     def begin(self) -> None:
-        """Compute it; the host does not wait."""
+        """Begin to compute them; the host does not wait."""
         ...
 
     def to_host(self) -> Rankings:
-        """Wait for it."""
+        """Wait for them."""
         ...
 
 
 class DraftBlock(Protocol):
-    """What a drafter says of one block; nothing is computed that is not asked for."""
+    """One drafted block. Its methods are lazy: only what is used is computed."""
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The greedy drafts."""
+        """The likeliest drafts."""
         ...
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Drafts at the shaper's temperature, after the tokens of the history."""
+        """Drafts sampled as `shaper` shapes logits, which may penalise tokens of the history."""
         ...
 
     def confidence(self) -> Callable[[], np.ndarray]:
         """Begin to compute how likely each greedy draft is after those before it.
 
-        What is returned waits for it: [γ], float32.
+        The returned function waits for it and returns float32 [γ].
         """
         ...
 
     def top_tokens(self, count: int) -> PendingRankings:
-        """At least the `count` likeliest tokens of each position, or all there are."""
+        """At least the `count` likeliest tokens of each position, or all candidates."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Independent:
-    """Logits [γ, V]: no position sees the draft of another."""
+    """A block of logits [γ, V], in which no position depends on another's draft."""
 
     logits: mx.array
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """Each position's argmax."""
         return Draft(mx.argmax(self.logits, axis=-1))
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Each position from its own distribution, shaped as the target's."""
+        """Sampled from each position's distribution, shaped as the target's."""
         rows = shaper.penalise(self.logits, history, mx.zeros((0,), dtype=mx.int32))
         rows = shaper.shape(rows)
         return Draft(mx.random.categorical(rows, key=key), mx.softmax(rows, axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """Each position's largest probability."""
         return largest(self.logits.astype(mx.float32))
 
     def top_tokens(self, count: int) -> TopTokens:
-        """The likeliest of each position; its argmax is among them also where many are level."""
+        """The likeliest tokens of each position, always with its argmax."""
         logits = self.logits.astype(mx.float32)
         best = top_ids(logits, min(count, logits.shape[-1]))
         scores = mx.take_along_axis(logits, best, axis=-1)
@@ -176,9 +174,9 @@ class Lattice:
     """A DFlash 2 block: candidates of each position, scored after every candidate before them.
 
     candidates: [γ, k] token ids, ascending. scores: [γ, k, k] float32; [t, i, j] is the score of
-    position t's candidate j after candidate i of position t - 1. Before position 0 stands the
-    anchor, and all its k rows are the same. made_of: what the scores were computed from, if the
-    greedy walk may be computed from that too; nothing is computed that is not asked for.
+    position t's candidate j after candidate i of position t - 1. At position 0, after the anchor,
+    all k rows are the same. made_of: the arguments of the op `selector_walk`, which computes the
+    greedy walk without the scores; None if there are none.
     """
 
     candidates: mx.array
@@ -186,16 +184,16 @@ class Lattice:
     made_of: tuple[Any, ...] | None = None
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The best candidate after the one just taken; of equals the smaller id."""
+        """The best candidate after each draft; of equals the smaller id."""
         if self.made_of is not None:
             return Draft((kernels or Kernels())(selector_walk.OP, *self.made_of))
         return Draft(self._tokens(self._walk(mx.argmax(self.scores, axis=-1))))
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """Each position from softmax(score / temperature) over its candidates after the last draft.
+        """Sampled from softmax(score / temperature) over the candidates after the draft before.
 
-        Every row of the lattice draws, and the walk takes the draws that it passes: the same law as
-        drawing one position after another. Neither filters nor penalties apply.
+        Every row of the lattice draws at once, and the walk takes those that it passes: the same
+        distribution as one position after another. Neither filters nor penalties apply.
         """
         rows = self.scores * (1 / shaper.params.temperature)
         path = self._walk(mx.random.categorical(rows, key=key))
@@ -203,7 +201,7 @@ class Lattice:
         return Draft(self._tokens(path), chances, self.candidates)
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability among the candidates, on the way of the greedy walk."""
+        """The largest probability among the candidates, along the greedy walk."""
         return largest(self.passed(self._walk(mx.argmax(self.scores, axis=-1))))
 
     def top_tokens(self, count: int) -> TopTokens:
@@ -227,14 +225,14 @@ class Lattice:
 def largest(rows: mx.array) -> Callable[[], np.ndarray]:
     """Begin to compute the largest probability of each row of float32 logits [γ, n] -> [γ].
 
-    On the CPU NumPy does it in the end: its exponential is ten times as fast as MLX's there.
+    On the CPU, NumPy computes it when it is wanted: its exponential is ten times as fast as MLX's.
     """
     if on_cpu():
         mx.async_eval(rows)
         return lambda: host_largest(np.array(rows, copy=False))
-    found = mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
-    mx.async_eval(found)
-    return lambda: np.array(found)
+    probabilities = mx.exp(rows.max(axis=-1) - mx.logsumexp(rows, axis=-1))
+    mx.async_eval(probabilities)
+    return lambda: np.array(probabilities)
 
 
 def host_largest(rows: np.ndarray) -> np.ndarray:

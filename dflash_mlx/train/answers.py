@@ -34,7 +34,7 @@ class RecordingSequence(TokenSequence):
     """A sequence that keeps the taps of the tokens it commits."""
 
     def __init__(self, target: Target, drafter: Drafter | None):
-        super().__init__(target, drafter, shares=False)
+        super().__init__(target, drafter, use_prefix_cache=False)
         self._taps: list[mx.array] = []
 
     def append(self, tokens: tuple[int, ...], taps: mx.array) -> None:
@@ -91,7 +91,6 @@ def complete(
 def engine_request(
     target: Target, drafter: Drafter | None, request: AnswerRequest, temperature: float
 ) -> Request:
-    """The engine's request for an answer."""
     return Request(
         request.tokens,
         sampling=SamplingParams(temperature=temperature, seed=request.seed),
@@ -162,7 +161,6 @@ class AnswerFile:
         self.answers[key] = tokens
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -48,7 +48,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """The JSON values of a checkpoint."""
     return json.loads((folder / "state.json").read_text())
 
 

@@ -117,7 +117,6 @@ def evaluate(
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -17,7 +17,7 @@ class MemoryEstimate:
 
     @property
     def memory(self) -> int:
-        """The peak of the run."""
+        """The largest use of memory during the run."""
         return self.target + max(self.answers, self.steps)
 
 

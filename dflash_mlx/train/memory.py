@@ -116,5 +116,4 @@ def check_disk(folder: Path, needed: int) -> None:
 
 
 def gib(count: int) -> str:
-    """Bytes as GiB."""
     return f"{count / 2**30:.1f} GiB"

@@ -87,17 +87,14 @@ class TrainJob:
 
     @property
     def answers_file(self) -> Path:
-        """Where the answers are kept."""
         return self.answers or self.out / "answers.jsonl"
 
     @property
     def taps_folder(self) -> Path:
-        """Where the taps are kept."""
         return self.taps or self.out / "taps"
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are kept."""
         return self.out / CHECKPOINTS
 
 
@@ -129,7 +126,6 @@ class RunLog:
         self.file = folder / "log.jsonl"
 
     def add(self, event: StepDone | TauMeasured) -> None:
-        """Append a line."""
         with self.file.open("a") as log:
             log.write(json.dumps(asdict(event)) + "\n")
 
@@ -431,5 +427,4 @@ class Run:
 
 
 def parameter_count(model: DraftModel) -> int:
-    """The number of trained parameters."""
     return sum(array.size for _, array in tree_flatten(model.trainable_parameters()))  # type: ignore

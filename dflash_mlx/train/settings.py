@@ -25,7 +25,6 @@ class AnswerSettings:
     seed: int = option(0, low=0)
 
     def __post_init__(self) -> None:
-        """Check all ranges."""
         check_values(self)
 
 
@@ -73,7 +72,6 @@ class DrafterShape:
     )
 
     def __post_init__(self) -> None:
-        """Check all ranges."""
         check_values(self)
 
 
@@ -138,7 +136,6 @@ class TrainSettings:
     )
 
     def __post_init__(self) -> None:
-        """Check all ranges."""
         check_values(self)
 
     def rate_at(self, step: int, steps: int) -> float:

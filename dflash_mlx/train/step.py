@@ -188,7 +188,7 @@ class StreamedMuon(Muon):
 
     def __init__(self, streams: Streams, *args: Any, **options: Any):
         super().__init__(*args, **options)
-        self._turns = cycle(streams.each)
+        self._turns = cycle(streams.streams)
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
         """As Muon, on the next stream."""

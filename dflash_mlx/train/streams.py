@@ -29,7 +29,7 @@ class Streams:
         self.count = count or stream_count()
         device = mx.default_device()
         more = [mx.new_stream(device) for _ in range(self.count - 1)]
-        self.each = [mx.default_stream(device), *more]
+        self.streams = [mx.default_stream(device), *more]
 
     def together(self, tasks: Iterable[Task[Result]]) -> Generator[list[Result]]:
         """Run tasks, `count` at once; yields the results of the finished ones, round by round.
@@ -42,7 +42,7 @@ class Streams:
         while True:
             finished = list[Result]()
             needed = list[Any]()
-            for place, stream in enumerate(self.each):
+            for place, stream in enumerate(self.streams):
                 with mx.stream(stream):
                     while (task := running[place] or next(waiting, None)) is not None:
                         running[place] = task

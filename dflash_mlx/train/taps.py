@@ -119,7 +119,6 @@ def places(file: Path, width: int) -> dict[str, Place]:
 
 
 def key_of(tokens: Sequence[int]) -> str:
-    """The key of a sequence."""
     return hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).hexdigest()[:32]
 
 

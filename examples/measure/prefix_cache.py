@@ -57,13 +57,13 @@ def main() -> None:
     pair = dflash_mlx.load(cache_ram=0)
     list(dflash_mlx.stream(pair, "Hello", max_tokens=4))
     print(f"{'off':18}", *first_tokens(pair))
-    pair.engine.prefixes.limit = 1 << 30
+    pair.engine.prefix_cache.limit = 1 << 30
     with tempfile.TemporaryDirectory() as folder:
         labels = Labels(pair.target_name, pair.draft_name)
-        pair.engine.prefixes.disk = disk = DiskCache("pair", labels, 1 << 30, Path(folder))
+        pair.engine.prefix_cache.disk = disk = DiskCache("pair", labels, 1 << 30, Path(folder))
         print(f"{'in memory':18}", *first_tokens(pair))
         disk.wait()
-        pair.engine.prefixes.clear()  # as after a restart
+        pair.engine.prefix_cache.clear()  # as after a restart
         print(f"{'on disk':18}", *first_tokens(pair))
         disk.wait()
     print(f"look-up of {TOKENS:,} tokens in {TEXTS:,} segments: {look_up():.1f} ms")

@@ -132,14 +132,20 @@ def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:
 
     for number in range(3):
         ask(f"more than a window {number}", closed)
-        closed = len(pair.encode(pair.template.write(messages[:-1], opening=False)))
+        closed = len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False)))
     del messages[-2:]
-    ask("another one", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
+    ask(
+        "another one",
+        len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False))),
+    )
     del messages[-1]
     question = messages.pop()["content"]
-    ask(question, len(pair.encode(pair.template.write([*messages], opening=False))))
+    ask(question, len(pair.encode(pair.template.write([*messages], add_generation_prompt=False))))
     del messages[-4:]
-    ask("far back", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
+    ask(
+        "far back",
+        len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False))),
+    )
 
 
 @every_mode
@@ -204,7 +210,7 @@ def test_interrupted_answers(mode: Mode, family: str) -> None:
 def test_interrupted_prefill(mode: Mode, family: str) -> None:
     """Progress may raise to stop; what was read stays, and the next answer is right."""
     pair = tiny_pair(family)
-    pair.engine.chunk = 29
+    pair.engine.prefill_step_size = 29
     prompt = tiny.prompt_of(30)
     wanted = tiny.plain(pair.target, prompt, 8)
 

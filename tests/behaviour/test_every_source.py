@@ -79,10 +79,10 @@ def test_a_server_that_draws_with_another_seed(pair: Pair, monkeypatch: pytest.M
 @pytest.mark.quick_every(4)
 def test_turns_are_taken_back(pair: Pair) -> None:
     """Going on from an earlier place, with drafts, says what a fresh sequence says without."""
-    session, drafted = Session(pair, mode="dflash", shares=False), 0
+    session, drafted = Session(pair, mode="dflash", use_prefix_cache=False), 0
     first, second, third = (tokens_of(pair, text) for text in TEXTS)
     for prompt in ([*first, *second], [*first, *third], first, [*first, *second]):
-        fresh = Session(pair, mode="baseline", shares=False)
+        fresh = Session(pair, mode="baseline", use_prefix_cache=False)
         both = [
             [token for block in one.stream(prompt, max_tokens=30) for token in block.tokens]
             for one in (session, fresh)

@@ -169,11 +169,11 @@ def test_another_seed_is_noticed(pair: Pair, stock: dict[tuple[int, int], list[i
 def test_a_chat_is_rewound(pair: Pair) -> None:
     """A turn taken back and asked otherwise is answered as if it had never been."""
     turns = [{"role": "user", "content": PROMPTS[0]}, {"role": "assistant", "content": LETTER}]
-    session = Session(pair, mode="dflash", shares=False)
+    session = Session(pair, mode="dflash", use_prefix_cache=False)
     for last in ("Thank you. Shorter, please.", "Thank you. Now as a list, please."):
         messages = [*turns, {"role": "user", "content": last}]
         found = [t for block in session.stream(messages, max_tokens=LENGTH) for t in block.tokens]
-        fresh = Session(pair, mode="baseline", shares=False)
+        fresh = Session(pair, mode="baseline", use_prefix_cache=False)
         plain = [t for block in fresh.stream(messages, max_tokens=LENGTH) for t in block.tokens]
         assert found == plain
 

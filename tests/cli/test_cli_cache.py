@@ -112,7 +112,7 @@ def test_a_resumed_chat_reads_nothing_again() -> None:
     ]
     said = turns[-1]
     held = said.stats.prompt_tokens + said.stats.generated
-    talk.pair.engine.prefixes.disk.wait()
+    talk.pair.engine.prefix_cache.disk.wait()
     other = start(talk.file.name)
     asked = other.ask("And Anna?")
     assert held - 2 <= asked.stats.cached_tokens < asked.stats.prompt_tokens

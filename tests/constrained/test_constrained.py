@@ -45,7 +45,7 @@ WAYS: tuple[tuple[Mode, dict[str, Any]], ...] = (
 COSTS = Latencies(1.0, 0.1, ((1, 1.0), (4, 1.1), (8, 1.3)), read=0.01)
 LENGTH = 90
 PROMPT = tiny.prompt_of(11, 4)
-TEXT = (100, 101)  # an opening whose thinking is closed
+TEXT = (100, 101)  # a generation prompt whose thinking is closed
 
 
 @cache
@@ -74,7 +74,7 @@ def answer(
     target: Target, drafter: DFlashDrafter, grammar: Grammar, params: SamplingParams, **options: Any
 ) -> list[Block]:
     """One answer's blocks."""
-    options = {"opening": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
+    options = {"generation_prompt": TEXT, "max_tokens": LENGTH, "stops": target.eos_ids, **options}
     sequence = TokenSequence(target, drafter)
     return list(tiny.start(sequence, PROMPT, params, grammar=grammar, **options))
 
@@ -255,7 +255,7 @@ def law_surprise(
                 stop_ids=target.eos_ids,
                 accept=cast(Any, accept),
                 grammar=LAW,
-                **{"mode": "dflash", "block_size": 5, "opening": TEXT, **options},
+                **{"mode": "dflash", "block_size": 5, "generation_prompt": TEXT, **options},
             )
             engine.begin(sequence, request, len(LAW_PROMPT) - 1)
             texts[sequence] = []

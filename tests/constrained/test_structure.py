@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import engines
 import mlx.core as mx
+import numpy as np
 import pytest
 import templates
 import thinking_cases
@@ -20,7 +21,7 @@ from typer.testing import Result
 
 from dflash_mlx import Grammar, api
 from dflash_mlx.constrained import compiler
-from dflash_mlx.constrained.constraint import reasoning_state
+from dflash_mlx.constrained.constraint import Bitmask, Constraint, reasoning_state
 from dflash_mlx.constrained.grammar import check_grammar
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
@@ -34,6 +35,7 @@ from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.policy.policy import StepResult
 from dflash_mlx.session import Session
 from dflash_mlx.speculation.drafts import Draft
+from dflash_mlx.speculation.tree import Tree
 from dflash_mlx.types import Block, Plan
 
 COSTS = Latencies(1.0, 0.1, tuple((rows, 1.0 + 0.01 * rows) for rows in range(1, 9)))
@@ -44,7 +46,7 @@ NAMED = {
     "required": ["a rather long name"],
     "additionalProperties": False,
 }
-TEXT = (100, 101)  # an opening of the golden tokenizer whose thinking is closed
+TEXT = (100, 101)  # a generation prompt of the golden tokenizer whose thinking is closed
 
 
 def ids_of(text: str) -> list[int]:
@@ -194,7 +196,7 @@ def test_no_row_is_wasted() -> None:
             tuple(tiny.prompt_of(9)),
             stop_ids=target.eos_ids,
             grammar=grammar,
-            opening=TEXT,
+            generation_prompt=TEXT,
             mode=mode,
             **options,
         )
@@ -209,8 +211,8 @@ def test_steered_chains() -> None:
     """A chain is cut, forced tokens take the place of its own, and what follows them is dropped."""
     target = tiny.make_target("qwen3")
     grammar = Grammar.of_schema(NAMED)
-    request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, opening=TEXT)
-    state = tiny.compiler_of(target).constrain(grammar, request.going_on_from, request.stop_ids)
+    request = Request((5,), stop_ids=target.eos_ids, grammar=grammar, generation_prompt=TEXT)
+    state = tiny.compiler_of(target).constrain(grammar, request.reasoning_prefix, request.stop_ids)
     chain = Draft(mx.array(ids_of('"b')))
     assert state.filter_draft(chain, 8, 8).tokens.tolist() == ids_of("{")
     assert state.filter_draft(chain, 8, 8).judged == 0
@@ -241,6 +243,79 @@ def test_drafts_beyond_a_limit_of_the_matcher_leave_no_trace() -> None:
         assert state.accept_tokens(committed[-3:]) == committed[-3:]
 
 
+class LimitedMatcher:
+    """A matcher of any text of token 1, which reaches its limit at the fifth."""
+
+    def __init__(self, consumed: int = 0):
+        self.consumed = consumed
+
+    def deep_copy(self) -> "LimitedMatcher":
+        return LimitedMatcher(self.consumed)
+
+    def consume_tokens(self, tokens: list[int]) -> None:
+        self.consumed += len(tokens)
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        self.consumed += len(tokens)
+        return 0 if self.is_error() else len(tokens)
+
+    def rollback(self, count: int) -> None:
+        self.consumed -= count
+
+    def is_error(self) -> bool:
+        return self.consumed > 4
+
+    def get_error(self) -> str:
+        return "too many items" if self.is_error() else ""
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def fill(self, drafts: list[int], rows: np.ndarray) -> None:
+        """The bitmasks before and after drafts; after an error it stays in error, as llguidance."""
+        for place in range(len(drafts) + 1):
+            if self.is_error():
+                return
+            rows[place] = 2
+            self.consumed += place < len(drafts)
+        self.consumed -= len(drafts)
+
+
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+def test_a_rejected_draft_beyond_a_limit_of_the_matcher_ends_no_answer(shape: str) -> None:
+    """Only an answer that comes to the place of the error ends with it, as in plain decoding."""
+    bitmask = Bitmask(1, lambda matcher, drafts, rows: cast(Any, matcher).fill(drafts, rows))
+    constraint = Constraint(cast(Any, LimitedMatcher()), None, bitmask, frozenset())
+    count, message = decoded_plainly(constraint.fork(), 1)
+    assert count == 4
+    assert "too many items" in message
+    chain = (1,) * 6
+    draft = Draft(mx.array(chain))
+    if shape == "tree":
+        draft = Draft.of_tree(Tree(chain, tuple(range(6)), tuple(range(1, 7)), (0.0,) * 6))
+    for accepted in (1, count):
+        state = constraint.fork()
+        state.mask_logits(mx.zeros((7, 32)), draft)
+        assert state.accept_tokens(chain[:accepted]) == chain[:accepted]
+    state = constraint.fork()
+    state.mask_logits(mx.zeros((7, 32)), draft)
+    with pytest.raises(DFlashError) as error:
+        state.accept_tokens(chain)
+    assert error.value.message == message
+
+
+def decoded_plainly(constraint: Constraint, token: int) -> tuple[int, str]:
+    """How often a token can be decoded without drafts, and the error that ends it."""
+    count = 0
+    while True:
+        constraint.mask_logits(mx.zeros((1, 32)), Draft.none())
+        try:
+            constraint.accept_tokens((token,))
+        except DFlashError as error:
+            return count, error.message
+        count += 1
+
+
 def test_a_draft_that_is_cut_teaches_nothing() -> None:
     """The mode auto judges a drafter by its own drafts that were allowed, by none forced."""
     policy = AdaptivePolicy(COSTS, 8)
@@ -266,7 +341,7 @@ def request_of(number: int) -> Request:
         return free
     grammar, _ = asked(number // 2)
     ends = frozenset([98])
-    return replace(free, grammar=grammar, opening=TEXT, stop_ids=ends, max_tokens=20)
+    return replace(free, grammar=grammar, generation_prompt=TEXT, stop_ids=ends, max_tokens=20)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss"])
@@ -284,7 +359,7 @@ def test_a_fork_goes_on_by_itself() -> None:
     engine = engines.engine_of("qwen3")
     request = Request(
         tuple(tiny.prompt_of(9)), stop_ids=frozenset([98]), grammar=Grammar.of_schema(COLOURS),
-        opening=TEXT,
+        generation_prompt=TEXT,
     )  # fmt: skip
     wanted = engines.alone(engine, request)
     sequence, said = Sequence(engine.target, *engine.drafters), list[int]()
@@ -303,7 +378,7 @@ def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch
     engine = engines.engine_of("qwen3")
     hard = Grammar("lark", 'start: a\na: a a | a a a | "x" | "xx" | "xxx" | a "x" a')
     requests = [engines.request_of(0), engines.request_of(1)]
-    requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
+    requests[1] = replace(requests[1], grammar=hard, generation_prompt=TEXT, max_tokens=500)
     wanted = engines.alone(engine, replace(requests[0], max_tokens=60))
     requests[0] = replace(requests[0], max_tokens=60)
     sequences = [Sequence(engine.target, *engine.drafters) for _ in requests]

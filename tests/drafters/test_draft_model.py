@@ -146,7 +146,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """For targets with every kind of cache; sequences join and leave."""
     target = tiny.make_target(family)
     engine = Engine(target, drafter_of(vocab_size=target.vocab_size))
-    engine.chunk = 7
+    engine.prefill_step_size = 7
     requests = [request_of(number) for number in range(6)]
     plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
     wanted = [alone(engine, replace(request, **plain)) for request in requests]
@@ -177,7 +177,7 @@ def test_a_model_that_is_always_right(doubled: Pair) -> None:
         for sampling in (SamplingParams(), SamplingParams(temperature=1.0, seed=3)):
             wanted: list[int] = []
             for mode in ("baseline", "dflash", "ddtree", "auto"):
-                session = Session(doubled, mode=mode, shares=False)
+                session = Session(doubled, mode=mode, use_prefix_cache=False)
                 blocks = list(session.stream(prompt, sampling=sampling, max_tokens=40))
                 tokens = [token for block in blocks for token in block.tokens]
                 wanted = wanted or tokens
@@ -185,7 +185,7 @@ def test_a_model_that_is_always_right(doubled: Pair) -> None:
                 if mode == "dflash":
                     assert all(b.accepted in (b.drafted, len(b.tokens)) for b in blocks[1:])
         for rule in ("token", "block"):
-            session = Session(doubled, mode="dflash", shares=False)
+            session = Session(doubled, mode="dflash", use_prefix_cache=False)
             sampling = SamplingParams(temperature=1.0, seed=3)
             blocks = list(session.stream(prompt, sampling=sampling, max_tokens=40, accept=rule))
             assert all(b.accepted in (b.drafted, len(b.tokens)) for b in blocks[1:]), rule
@@ -207,7 +207,7 @@ def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
     assert not isinstance(other.drafter, SmallModelDrafter)
     again = with_drafter(other, str(bundled("target")), draft_bits=4)
     assert isinstance(again.drafter, SmallModelDrafter)
-    session = Session(again, mode="dflash", shares=False)
+    session = Session(again, mode="dflash", use_prefix_cache=False)
     assert [b for b in session.stream(PROMPTS[0], max_tokens=20) if b.tokens]
     target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
     with pytest.raises(DFlashError, match="has other tokens than"):

@@ -86,7 +86,7 @@ def test_answers_are_those_of_plain_decoding(family: str) -> None:
     """Chains, trees and seeded samples for targets with every cache; sequences join and leave."""
     target = tiny.make_target(family)
     engine = Engine(target, random_head(target))
-    engine.chunk = 7
+    engine.prefill_step_size = 7
     requests = [request_of(number) for number in range(6)]
     plain = {"mode": "baseline", "block_size": None, "tree_budget": None}
     wanted = [alone(engine, replace(request, **plain)) for request in requests]

@@ -194,7 +194,7 @@ def test_as_every_drafter(golden: Pair) -> None:
     pair = with_drafter(golden, GOLDEN / "draft", draft_bits=8)
     assert pair.drafter is not None
     assert bits_of(pair.drafter.model) == 8
-    pair.engine.prefixes.limit = 1 << 24
+    pair.engine.prefix_cache.limit = 1 << 24
     prompt = tiny.prompt_of(70)
     answers = [
         tiny.joined(list(rounds_of(pair, prompt, mode))) for mode in ("baseline", "auto", "dflash")

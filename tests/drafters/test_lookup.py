@@ -55,7 +55,7 @@ def test_the_automaton_finds_the_longest_and_newest(letters: int) -> None:
             length, places = longest(text)
             assert runs.matched == length
             if length:
-                assert runs.goes_on_at == max(places)
+                assert runs.continues_at == max(places)
                 followed = [token for token, _ in runs.following(runs.match)]
                 assert sorted(followed) == sorted({text[place] for place in places})
                 assert followed[0] == text[max(places)]
@@ -136,7 +136,7 @@ def test_a_fork_shares_nothing(shared: str | None, monkeypatch: pytest.MonkeyPat
     cache = NgramDrafter().make_cache()
     cache.append(mx.zeros((1, 0, 0)), [1, 2, 3, 1])
     assert fork_goes_on_by_itself(cache) == (shared is None)
-    assert honest(cache).runs is not cache.runs
+    assert honest(cache).automaton is not cache.automaton
 
 
 def test_drawn_copies_say_from_what() -> None:
@@ -192,7 +192,7 @@ def beside(bundled: Pair) -> Pair:
 
 def answer(pair: Pair, prompt: str, mode: str, sampling: SamplingParams, **options: object):
     """Tokens and counts of one answer."""
-    session = Session(pair, mode=mode, shares=False)  # type: ignore[arg-type]
+    session = Session(pair, mode=mode, use_prefix_cache=False)  # type: ignore[arg-type]
     blocks = session.stream(prompt, sampling=sampling, max_tokens=60, **options)  # type: ignore
     tokens = [token for block in blocks for token in block.tokens]
     return tokens, session.stats
@@ -217,14 +217,14 @@ def test_answers_are_those_of_plain_decoding(
 
 def test_a_chat_that_goes_on_and_one_that_is_changed(alone: Pair) -> None:
     """What was said before is looked at anew for each answer, as it is now."""
-    session = Session(alone, mode="dflash", shares=False)
+    session = Session(alone, mode="dflash", use_prefix_cache=False)
     for turns in ([ROSES], [ROSES, "Roses.", ROSES], [PROMPTS[1], "1, 2, 3", PROMPTS[1]]):
         messages = [
             {"role": ("user", "assistant")[number % 2], "content": text}
             for number, text in enumerate(turns)
         ]
         found = [t for b in session.stream(messages, max_tokens=40) for t in b.tokens]
-        fresh = Session(alone, mode="baseline", shares=False)
+        fresh = Session(alone, mode="baseline", use_prefix_cache=False)
         assert found == [t for b in fresh.stream(messages, max_tokens=40) for t in b.tokens]
 
 

@@ -30,7 +30,7 @@ def test_prompts_share_what_a_round_may_read() -> None:
     """Three prompts beside an answer read a third each; alone they share the whole chunk."""
     target = tiny.make_target("qwen3")
     engine = Engine(target, None)
-    engine.chunk = 90
+    engine.prefill_step_size = 90
     prompts = [tiny.prompt_of(200, seed) for seed in range(3)]
     for beside in (False, True):
         group = [Sequence(target, None) for _ in prompts]

@@ -52,8 +52,8 @@ def engine_of(family: str, limit: int = GB) -> Engine:
     """An engine with a prefix cache, unless `limit` is 0."""
     target = target_of(family)
     engine = Engine(target, tiny.random_drafter(target))
-    engine.chunk = 16
-    engine.prefixes.limit = limit
+    engine.prefill_step_size = 16
+    engine.prefix_cache.limit = limit
     return engine
 
 
@@ -162,7 +162,7 @@ def pair_of(family: str) -> Pair:
     """A pair with a prefix cache."""
     target = tiny.make_target(family)
     pair = tiny.make_pair(target, tiny.random_drafter(target), family, "random")
-    pair.engine.prefixes.limit = GB
+    pair.engine.prefix_cache.limit = GB
     return pair
 
 
@@ -182,21 +182,21 @@ def test_a_long_system_message_is_read_once(family: str) -> None:
         assert shared > 1500
         found = api.generate(pair, prompt, max_tokens=6, mode=mode)
         assert found.stats.cached_tokens == (shared if number else 0)
-        alone = list(Session(pair, mode=mode, shares=False).stream(prompt, max_tokens=6))
+        alone = list(Session(pair, mode=mode, use_prefix_cache=False).stream(prompt, max_tokens=6))
         assert found.tokens == tiny.joined(alone)
 
 
 def test_who_does_not_share_neither_takes_nor_gives() -> None:
     """Measurements read their prompts; the cache can be off."""
     pair = pair_of("qwen3")
-    for _ in range(2):
-        session = Session(pair, shares=False)
+    for name in ("use_prefix_cache", "shares"):  # the second is the old name
+        session = Session(pair, **{name: False})
         list(session.stream([5, 6, 7, 8, 9], max_tokens=4))
         assert session.stats.cached_tokens == 0
-    assert not pair.engine.prefixes.tree.root.children
-    pair.engine.prefixes.limit = 0
+    assert not pair.engine.prefix_cache.tree.root.children
+    pair.engine.prefix_cache.limit = 0
     assert [api.generate(pair, [5, 6], max_tokens=3).stats.cached_tokens for _ in "ab"] == [0, 0]
-    assert not pair.engine.prefixes.tree.root.children
+    assert not pair.engine.prefix_cache.tree.root.children
 
 
 @every_kind
@@ -204,12 +204,12 @@ def test_conversations_keep_within_the_limit(family: str) -> None:
     """What was used last stays, what is counted is what the arrays take, and answers are right."""
     engine, anew = engine_of(family), engine_of(family, limit=0)
     answer(engine, tiny.prompt_of(100, 0))
-    engine.prefixes.limit = limit = 3 * engine.prefixes.nbytes
+    engine.prefix_cache.limit = limit = 3 * engine.prefix_cache.nbytes
     for number in range(1, 7):
         prompt = tiny.prompt_of(100, number)
         assert answer(engine, prompt)[0] == answer(anew, prompt)[0]
         assert answer(engine, prompt, max_tokens=1)[1] == 99
-        held = engine.prefixes
+        held = engine.prefix_cache
         assert 0 < held.nbytes <= limit
         assert held.nbytes == count_again(held)
     assert answer(engine, tiny.prompt_of(100, 6))[1] == 99
@@ -236,13 +236,13 @@ def test_what_is_counted_is_what_is_held(family: str) -> None:
     sequence.target_cache.snapshot()
     sequence.read(tiny.prompt_of(2900, 2))
     sequence.rewind(100)  # the buffers stay long
-    engine.prefixes.keep(sequence, ended=True)
+    engine.prefix_cache.keep(sequence, ended=True)
     mx.eval(sequence.state)
     sequence.clear()
-    counted = engine.prefixes.nbytes
+    counted = engine.prefix_cache.nbytes
     gc.collect()
     held = mx.get_active_memory()
-    engine.prefixes.clear()
+    engine.prefix_cache.clear()
     gc.collect()
     assert counted <= held - mx.get_active_memory() < 1.1 * counted + 4096
 
@@ -299,7 +299,7 @@ def left_behind(engine: Engine, prompt: list[int]) -> tuple[list[int], int, list
 def check_bits() -> list[int]:
     """Hold bits of branches and of a next turn against those read anew; the tokens not read."""
     held, anew = Engine(exact_target("qwen3"), None), Engine(exact_target("qwen3"), None)
-    held.prefixes.limit = GB
+    held.prefix_cache.limit = GB
     first = tiny.prompt_of(600, 1)
     said, *_ = left_behind(held, first)
     counts = []

@@ -59,8 +59,8 @@ def engine_of(family: str, root: Path | None = None, limit: int = GB) -> Engine:
     target = target_of(family)
     engine = Engine(target, tiny.random_drafter(target))
     if root is not None:
-        engine.prefixes.limit = GB
-        engine.prefixes.disk = DiskCache(family, LABELS, limit, root)
+        engine.prefix_cache.limit = GB
+        engine.prefix_cache.disk = DiskCache(family, LABELS, limit, root)
     return engine
 
 
@@ -70,8 +70,8 @@ def answer(engine: Engine, prompt: list[int], **options: Any) -> tuple[list[int]
     request = Request(tuple(prompt), **{"max_tokens": 9, **options})
     cached, _ = engine.begin(sequence, request, len(prompt) - 1)
     said = tiny.joined(list(tiny.rounds(engine, sequence)))
-    if engine.prefixes.disk is not None:
-        engine.prefixes.disk.wait()
+    if engine.prefix_cache.disk is not None:
+        engine.prefix_cache.disk.wait()
     return said, cached
 
 
@@ -119,12 +119,12 @@ def test_memory_may_be_smaller_than_the_disk(tmp_path: Path) -> None:
     """What leaves memory comes back from disk; a prompt too big for memory takes what fits."""
     engine, prompts = engine_of("qwen3", tmp_path), [tiny.prompt_of(80, n) for n in range(5)]
     answer(engine, prompts[0])
-    engine.prefixes.limit = 2 * engine.prefixes.nbytes
+    engine.prefix_cache.limit = 2 * engine.prefix_cache.nbytes
     for prompt in (*prompts, *prompts):
         answer(engine, prompt)
-    assert engine.prefixes.nbytes <= engine.prefixes.limit
+    assert engine.prefix_cache.nbytes <= engine.prefix_cache.limit
     assert [answer(engine, prompt)[1] for prompt in prompts] == [79] * 5
-    engine.prefixes.limit = 10_000
+    engine.prefix_cache.limit = 10_000
     assert answer(engine, prompts[0]) == (answer(engine_of("qwen3"), prompts[0])[0], 0)
 
 
@@ -293,9 +293,9 @@ def killed_answers(family: str, root: Path, count: int) -> None:
             "while True:\n"
             "    for n in range(4):\n"
             "        t.answer(e, tiny.prompt_of(300, n))\n"
-            "    for file in e.prefixes.disk.folder.path.glob('*.safetensors'):\n"
+            "    for file in e.prefix_cache.disk.folder.path.glob('*.safetensors'):\n"
             "        file.unlink()\n"
-            "    e.prefixes.clear()\n"
+            "    e.prefix_cache.clear()\n"
         )
         child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
         assert child.stdout is not None
@@ -337,7 +337,9 @@ def test_two_engines_share_a_folder(tmp_path: Path) -> None:
     answer(one, prompt)
     assert answer(other, prompt)[1] == 59
     third = engine_of("qwen3", tmp_path)
-    third.prefixes.records_to_read(Sequence(third.target, *third.drafters), prompt, drafting=True)
+    third.prefix_cache.records_to_read(
+        Sequence(third.target, *third.drafters), prompt, drafting=True
+    )
     for file in tmp_path.glob("*/*.safetensors"):
         file.unlink()
     assert answer(third, prompt) == (answer(engine_of("qwen3"), prompt)[0], 0)
@@ -353,8 +355,8 @@ def test_loaded_pairs_keep_apart(tmp_path: Path) -> None:
         found = dflash_mlx.generate(pair, prompt, max_tokens=4)
         fresh = dflash_mlx.load(target, draft, cache_ram=0, exact=options.get("exact", False))
         assert found.tokens == dflash_mlx.generate(fresh, prompt, max_tokens=4).tokens
-        if pair.engine.prefixes.disk is not None:
-            pair.engine.prefixes.disk.wait()
+        if pair.engine.prefix_cache.disk is not None:
+            pair.engine.prefix_cache.disk.wait()
         return found.stats.cached_tokens
 
     assert [cached(), cached()] == [0, 49]

@@ -33,7 +33,7 @@ from mlx_lm.models.gated_delta import (
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.utils import MODEL_REMAPPING, load_model, load_tokenizer
 
-from dflash_mlx.engine.engine import CHUNK
+from dflash_mlx.engine.engine import PREFILL_STEP_SIZE
 from dflash_mlx.families import FAMILIES
 from dflash_mlx.models import attention
 from dflash_mlx.models.cache.sliding import SlidingCache
@@ -346,7 +346,7 @@ def test_generate_step_is_one_step_ahead() -> None:
 
 
 def test_generate_step_reports_its_prefill() -> None:
-    """engine.CHUNK, Answer.last_alone: the prompt in chunks, its last token by itself."""
+    """The prompt is read in chunks, its last token by itself: `separate_last_token`."""
     calls: list[tuple[int, int, int]] = []
     target, prompt = tiny.make_target("qwen3"), tiny.prompt_of(9)
     cache = make_prompt_cache(target.model)
@@ -364,7 +364,7 @@ def test_generate_step_reports_its_prefill() -> None:
     next(steps)
     assert calls == [(0, 9, 0), (5, 9, 5), (8, 9, 8), (9, 9, 10)]
     default = inspect.signature(generate_step).parameters["prefill_step_size"].default
-    assert default == CHUNK
+    assert default == PREFILL_STEP_SIZE
 
 
 def test_stock_draws_from_the_global_generator() -> None:

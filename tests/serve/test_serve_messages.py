@@ -91,7 +91,7 @@ def test_progress_of_a_prompt() -> None:
     """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
     asked: Any = [{"role": "user", "content": "Write a story about a lighthouse."}]
     pair = pair_saying("yes", asked)
-    pair.engine.chunk = 16
+    pair.engine.prefill_step_size = 16
     body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
     found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": asked}))
     told = [data["prompt_progress"] for name, data in found if name == "ping"]

@@ -50,7 +50,7 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     target = target_of(family)
     drafter = drafter or tiny.random_drafter(target)
     engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
-    engine.chunk = CHUNK
+    engine.prefill_step_size = CHUNK
     return engine
 
 

@@ -96,7 +96,7 @@ def shared(pair: Pair) -> list[float]:
         request = Request(prompt, sampling=SEEDED, max_tokens=TOKENS, mode="dflash", logprobs=0)
         places = len(BEGINNING), len(prompt) - 1
         cached, _ = engine.begin(sequence, request, *places)
-        found.append(cached if engine.prefixes.limit == ROOMY else -1)
+        found.append(cached if engine.prefix_cache.limit == ROOMY else -1)
 
     def run_all(*sequences: Sequence) -> None:
         said = [list[float]() for _ in sequences]
@@ -110,8 +110,8 @@ def shared(pair: Pair) -> list[float]:
             found.extend(said.pop(0))
 
     for limit in (ROOMY, TIGHT):
-        engine.prefixes.clear()
-        engine.prefixes.limit = limit
+        engine.prefix_cache.clear()
+        engine.prefix_cache.limit = limit
         chats = [Sequence(pair.target, pair.drafter) for _ in range(4)]
         for number, chat in enumerate(chats[:3]):
             begin(chat, 7, number)
@@ -124,8 +124,8 @@ def shared(pair: Pair) -> list[float]:
         run_all(twin)
         begin(chats[0], 7, 1)  # back to where it began, and on as another one did
         run_all(chats[0])
-    engine.prefixes.clear()
-    engine.prefixes.limit = 0
+    engine.prefix_cache.clear()
+    engine.prefix_cache.limit = 0
     return found
 
 

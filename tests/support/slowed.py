@@ -18,7 +18,7 @@ from typing import Any
 
 import dflash_mlx.session as session
 from dflash_mlx.chat.reasoning_parser import Piece, Reader
-from dflash_mlx.engine.engine import CHUNK
+from dflash_mlx.engine.engine import PREFILL_STEP_SIZE
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.models.packed import SequenceRows
 from dflash_mlx.models.target import Target
@@ -63,7 +63,7 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     """Answer as the file says by now."""
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
-    self.pair.engine.chunk = wanted.get("chunk", CHUNK)
+    self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
     session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
     target = self.pair.target
     target.eos_ids = (

@@ -568,7 +568,7 @@ def start(
     """Answer a prompt by rounds of one sequence, with an engine of its own."""
     target = sequence.target
     engine = Engine(target, *sequence.drafters, compiler=compiler_of(target))
-    engine.chunk = chunk
+    engine.prefill_step_size = chunk
     if not sequence.drafters:
         mode, block_size = "baseline", None
     request = Request(

@@ -51,7 +51,8 @@ SHARED_KEYS = (
 
 def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
     """The config in Z Lab's layout. Raises DFlashError if it is no DFlash drafter's."""
-    kind, layer = raw["speculators_model_type"], raw.get("transformer_layer_config")
+    kind = raw["speculators_model_type"]
+    layer = raw.get("transformer_layer_config")
     if kind not in SPECULATORS_ARCHITECTURES:
         raise refused(f"the drafter's 'speculators_model_type: {kind}' is not supported.")
     if not isinstance(layer, dict):
@@ -257,7 +258,6 @@ def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
 
 
 def invalid_value(key: str, value: object) -> DFlashError:
-    """The error for an invalid value."""
     return DFlashError(
         f"the drafter's config has a wrong '{key}: {value}'.", hint="download the drafter again"
     )
@@ -265,7 +265,8 @@ def invalid_value(key: str, value: object) -> DFlashError:
 
 def refuse_unknown(raw: dict[str, Any], nested: dict[str, Any], known: Set[str]) -> None:
     """Raise DFlashError for an unsupported architecture, activation or key."""
-    names, rope = raw.get("architectures") or [], raw.get("rope_parameters") or {}
+    names = raw.get("architectures") or []
+    rope = raw.get("rope_parameters") or {}
     if names and not set(ARCHITECTURES) & set(names):
         hint = "what it computes is not published; take --draft lookup, or a small model"
         raise DFlashError(

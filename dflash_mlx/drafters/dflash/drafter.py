@@ -1,7 +1,7 @@
-"""The bound drafter: its context caches, and the blocks of several sequences in one pass.
+"""A DFlash drafter: its context caches, and the blocks of several sequences in one pass.
 
-Binds a `DraftModel` to the embedding and the head of its target. Context rows are committed, never
-rejected, so a cache only grows, or is cut back when a conversation is.
+It binds a `DraftModel` to the embedding and the head of its target. Context rows are of committed
+tokens only, so a cache is cut back only when a conversation is.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
@@ -21,15 +22,15 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask, spread, target_ids
 
-WAITING = 128  # committed tokens whose rows are computed at the latest
+WAITING = 128  # the rows of committed tokens are computed when so many wait
 
 
-class DFlashDrafter:
+class DFlashDrafter(Drafter):
     """A drafter bound to its target's embedding and head.
 
-    Everything is computed in the dtype of the drafter's weights: what comes from the target is cast
-    to it, and hidden states are cast to `head_type`, the dtype of the target's head (None: any).
-    Two 16-bit dtypes that meet would make float32 copies of all weights in each draft.
+    Everything is computed in the dtype of the drafter's weights: arrays of the target are cast to
+    it, and hidden states to `head_type`, the dtype of the target's head (None: any). Two different
+    16-bit dtypes would make float32 copies of all weights in each draft.
     """
 
     def __init__(
@@ -39,27 +40,15 @@ class DFlashDrafter:
         head: Callable[[mx.array], mx.array],
         head_type: mx.Dtype | None = None,
     ):
-        self.model = model
+        self.model: DraftModel = model
         self.config: DraftConfig = model.config
+        self.block_size = self.config.block_size
+        self.taps = self.config.target_layer_ids
         self._embed = embed
         self._head = head
         self._head_type = head_type
 
-    @property
-    def block_size(self) -> int:
-        """Rows of a block, the anchor's included, unless a request gives another number."""
-        return self.config.block_size
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The target's layers whose outputs it reads."""
-        return self.config.target_layer_ids
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
-
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * item
 
@@ -97,11 +86,11 @@ class DFlashDrafter:
     ) -> list[DraftBlock]:
         """One pass over [anchor, mask, ...] of `width` rows for each sequence (paper, section 3.2).
 
-        One block for each sequence, of the width - 1 positions after its anchor. Evaluates
-        nothing.
+        A block has the width - 1 positions after the anchor. Evaluates nothing.
         """
         hidden = self._hidden(caches, anchors, width)
-        logits, select = self._logits(hidden), self.model.selector
+        logits = self._logits(hidden)
+        select = self.model.selector
         if select is None:
             return [Independent(rows) for rows in logits]
         return [select(*rows) for rows in zip(logits, hidden, anchors, strict=True)]
@@ -124,7 +113,8 @@ class DFlashDrafter:
         x = self.embed(mx.array([[anchor, *fill] for anchor in anchors]))
         visible = [cache.visible(width) for cache in caches]
         if len(caches) == 1:
-            (context, masks), offset = visible[0], caches[0].offset
+            context, masks = visible[0]
+            offset = caches[0].offset
             return self.model(x, context, offset, masks)[:, 1:]
         context = [list(layer) for layer in zip(*(rows for rows, _ in visible), strict=True)]
         masks = [list(layer) for layer in zip(*(seen for _, seen in visible), strict=True)]
@@ -139,8 +129,8 @@ class DFlashDrafter:
         taps = [cache.take_waiting() for cache in waiting]
         keys, values = self.model.project_context(self._enter(mx.concatenate(taps, axis=1)))
         ends = list(accumulate(part.shape[1] for part in taps))[:-1]
-        each = mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2)
-        for cache, new_keys, new_values in zip(waiting, *each, strict=True):
+        new_rows = zip(mx.split(keys, ends, axis=2), mx.split(values, ends, axis=2), strict=True)
+        for cache, (new_keys, new_values) in zip(waiting, new_rows, strict=True):
             at = self.model.rotate_context(new_keys, cache.computed)
             for rows, new in zip(cache.rows, self.model.by_layer((at, new_values)), strict=True):
                 rows.update_and_fetch(*new)
@@ -160,7 +150,7 @@ class DraftCache:
         self.drafter = drafter
         self.rows = [KVCache() for _ in range(drafter.config.num_layers)]
         self._waiting: list[mx.array] = []
-        self._ahead = 0  # tokens that wait
+        self._ahead = 0  # tokens whose rows are not computed yet
 
     @property
     def offset(self) -> int:
@@ -169,7 +159,6 @@ class DraftCache:
 
     @property
     def computed(self) -> int:
-        """Number of computed rows."""
         return self.rows[0].offset
 
     @property
@@ -179,12 +168,13 @@ class DraftCache:
 
     def take_waiting(self) -> mx.array:
         """Remove and return the taps [1, S, K * Ht] whose rows are not computed yet."""
-        taps, self._waiting, self._ahead = mx.concatenate(self._waiting, axis=1), [], 0
+        taps = mx.concatenate(self._waiting, axis=1)
+        self._waiting = []
+        self._ahead = 0
         return taps
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after `append`."""
         self.drafter.commit_waiting([self])
         held = [part for rows in self.rows for part in (rows.keys, rows.values)]
         return [part for part in held if part is not None]
@@ -192,8 +182,8 @@ class DraftCache:
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
-        They are computed when they are needed, or a hundred at once: plain steps between drafts
-        would spend a good part of their time on it.
+        They are computed when they are needed, or many at once: one at a time they would take a
+        good part of the time of decode steps.
         """
         self._waiting.append(taps)
         self._ahead += taps.shape[1]
@@ -201,7 +191,7 @@ class DraftCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the rows of the first `length` tokens; later ones that wait are never computed."""
+        """Keep the rows of the first `length` tokens; later ones may not be computed at all."""
         while self._waiting and self.offset > length:
             taps = self._waiting.pop()
             kept = max(0, taps.shape[1] - (self.offset - length))
@@ -213,26 +203,23 @@ class DraftCache:
             rows.trim(count)
 
     def fork(self) -> "DraftCache":
-        """An independent copy."""
         twin = DraftCache(self.drafter)
-        twin._waiting, twin._ahead = list(self._waiting), self._ahead
+        twin._waiting = list(self._waiting)
+        twin._ahead = self._ahead
         for ours, theirs in zip(self.rows, twin.rows, strict=True):
             share_rows(ours, theirs)
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """Each layer's rows of the tokens from `start` to before `end`, in arrays of their own."""
         self.drafter.commit_waiting([self])
         return tuple(copy_rows(rows, start, end) for rows in self.rows)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.drafter.commit_waiting([self])
         for rows, *more in zip(self.rows, *parts, strict=True):
             append_rows(rows, more)
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.drafter.commit_waiting([self])
         for rows in self.rows:
             fill_rows(rows, depth)
@@ -251,8 +238,10 @@ class DraftCache:
 
         No mask where every row sees everything.
         """
-        config, start = self.drafter.config, self.offset
-        context, masks = [], []
+        config = self.drafter.config
+        start = self.offset
+        context = []
+        masks = []
         queries = mx.arange(start, start + width)[:, None]
         for number, rows in enumerate(self.rows):
             first = 0
@@ -284,7 +273,8 @@ def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
         raise DFlashError(
             f"'{path}' cannot be read ({error}).", hint="download the drafter again"
         ) from None
-    row, file_token_id = content, mask_token_id
+    row = content
+    file_token_id = mask_token_id
     if isinstance(content, dict):
         row = content.get("embedding", content.get("mask_embedding"))
         file_token_id = content.get("mask_token_id", mask_token_id)

@@ -1,24 +1,23 @@
 """A DFlash drafter from its checkpoint: checked against its target, then loaded."""
 
 from collections.abc import Iterable
-from typing import Any
 
-import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.cpu.modules import use_cpu_modules
-from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.drafters.weights import (
+    UNUSED,
+    checked_distances,
+    load_weights,
+    model_shapes,
+    read_safetensors,
+)
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint, compare_shapes
-from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.target import Target
 
 from .config import ASSISTANT_NAMES, DraftConfig, parse
 from .drafter import DFlashDrafter, read_mask_embedding
-from .model import OWN, DraftModel, checked_distances
-
-# Tensors of some exports that drafting does not read: the map back, and copies of the target's.
-UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
+from .model import OWN, DraftModel
 
 
 def matches(checkpoint: Checkpoint, target: Checkpoint) -> bool:
@@ -43,21 +42,15 @@ def load(
 ) -> DFlashDrafter:
     """Load a checked drafter; see `DrafterKind.load`. The tokenizer is not needed."""
     config = parse(checkpoint.config)
-    weights: dict[str, mx.array] = {}
-    for file in checkpoint.weight_files:
-        weights.update({plain_name(k): v for k, v in mx.load(str(file)).items()})  # type: ignore
+    tensors = read_safetensors(checkpoint)
+    weights = {plain_name(name): value for name, value in tensors.items()}
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
         weights["mask_embedding"] = row
     model = DraftModel(config, target.hidden_size, own_parts(weights))
     if config.draft_vocab_size:
         weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
-    model.load_weights([item for item in weights.items() if item[0] not in UNUSED])
-    # A norm or a mask row in float32 would make everything after it float32.
-    model.set_dtype(model.fc.weight.dtype)
-    quantise(model, bits)
-    use_cpu_modules(model)
-    model.eval()
-    mx.eval(model.parameters())
+    used = {name: value for name, value in weights.items() if name not in UNUSED}
+    load_weights(model, used, bits)
     target.tap(config.target_layer_ids)
     return DFlashDrafter(model, target.embed, target.head, target.head_type)
 
@@ -112,13 +105,6 @@ def check_tensors(checkpoint: Checkpoint, config: DraftConfig, target_hidden_siz
     shapes = {name: shape for name, shape in shapes.items() if name not in UNUSED}
     if (row := read_mask_embedding(checkpoint.path, config.mask_token_id)) is not None:
         shapes["mask_embedding"] = list(row.shape)
-    try:
-        model = DraftModel(config, target_hidden_size, own_parts(shapes))
-    except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
-        raise DFlashError(
-            f"the drafter's config cannot be used ({first_line(error)}).",
-            hint="use a drafter whose rope scaling mlx-lm knows",
-        ) from error
-    parameters: Any = tree_flatten(model.parameters())
-    wanted = {name: list(value.shape) for name, value in parameters}
+    own = own_parts(shapes)
+    wanted = model_shapes(lambda: DraftModel(config, target_hidden_size, own))
     compare_shapes(checkpoint.path, wanted, shapes)

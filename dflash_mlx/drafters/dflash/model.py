@@ -8,19 +8,17 @@ values are never kept.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import mlx.core as mx
-import numpy as np
 from mlx import nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
-from dflash_mlx.cpu.modules import on_cpu, softmax
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.cpu.modules import softmax
 from dflash_mlx.kernels import selector_walk
+from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.speculation.drafts import Lattice
 
 from .config import DFlash2, DraftConfig
@@ -33,7 +31,8 @@ class DynamicConv(nn.Module):
 
     def __init__(self, config: DFlash2, hidden_size: int):
         super().__init__()
-        self._taps, self._groups = config.conv_kernel_size, hidden_size // config.conv_group_size
+        self._taps = config.conv_kernel_size
+        self._groups = hidden_size // config.conv_group_size
         # Identity at initialisation: tap 0 is 1, all others are 0.
         self.base_kernel = mx.zeros((2, self._taps, hidden_size))
         self.base_kernel[:, 0] = 1
@@ -52,7 +51,8 @@ class DynamicConv(nn.Module):
 
 def convolve(x: mx.array, kernel: mx.array) -> mx.array:
     """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r rows earlier, or zeros."""
-    length, out = x.shape[1], x * kernel[:, :, 0]
+    length = x.shape[1]
+    out = x * kernel[:, :, 0]
     for back in range(1, kernel.shape[2]):
         earlier = mx.pad(x, [(0, 0), (back, 0), (0, 0)])[:, :length]
         out = out + earlier * kernel[:, :, back]
@@ -112,7 +112,8 @@ class Yarn(nn.Module):
         """`dims`: of a head. Raises KeyError without `factor` or the original context length."""
         super().__init__()
         self.dims = dims
-        factor, context = scaling["factor"], scaling["original_max_position_embeddings"]
+        factor = scaling["factor"]
+        context = scaling["original_max_position_embeddings"]
 
         def dimension(rotations: float) -> float:
             """The pair of dimensions that turns so many times in the original context."""
@@ -121,8 +122,10 @@ class Yarn(nn.Module):
         low = dimension(scaling.get("beta_fast") or 32)
         high = dimension(scaling.get("beta_slow") or 1)
         if scaling.get("truncate", True):
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, dims - 1)
+            low = math.floor(low)
+            high = math.ceil(high)
+        low = max(low, 0)
+        high = min(high, dims - 1)
         high += 0.001 if low == high else 0.0
         share = mx.clip((mx.arange(dims // 2, dtype=mx.float32) - low) / (high - low), 0, 1)
         periods = base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims)
@@ -147,7 +150,8 @@ def attention_factor(scaling: dict[str, Any]) -> float:
     def by_length(weight: float) -> float:
         return 1.0 + (0.1 * weight * math.log(scaling["factor"]) if scaling["factor"] > 1 else 0.0)
 
-    weight, weight_all = scaling.get("mscale"), scaling.get("mscale_all_dim")
+    weight = scaling.get("mscale")
+    weight_all = scaling.get("mscale_all_dim")
     if weight and weight_all:
         return by_length(weight) / by_length(weight_all)
     return by_length(1.0)
@@ -228,24 +232,26 @@ def attention(
     mask: mx.array,
 ) -> mx.array:
     """`SharedRows.mix` of arrays; a head of the context serves a group of query heads."""
-    (n, kv_heads, rows, dim), (_, heads, length, _) = context_keys.shape, queries.shape
+    n, kv_heads, rows, dim = context_keys.shape
+    _, heads, length, _ = queries.shape
     group = heads // kv_heads
     own = (n, blocks, kv_heads, length, dim)
-    each = (n, kv_heads, blocks, group, length)
+    shape = (n, kv_heads, blocks, group, length)
     queries = queries.reshape(n, blocks, kv_heads, group, length, dim).swapaxes(1, 2) * scale
-    keys, values = keys.reshape(own).swapaxes(1, 2), values.reshape(own).swapaxes(1, 2)
+    keys = keys.reshape(own).swapaxes(1, 2)
+    values = values.reshape(own).swapaxes(1, 2)
     # [n, nKV, m * group * T, d] against all rows, [n, nKV, m, group * T, d] against the block's.
     every = queries.reshape(n, kv_heads, -1, dim) @ context_keys.swapaxes(-1, -2)
-    inside = queries.reshape(*each[:3], -1, dim) @ keys.swapaxes(-1, -2)
-    scores = mx.concatenate([every.reshape(*each, rows), inside.reshape(*each, length)], axis=-1)
+    inside = queries.reshape(*shape[:3], -1, dim) @ keys.swapaxes(-1, -2)
+    scores = mx.concatenate([every.reshape(*shape, rows), inside.reshape(*shape, length)], axis=-1)
     seen = mask.reshape(n, 1, blocks, 1, length, rows + length)
     lowest = mx.array(mx.finfo(scores.dtype).min, scores.dtype)
     scores = mx.where(seen, scores, lowest)
     fast = on_cpu() and scores.dtype == mx.float32
     shares = softmax(scores) if fast else mx.softmax(scores, axis=-1, precise=True)
     every, inside = mx.split(shares, [rows], axis=-1)
-    mixed = (every.reshape(n, kv_heads, -1, rows) @ context_values).reshape(*each, dim)
-    mixed = mixed + (inside.reshape(*each[:3], -1, length) @ values).reshape(*each, dim)
+    mixed = (every.reshape(n, kv_heads, -1, rows) @ context_values).reshape(*shape, dim)
+    mixed = mixed + (inside.reshape(*shape[:3], -1, length) @ values).reshape(*shape, dim)
     return mixed.swapaxes(1, 2).reshape(n * blocks, heads, length, dim)
 
 
@@ -284,8 +290,12 @@ class Attention(nn.Module):
 
     def __init__(self, config: DraftConfig):
         super().__init__()
-        hidden, dim, bias = config.hidden_size, config.head_dim, config.attention_bias
-        self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, dim
+        hidden = config.hidden_size
+        dim = config.head_dim
+        bias = config.attention_bias
+        self.heads = config.num_heads
+        self.kv_heads = config.num_kv_heads
+        self.dim = dim
         self.q_proj = nn.Linear(hidden, self.heads * dim, bias=bias)
         self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
         self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=bias)
@@ -314,8 +324,8 @@ class Attention(nn.Module):
         if isinstance(context, list):
             assert isinstance(mask, list)
             blocks = (mx.split(part, batch) for part in (queries, keys, values))
-            each = zip(*blocks, context, mask, strict=True)
-            mixed = mx.concatenate([self._attend(*block) for block in each])
+            arguments = zip(*blocks, context, mask, strict=True)
+            mixed = mx.concatenate([self._attend(*block) for block in arguments])
         else:
             assert not isinstance(mask, list)
             mixed = self._attend(queries, keys, values, context, mask)
@@ -419,7 +429,8 @@ class DraftModel(nn.Module):
         """`own` are those of OWN that the checkpoint brings instead of sharing the target's."""
         super().__init__()
         self.config = config
-        hidden, vocab = config.hidden_size, config.draft_vocab_size
+        hidden = config.hidden_size
+        vocab = config.draft_vocab_size
         if "embed_tokens" in own:
             self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
         if "mask_embedding" in own:
@@ -432,7 +443,8 @@ class DraftModel(nn.Module):
         self.fc = nn.Linear(taps * target_hidden_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        count, extra = config.num_layers, config.dflash2
+        count = config.num_layers
+        extra = config.dflash2
         if extra is None:
             self.layers = [DraftLayer(config) for _ in range(count)]
             return
@@ -541,14 +553,3 @@ def spread(logits: mx.array, ids: mx.array, vocab_size: int) -> mx.array:
     places = mx.broadcast_to(ids, logits.shape)
     everywhere = mx.full((*logits.shape[:-1], vocab_size), -mx.inf, dtype=logits.dtype)
     return mx.put_along_axis(everywhere, places, logits, axis=-1)
-
-
-def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
-    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
-    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
-    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= vocab_size:
-        raise DFlashError(
-            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
-            hint="download the drafter again",
-        )
-    return d2t.astype(mx.int32)

@@ -107,7 +107,9 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
         raise DFlashError("sliding layers of an EAGLE-3 head are not supported.", hint=HINT)
     if in_speculators(raw) and "norm_before_residual" not in raw:  # its readers assume either
         raise DFlashError("the drafter's config has no 'norm_before_residual'.", hint=HINT)
-    hidden, heads, vocab = whole("hidden_size"), whole("num_attention_heads"), whole("vocab_size")
+    hidden = whole("hidden_size")
+    heads = whole("num_attention_heads")
+    vocab = whole("vocab_size")
     kv_heads = whole("num_key_value_heads", heads)
     drafted = None if look("draft_vocab_size") is None else whole("draft_vocab_size")
     for key, wrong, value in (

@@ -1,7 +1,7 @@
 """An EAGLE-3 head as a drafter: its caches and its blocks.
 
-It drafts one token after another, each in a pass of its one layer, sequences one after another.
-Rows of drafts never stay: the target's features take their place when tokens are committed.
+It drafts one token after another, each in a pass of its one layer, and one sequence after another.
+Rows of drafts are always dropped: committed tokens get rows from the target's features.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import KVCache
 
+from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent
@@ -24,37 +25,36 @@ from .model import BoundHead, EagleModel
 
 # What an EAGLE-3 head keeps of one sequence
 
-WAITING = 128  # committed tokens whose rows are computed at the latest
+WAITING = 128  # the rows of committed tokens are computed when so many wait
 
 
 class EagleCache:
     """One sequence's committed rows, and the feature after each of them.
 
-    Row t of `rows` is of token t and the feature before it, so it depends on no later token; row 0
-    has no feature before it and is never attended to. `features` holds each position's feature in
-    two halves, because a cache's rows are two arrays.
+    Row t of `rows` is computed from token t and the feature before it, so it depends on no later
+    token; row 0 has no feature before it and is never attended to. `_features` holds each
+    position's feature in two halves, because a `KVCache` has two arrays.
     """
 
     def __init__(self, head: BoundHead):
         self.head = head
-        self.rows, self._features = KVCache(), KVCache()
+        self.rows = KVCache()
+        self._features = KVCache()
         self._taps: list[mx.array] = []
-        self._tokens: list[int] = []  # those whose rows wait
+        self._tokens: list[int] = []  # whose rows are not computed yet
 
     @property
     def offset(self) -> int:
-        """Number of committed tokens."""
         return self.rows.offset + len(self._tokens)
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after `append`."""
         self.commit_waiting()
-        held = [part for each in self._all for part in (each.keys, each.values)]
-        return [part for part in held if part is not None]
+        arrays = [array for cache in self._caches for array in (cache.keys, cache.values)]
+        return [array for array in arrays if array is not None]
 
     @property
-    def _all(self) -> tuple[KVCache, KVCache]:
+    def _caches(self) -> tuple[KVCache, KVCache]:
         return self.rows, self._features
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
@@ -69,18 +69,21 @@ class EagleCache:
         """Compute the rows of all waiting tokens."""
         if not self._tokens:
             return
-        head, tokens = self.head, mx.array(self._tokens)
+        head = self.head
+        tokens = mx.array(self._tokens)
         features = head.model.features(head.enter(mx.concatenate(self._taps, axis=1)))
         before = self.last_feature() if self.rows.offset else mx.zeros_like(features[:, :1])
         shifted = mx.concatenate([before, features[:, :-1]], axis=1)
         head.model.midlayer.write(head.embed(tokens), shifted, self.rows)
         low, high = mx.split(features[:, None], 2, axis=-1)
         self._features.update_and_fetch(low, high)
-        self._taps, self._tokens = [], []
+        self._taps = []
+        self._tokens = []
 
     def last_feature(self) -> mx.array:
         """The feature [1, 1, H] of the last token with a computed row."""
-        held, last = self._features, self._features.offset - 1
+        held = self._features
+        last = self._features.offset - 1
         assert held.keys is not None
         assert held.values is not None
         parts = [part[:, 0, last : last + 1] for part in (held.keys, held.values)]
@@ -91,41 +94,37 @@ class EagleCache:
         kept = max(0, length - self.rows.offset)
         if kept < len(self._tokens):
             taps = mx.concatenate(self._taps, axis=1)[:, :kept]
-            self._taps, self._tokens = [taps] if kept else [], self._tokens[:kept]
-        for each in self._all:
-            each.trim(max(0, each.offset - length))
+            self._taps = [taps] if kept else []
+            self._tokens = self._tokens[:kept]
+        for cache in self._caches:
+            cache.trim(max(0, cache.offset - length))
 
     def fork(self) -> "EagleCache":
-        """An independent copy."""
         twin = EagleCache(self.head)
-        twin._taps, twin._tokens = [*self._taps], [*self._tokens]
-        for ours, theirs in zip(self._all, twin._all, strict=True):
+        twin._taps = [*self._taps]
+        twin._tokens = [*self._tokens]
+        for ours, theirs in zip(self._caches, twin._caches, strict=True):
             share_rows(ours, theirs)
         return twin
 
     def copy_rows(self, start: int, end: int) -> tuple[Rows, ...]:
-        """The rows and features of the tokens from `start` to before `end`, in arrays of their own.
-
-        As if they were two layers.
-        """
+        """The rows and the features of the tokens [start, end), as if they were two layers."""
         self.commit_waiting()
-        return tuple(copy_rows(each, start, end) for each in self._all)
+        return tuple(copy_rows(cache, start, end) for cache in self._caches)
 
     def extend(self, parts: Sequence[tuple[Rows, ...]], tokens: Sequence[int] = ()) -> None:
-        """Append rows from `copy_rows`, as if their tokens had been committed."""
         self.commit_waiting()
-        for each, *more in zip(self._all, *parts, strict=True):
-            append_rows(each, more)
+        for cache, *rows in zip(self._caches, *parts, strict=True):
+            append_rows(cache, rows)
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
         self.commit_waiting()
-        for each in self._all:
-            fill_rows(each, depth)
+        for cache in self._caches:
+            fill_rows(cache, depth)
         mx.eval(self.state)
 
 
-# The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858) as what a tree is built from.
+# The dynamic tree of EAGLE-2 and 3 (arXiv 2406.16858), as rankings that a tree is built from.
 
 ENDS: Ranked = [], [], []
 
@@ -134,13 +133,13 @@ ENDS: Ranked = [], [], []
 class Level:
     """One level of drafts, on the device.
 
-    tokens, logs: [P, k], the likeliest after each path, and their log-probabilities. goes_on: [Q],
-    the places among all P * k of those that the next level goes on from, the likeliest first.
+    tokens, logs: [P, k], the likeliest tokens after each of P paths, and their log-probabilities.
+    continued: [Q], which of all P * k the next level continues, the likeliest first.
     """
 
     tokens: mx.array
     logs: mx.array
-    goes_on: mx.array
+    continued: mx.array
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +149,14 @@ class Levels:
     levels: list[Level]
 
     def begin(self) -> None:
-        """Compute them; the host does not wait."""
-        mx.async_eval(*(part for each in self.levels for part in arrays(each)))
+        mx.async_eval(*(array for level in self.levels for array in arrays(level)))
 
     def to_host(self) -> "Paths":
-        """Wait for them."""
-        return Paths([[np.array(part) for part in arrays(each)] for each in self.levels])
+        return Paths([[np.array(array) for array in arrays(level)] for level in self.levels])
 
 
 class Paths:
-    """`Rankings` of the levels; a case is a path that is continued, -1 one that is not."""
+    """The `Rankings` of the levels; a case is the number of a continued path, -1 for others."""
 
     def __init__(self, levels: list[list[np.ndarray]]):
         self._levels = levels
@@ -172,32 +169,34 @@ class Paths:
         """The tokens after a path, the likeliest first; of equals the smaller id of the head's."""
         if case < 0:
             return ENDS
-        tokens, logs, goes_on = self._levels[position]
+        tokens, logs, continued = self._levels[position]
         order = np.argsort(-logs[case], kind="stable")
-        paths = {int(place): number for number, place in enumerate(goes_on)}
+        paths = {int(place): number for number, place in enumerate(continued)}
         cases = [paths.get(case * len(order) + int(place), -1) for place in order]
         ranked = np.minimum(logs[case][order], 0.0)
         return ranked.tolist(), tokens[case][order].tolist(), cases
 
 
 def arrays(level: Level) -> tuple[mx.array, mx.array, mx.array]:
-    return level.tokens, level.logs, level.goes_on
+    return level.tokens, level.logs, level.continued
 
 
 # The drafts after one anchor
 
-TOP_K = 10  # continuations of a path, and paths that go on, as in the authors' trees
+TOP_K = 10  # continuations of a path, and continued paths of a level, as in the authors' trees
 
 
 class EagleBlock:
     """The positions after one anchor; a `DraftBlock` that runs the head on demand."""
 
     def __init__(self, cache: EagleCache, anchor: int, positions: int):
-        self._cache, self._model, self._positions = cache, cache.head.model, positions
+        self._cache = cache
+        self._model = cache.head.model
+        self._positions = positions
         self._anchor = mx.array([anchor])
 
     def greedy(self, kernels: Kernels | None = None) -> Draft:
-        """The likeliest token after the one just taken."""
+        """The likeliest token after each draft."""
         return Draft(self._greedy[0])
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
@@ -219,8 +218,10 @@ class EagleBlock:
         wide = min(TOP_K, count)
         levels = list[Level]()
         with self._drafting() as step:
-            hidden, tokens = None, self._anchor
-            seen, sums = mx.zeros((1, 0), dtype=mx.bool_), mx.zeros((1, 1))
+            hidden = None
+            tokens = self._anchor
+            seen = mx.zeros((1, 0), dtype=mx.bool_)
+            sums = mx.zeros((1, 1))
             for position in range(min(self._positions, count)):
                 hidden, logits = step(tokens, hidden, seen if position else None)
                 logits = logits.astype(mx.float32)
@@ -229,12 +230,13 @@ class EagleBlock:
                 logs = logs - mx.logsumexp(logits, axis=-1, keepdims=True)
                 ids = self._model.ids(best)
                 paths = (sums + logs).reshape(-1)
-                goes_on = mx.argsort(-paths)[:wide]
-                levels.append(Level(ids, logs, goes_on))
-                parents = goes_on // best.shape[-1]
-                sums = paths[goes_on][:, None]
-                hidden, tokens = hidden[:, parents], ids.reshape(-1)[goes_on]
-                seen = mx.concatenate([seen[parents], mx.eye(len(goes_on)) > 0], axis=1)
+                continued = mx.argsort(-paths)[:wide]
+                levels.append(Level(ids, logs, continued))
+                parents = continued // best.shape[-1]
+                sums = paths[continued][:, None]
+                hidden = hidden[:, parents]
+                tokens = ids.reshape(-1)[continued]
+                seen = mx.concatenate([seen[parents], mx.eye(len(continued)) > 0], axis=1)
         return Levels(levels)
 
     @cached_property
@@ -244,7 +246,8 @@ class EagleBlock:
 
     def _chain(self, choose: Callable[[mx.array], mx.array]) -> tuple[mx.array, mx.array]:
         """Tokens [γ] by `choose(logits [1, Vd]) -> [1]`, and logits [γ, Vd]."""
-        tokens, rows = [self._anchor], list[mx.array]()
+        tokens = [self._anchor]
+        rows = list[mx.array]()
         with self._drafting() as step:
             hidden = None
             for _ in range(self._positions):
@@ -279,10 +282,11 @@ class Step:
         `hidden` None: the anchor after the last committed token. `seen` [S, D]: which of the D
         rows of drafts each row sees, itself included; None for all.
         """
-        head, cache = self._cache.head, self._cache
+        head = self._cache.head
+        cache = self._cache
         features = cache.last_feature() if hidden is None else hidden
         mask = None
-        if seen is not None:  # row 0 of the cache is nobody's, the anchor's is everybody's
+        if seen is not None:  # every row sees the committed rows
             mask = mx.concatenate([mx.ones((len(seen), self.committed), mx.bool_), seen], axis=1)
         embeddings = head.embed(tokens)
         out = head.model.midlayer(embeddings, features, cache.rows, self._position, mask)
@@ -294,27 +298,18 @@ class Step:
 BLOCK = 9  # rows: eight drafts after the anchor, the depth of the authors' trees
 
 
-class EagleDrafter:
-    """A bound head that reads the outputs of the target's layers `taps`; a `Drafter`."""
+class EagleDrafter(Drafter):
+    """A bound head that reads the outputs of the target's layers `taps`."""
 
     block_size = BLOCK
 
     def __init__(self, head: BoundHead, taps: tuple[int, ...]):
-        self.head, self.taps = head, taps
-
-    @property
-    def model(self) -> EagleModel:
-        return self.head.model
-
-    @property
-    def config(self) -> EagleConfig:
-        return self.head.config
-
-    def preview(self, cache: object, anchor: int, width: int) -> None:
-        """Nothing is known of drafts before they are made."""
+        self.head = head
+        self.model: EagleModel = head.model
+        self.config: EagleConfig = head.config
+        self.taps = taps
 
     def row_bytes(self, item: int) -> int:
-        """Bytes of one token in a cache whose numbers have `item` bytes."""
         config = self.config
         return (2 * config.num_kv_heads * config.head_dim + config.hidden_size) * item
 
@@ -324,5 +319,5 @@ class EagleDrafter:
     def draft(
         self, caches: Sequence[EagleCache], anchors: Sequence[int], width: int
     ) -> list[DraftBlock]:
-        """A block of `width` rows after each anchor; evaluates nothing."""
-        return [EagleBlock(*each, width - 1) for each in zip(caches, anchors, strict=True)]
+        pairs = zip(caches, anchors, strict=True)
+        return [EagleBlock(cache, anchor, width - 1) for cache, anchor in pairs]

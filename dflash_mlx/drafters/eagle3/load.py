@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.cpu.modules import use_cpu_modules
-from dflash_mlx.drafters.dflash.model import checked_distances
-from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.drafters.weights import (
+    UNUSED,
+    checked_distances,
+    load_weights,
+    model_shapes,
+    read_safetensors,
+)
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import TORCH_FILE, WRONG_FILES, Checkpoint, compare_shapes
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
-from dflash_mlx.models.quantise import quantise
 from dflash_mlx.models.target import Target
 
 from .config import EagleConfig, parse
@@ -22,19 +25,19 @@ from .model import OWN, BoundHead, EagleModel
 
 # The tensors of an EAGLE-3 head's folder, from either kind of file, by the authors' names.
 
-LAYER, FIRST = "midlayer.", "layers.0."
-# The map back, copies of the target's, and what rotary embeddings are computed from.
-UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
+LAYER = "midlayer."
+SPECULATORS_LAYER = "layers.0."
 
 
 def plain_name(name: str) -> str:
-    """The authors' name of a tensor."""
+    """The name in the authors' checkpoints of a tensor that may come from another export."""
     name = name.removeprefix("model.")
-    return LAYER + name.removeprefix(FIRST) if name.startswith(FIRST) else name
+    if name.startswith(SPECULATORS_LAYER):
+        return LAYER + name.removeprefix(SPECULATORS_LAYER)
+    return name
 
 
 def is_used(name: str) -> bool:
-    """Whether drafting reads a tensor."""
     return name not in UNUSED and not name.endswith("rotary_emb.inv_freq")
 
 
@@ -51,10 +54,7 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
     """The tensors that drafting reads. DFlashError as `read_shapes`."""
     if (file := torch_file(checkpoint.path)) is not None:
         return used(load_torch(file))
-    tensors: dict[str, mx.array] = {}
-    for part in checkpoint.weight_files:
-        tensors.update(mx.load(str(part)))  # type: ignore
-    return used(tensors)
+    return used(read_safetensors(checkpoint))
 
 
 def used(tensors: dict[str, Any]) -> dict[str, Any]:
@@ -115,12 +115,7 @@ def load(
         weights["d2t"] = checked_distances(weights["d2t"], config.vocab_size, checkpoint.path)
     else:
         weights.pop("d2t", None)
-    model.load_weights(list(weights.items()))
-    model.set_dtype(model.fc.weight.dtype)
-    quantise(model, bits)
-    use_cpu_modules(model)
-    model.eval()
-    mx.eval(model.parameters())
+    load_weights(model, weights, bits)
     target.tap(taps)
     return EagleDrafter(BoundHead(model, target.embed, target.head, target.head_type), taps)
 
@@ -171,15 +166,8 @@ def check_tensors(
 ) -> None:
     """Raise DFlashError for a tensor that is missing, has another shape, or is not known."""
     taps = len(config.taps(target["num_hidden_layers"]))
-    try:
-        model = EagleModel(config, taps, target["hidden_size"], own_parts(shapes))
-    except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
-        raise DFlashError(
-            f"the drafter's config cannot be used ({first_line(error)}).",
-            hint="use a drafter whose rope scaling mlx-lm knows",
-        ) from error
-    parameters: Any = tree_flatten(model.parameters())
-    wanted = {name: list(value.shape) for name, value in parameters}
-    if "d2t" not in model:
+    own = own_parts(shapes)
+    wanted = model_shapes(lambda: EagleModel(config, taps, target["hidden_size"], own))
+    if "d2t" not in wanted:
         shapes = {name: shape for name, shape in shapes.items() if name != "d2t"}
     compare_shapes(path, wanted, shapes)

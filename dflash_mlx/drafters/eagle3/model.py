@@ -27,8 +27,12 @@ class Attention(nn.Module):
 
     def __init__(self, config: EagleConfig):
         super().__init__()
-        hidden, dim, bias = config.hidden_size, config.head_dim, config.attention_bias
-        self.heads, self.kv_heads, self.dim = config.num_heads, config.num_kv_heads, dim
+        hidden = config.hidden_size
+        dim = config.head_dim
+        bias = config.attention_bias
+        self.heads = config.num_heads
+        self.kv_heads = config.num_kv_heads
+        self.dim = dim
         self.q_proj = nn.Linear(2 * hidden, self.heads * dim, bias=bias)
         self.k_proj = nn.Linear(2 * hidden, self.kv_heads * dim, bias=bias)
         self.v_proj = nn.Linear(2 * hidden, self.kv_heads * dim, bias=bias)
@@ -74,7 +78,8 @@ class Layer(nn.Module):
         super().__init__()
         self.normed_residual = config.norm_before_residual
         self.self_attn = Attention(config)
-        hidden, eps = config.hidden_size, config.rms_norm_eps
+        hidden = config.hidden_size
+        eps = config.rms_norm_eps
         self.mlp = MLP(hidden, config.intermediate_size)
         self.input_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.hidden_norm = nn.RMSNorm(hidden, eps=eps)
@@ -120,7 +125,9 @@ class EagleModel(nn.Module):
         """`taps` layers are read; `own` are those of OWN that the checkpoint brings."""
         super().__init__()
         self.config = config
-        hidden, vocab, eps = config.hidden_size, config.draft_vocab_size, config.rms_norm_eps
+        hidden = config.hidden_size
+        vocab = config.draft_vocab_size
+        eps = config.rms_norm_eps
         if "embed_tokens" in own:
             self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
         if "lm_head" in own:
@@ -141,8 +148,8 @@ class EagleModel(nn.Module):
             taps = self.input_norm(taps)
         if self.config.fc_norm:
             parts = mx.split(taps, len(self.fc_norm), axis=-1)
-            each = zip(self.fc_norm, parts, strict=True)
-            taps = mx.concatenate([norm(part) for norm, part in each], axis=-1)
+            pairs = zip(self.fc_norm, parts, strict=True)
+            taps = mx.concatenate([norm(part) for norm, part in pairs], axis=-1)
         return self.fc(taps)
 
     def ids(self, tokens: mx.array) -> mx.array:
@@ -170,7 +177,9 @@ class BoundHead:
         """`embed` and `head` are the target's, `head_type` is what its head takes (None: any)."""
         self.model = model
         self.config: EagleConfig = model.config
-        self._embed, self._head, self._head_type = embed, head, head_type
+        self._embed = embed
+        self._head = head
+        self._head_type = head_type
 
     def enter(self, rows: mx.array) -> mx.array:
         """Rows of the target in the dtype of the head's weights."""

@@ -122,7 +122,7 @@ class PrefixCache:
         At least the prompt's last token stays uncomputed. If `drafting`, only rows are taken that
         the drafter has too. Records on disk are read now, unless `put` got them before.
         """
-        if not self.limit or not sequence.shares:
+        if not self.limit or not sequence.use_prefix_cache:
             return Reuse()
         start = len(sequence.tokens)
         tokens = np.array(prompt, np.int32)
@@ -144,7 +144,7 @@ class PrefixCache:
         self, sequence: Sequence, prompt: Many[int], *, drafting: bool
     ) -> list[Record]:
         """The records that `extend` would read; another thread can read them for `put`."""
-        if self.disk is None or not sequence.shares:
+        if self.disk is None or not sequence.use_prefix_cache:
             return []
         tokens = np.array(prompt, np.int32)
         start = count_common(np.array(sequence.tokens, np.int32), tokens)
@@ -174,7 +174,7 @@ class PrefixCache:
 
     def keep(self, sequence: Sequence, *, ended: bool = False) -> None:
         """Cache the rows of a sequence; if it `ended`, also the state after its last token."""
-        if not self.limit or not sequence.shares or not sequence.tokens:
+        if not self.limit or not sequence.use_prefix_cache or not sequence.tokens:
             return
         cache = sequence.target_cache
         length = sequence.reusable

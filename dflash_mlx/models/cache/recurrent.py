@@ -39,18 +39,22 @@ class Tape:
     def after(self, rows: int) -> State:
         """The states of convolution and recurrence after the first `rows` rows."""
         number = min(rows // self.stride, len(self.states) - 1)
-        state, first = self.states[number], number * self.stride
+        state = self.states[number]
+        first = number * self.stride
         if first < rows:
             part = slice(first, rows)
-            keys, values = self.keys[:, part], self.values[:, part]
+            keys = self.keys[:, part]
+            values = self.values[:, part]
             # Queries only read the state: any will do.
             _, state = update(self.net, keys, keys, values, self.a[:, part], self.b[:, part], state)
         return [self.inputs[:, rows : rows + self.net.conv_kernel_size - 1], state]
 
     def along(self, rows: tuple[int, ...]) -> State:
         """The states after these rows of a tree, a path from its anchor."""
-        path, window = mx.array(rows), self.net.conv_kernel_size - 1
-        keys, values = self.keys[:, path], self.values[:, path]
+        path = mx.array(rows)
+        window = self.net.conv_kernel_size - 1
+        keys = self.keys[:, path]
+        values = self.values[:, path]
         _, state = update(
             self.net, keys, keys, values, self.a[:, path], self.b[:, path], self.states[0]
         )
@@ -76,7 +80,10 @@ class RecurrentCache(ArraysCache):
 
     def begin(self) -> None:
         """Begin a pass: remember the state before it."""
-        self._start, self._before, self._tape = self.offset, list(self.cache), None
+        before = list(self.cache)
+        self._start = self.offset
+        self._before = before
+        self._tape = None
 
     def remember(self, tape: Tape | Writes) -> None:
         """Keep the tape of the current pass."""
@@ -121,7 +128,9 @@ class RecurrentCache(ArraysCache):
 
         From there it goes back to before the pass, not into it.
         """
-        self.cache, self.offset = state or self._taped().along(rows), self._start + len(rows)
+        length = self._start + len(rows)
+        self.cache = state or self._taped().along(rows)
+        self.offset = length
         self._tape = None
 
     def _taped(self) -> Tape:
@@ -137,7 +146,8 @@ class RecurrentCache(ArraysCache):
 
     def load(self, state: Sequence[mx.array | None], length: int) -> None:
         """Take over the state after `length` tokens."""
-        self.cache, self.offset = list(state), length
+        self.cache = list(state)
+        self.offset = length
         self.begin()
 
     @property

@@ -216,7 +216,8 @@ class ChunkedAdapter(RowsAdapter):
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
         """Hold these rows as those before token `length`."""
         cache.keys, cache.values = part
-        cache.offset, cache.start_position = length, length - part[0].shape[2]
+        cache.offset = length
+        cache.start_position = length - part[0].shape[2]
 
     def fill(self, cache: Any, depth: int) -> None:
         """At most `chunk_size` rows of zeros."""

@@ -25,25 +25,29 @@ class SlidingCache(RotatingKVCache):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add rows [1, Hkv, S, D]: they, and those before that the first of them sees."""
-        count, seen = keys.shape[2], min(self._idx, self.max_size - 1)
+        count = keys.shape[2]
+        seen = min(self._idx, self.max_size - 1)
         if self.keys is None or self._idx + count > self.keys.shape[2]:
             self._make_room(keys, values, seen, count + (ROOM if count <= ROOM else 0))
-        first, end = self._idx - seen, self._idx + count
+        first = self._idx - seen
+        end = self._idx + count
         arrays: tuple[Any, Any] = self.keys, self.values
         for held, new in zip(arrays, (keys, values), strict=True):
             held[..., self._idx : end, :] = new
-        self._idx, self.offset = end, self.offset + count
+        self._idx = end
+        self.offset += count
         return arrays[0][..., first:end, :], arrays[1][..., first:end, :]
 
     def _make_room(self, keys: mx.array, values: mx.array, seen: int, free: int) -> None:
         """New arrays of the last `seen` rows and so many free ones."""
         shapes = [((*new.shape[:2], free, new.shape[3]), new.dtype) for new in (keys, values)]
-        empty = [mx.zeros(*each) for each in shapes]
+        arrays = [mx.zeros(shape, dtype) for shape, dtype in shapes]
         if self.keys is not None and self.values is not None:
             rows = slice(self._idx - seen, self._idx)
             held = self.keys[..., rows, :], self.values[..., rows, :]
-            empty = [mx.concatenate([*each], axis=2) for each in zip(held, empty, strict=True)]
-        self.keys, self.values = empty
+            pairs = zip(held, arrays, strict=True)
+            arrays = [mx.concatenate([old, new], axis=2) for old, new in pairs]
+        self.keys, self.values = arrays
         self._idx = seen
 
     def keys_and_values(self) -> Any:
@@ -103,8 +107,10 @@ class SlidingAdapter:
 
     def load(self, cache: SlidingCache, part: tuple[mx.array, ...], length: int) -> None:
         """Hold these rows, the newest of `length` tokens, as objects that are written to apart."""
-        cache.keys, cache.values = part[0][...], part[1][...]
-        cache.offset, cache._idx = length, part[0].shape[2]
+        cache.keys = part[0][...]
+        cache.values = part[1][...]
+        cache.offset = length
+        cache._idx = part[0].shape[2]
 
     def fill(self, cache: SlidingCache, depth: int) -> None:
         """A window of zeros."""
@@ -136,5 +142,5 @@ def sliding_caches(layers: list[Any]) -> list[Any]:
     Rotating caches that always keep their first tokens stay as they are.
     """
     plain = [type(layer) is RotatingKVCache and not layer.keep for layer in layers]
-    each = zip(layers, plain, strict=True)
-    return [SlidingCache(layer.max_size) if window else layer for layer, window in each]
+    pairs = zip(layers, plain, strict=True)
+    return [SlidingCache(layer.max_size) if window else layer for layer, window in pairs]

@@ -74,7 +74,6 @@ class Snapshot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
         return sum(array.nbytes for part in self.parts for array in part)
 
 
@@ -128,7 +127,6 @@ class TargetCache:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Bytes of all snapshots."""
         return sum(snapshot.nbytes for snapshot in self._snapshots)
 
     def fork(self) -> "TargetCache":
@@ -207,7 +205,8 @@ class TargetCache:
         Call `keep_path` after it, or rewind to before the pass.
         """
         assert self._tree_read is None
-        self._tree_read, self.tree = (self.offset, tree), TreePass(tree)
+        self.tree = TreePass(tree)
+        self._tree_read = self.offset, tree
         try:
             for adapter, cache in self._pairs:
                 adapter.begin_tree(cache, self.tree)

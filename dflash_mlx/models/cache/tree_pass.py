@@ -32,7 +32,8 @@ class TreePass:
         With a window only what is less than `window` tokens before it, counted along its path.
         """
         if (held, window) not in self._masks:
-            before, inside = mx.ones((self.tree.rows, held), dtype=mx.bool_), self.ancestors
+            before = mx.ones((self.tree.rows, held), dtype=mx.bool_)
+            inside = self.ancestors
             if window is not None:
                 depths = self.depths[:, None]
                 before = depths + mx.arange(held, 0, -1) < window
@@ -43,7 +44,8 @@ class TreePass:
     @cached_property
     def levels(self) -> list[tuple[int, mx.array]]:
         """For each depth the number of rows, and their parents' places in the depth above."""
-        levels, places = [], {0: 0}
+        levels = []
+        places = {0: 0}
         for rows in self.tree.levels():
             parents = [places[self.tree.parents[row - 1] if row else 0] for row in rows]
             levels.append((len(rows), mx.array(parents)))

@@ -45,7 +45,7 @@ def main() -> None:
         seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
         answers: dict[int, list[int]] = {}
         sessions = {
-            way: Session(both if copies else pair, mode=mode, shares=False)
+            way: Session(both if copies else pair, mode=mode, use_prefix_cache=False)
             for way, copies, mode in WAYS
         }
         for repeat in range(-1, asked.repeats):  # the first time warms up

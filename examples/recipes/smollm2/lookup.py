@@ -49,7 +49,7 @@ def measure(
     pair: Pair, prompts: list[str], asked: argparse.Namespace
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Tokens a second and tokens a verify by mode; SystemExit where two answers differ."""
-    sessions = {mode: Session(pair, mode=mode, shares=False) for mode in MODES}
+    sessions = {mode: Session(pair, mode=mode, use_prefix_cache=False) for mode in MODES}
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     answers: dict[tuple[str, int], list[int]] = {}
     verifies, committed = defaultdict[str, int](int), defaultdict[str, int](int)

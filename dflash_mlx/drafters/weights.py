@@ -1,0 +1,65 @@
+"""The weights of drafters: read from a checkpoint, checked, and loaded into their model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from mlx.utils import tree_flatten
+
+from dflash_mlx.cpu.modules import use_cpu_modules
+from dflash_mlx.errors import DFlashError, first_line
+from dflash_mlx.files.checkpoint import Checkpoint
+from dflash_mlx.models.quantise import quantise
+
+# Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
+# the target.
+UNUSED = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
+
+
+def read_safetensors(checkpoint: Checkpoint) -> dict[str, mx.array]:
+    """All tensors of a checkpoint, by name. Raises DFlashError as `Checkpoint.weight_files`."""
+    tensors: dict[str, mx.array] = {}
+    for file in checkpoint.weight_files:
+        tensors.update(mx.load(str(file)))  # type: ignore[arg-type]
+    return tensors
+
+
+def model_shapes(make_model: Callable[[], nn.Module]) -> dict[str, list[int]]:
+    """The shapes of a model's parameters, by name. Raises DFlashError if it cannot be made."""
+    try:
+        model = make_model()
+    except (ValueError, KeyError, TypeError) as error:  # mlx-lm does not know the rope scaling
+        raise DFlashError(
+            f"the drafter's config cannot be used ({first_line(error)}).",
+            hint="use a drafter whose rope scaling mlx-lm knows",
+        ) from error
+    parameters: Any = tree_flatten(model.parameters())
+    return {name: list(value.shape) for name, value in parameters}
+
+
+def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
+    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
+    tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
+    if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= vocab_size:
+        raise DFlashError(
+            f"the 'd2t' of the drafter in '{path}' does not lead into the target's vocabulary.",
+            hint="download the drafter again",
+        )
+    return d2t.astype(mx.int32)
+
+
+def load_weights(model: nn.Module, weights: dict[str, mx.array], bits: int) -> None:
+    """Load weights into a drafter's model, in one dtype, and quantise it unless `bits` is 0.
+
+    The dtype is that of `fc.weight`.
+    """
+    model.load_weights(list(weights.items()))
+    # A norm or a mask row in float32 would make everything after it float32.
+    model.set_dtype(weights["fc.weight"].dtype)
+    quantise(model, bits)
+    use_cpu_modules(model)
+    model.eval()
+    mx.eval(model.parameters())
