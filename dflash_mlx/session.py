@@ -11,7 +11,7 @@ from typing import Any
 from dflash_mlx.chat.messages import Messages, checked_messages
 from dflash_mlx.engine.stats import Stats
 
-from .chat.reasoning_parser import Reader
+from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.template import TemplateOptions
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
@@ -34,14 +34,20 @@ class Reply:
     end, also after an exception.
     """
 
-    def __init__(self, engine: Engine, sequence: TokenSequence, request: Request, reader: Reader):
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: TokenSequence,
+        request: Request,
+        detokenizer: IncrementalDetokenizer,
+    ):
         self.stats = Stats(
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
         )
         self.stop: str | None = None
         self._engine, self._sequence, self._request = engine, sequence, request
-        self._reader = reader
+        self._detokenizer = detokenizer
         self._answer = sequence.answer
         # A round runs while the caller has the last one's block, where that can be taken back.
         drafting = sequence.answer.block_size > 1
@@ -73,13 +79,13 @@ class Reply:
             return None
         self.stats.record(block)
         eos = self._request.stop_ids
-        piece = self._reader.read([token for token in block.tokens if token not in eos])
+        piece = self._detokenizer.add_tokens([token for token in block.tokens if token not in eos])
         text, thinking, reason = piece.text, piece.thinking, block.finish_reason
         self.stop = piece.stop or None
         if self.stop:
             reason = "stop"
         elif reason:
-            last = self._reader.finish()
+            last = self._detokenizer.finish()
             text, thinking = text + last.text, thinking + last.thinking
             self.stop = last.stop or None
             reason = "stop" if self.stop else reason
@@ -213,8 +219,10 @@ class Session:
         read_ahead(engine.prefixes, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
         tokenizer, opening = self.pair.tokenizer, request.going_on_from
-        reader = Reader(tokenizer, opening, request.stop, split=prompted.split)
-        reply = Reply(engine, self.sequence, request, reader)
+        detokenizer = IncrementalDetokenizer(
+            tokenizer, opening, request.stop, split_thinking=prompted.split
+        )
+        reply = Reply(engine, self.sequence, request, detokenizer)
         reply.stats.cached_tokens, reply.stats.lost_tokens = cached, lost
         self.stats = reply.stats
         return reply
