@@ -242,7 +242,9 @@ class Session:
         messages = as_messages(prompt, raw)
         if messages is None:
             return [last], ids
-        closed, text = (pair.template.write(messages, options, opening=o) for o in (False, True))
+        closed, text = (
+            pair.template.write(messages, options, add_generation_prompt=o) for o in (False, True)
+        )
         opening = pair.encode(text[len(closed) :]) if text.startswith(closed) else ids
         if not self.sequence.target_cache.needs_snapshots:
             return [last], opening

@@ -49,11 +49,15 @@ class Template:
         self._name = name
 
     def write(
-        self, messages: Messages, options: TemplateOptions = DEFAULTS, *, opening: bool = True
+        self,
+        messages: Messages,
+        options: TemplateOptions = DEFAULTS,
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
-        """Render a chat as text; with `opening` the generation prompt is added.
+        """Render a chat as text.
 
-        The messages are passed to the template as they are, with tool calls and results; a template
+        The messages are passed to the template as they are, with tool calls and results. A template
         without tool support ignores `tools`. Raises UsageError for an option that the template does
         not support, DFlashError if there is no template or it refuses the messages.
         """
@@ -61,7 +65,7 @@ class Template:
         if options.tools:
             variables["tools"] = list(options.tools)
         try:
-            return self._render(messages, opening, variables)
+            return self._render(messages, add_generation_prompt, variables)
         except DFlashError:
             raise
         except Exception as error:  # a template may raise any exception
@@ -80,14 +84,12 @@ class Template:
         effort = options.reasoning_effort
         if options.think is not None:
             if self.think_switch is None:
-                instead = (
-                    f"set the effort instead, with --effort or /think: {choices_text(self.efforts)}"
-                )
+                hint = "leave the switch out, or choose another target"
+                if self.efforts:
+                    efforts = choices_text(self.efforts)
+                    hint = f"set the effort instead, with --effort or /think: {efforts}"
                 raise UsageError(
-                    "this target's chat template has no switch for thinking.",
-                    hint=instead
-                    if self.efforts
-                    else "leave the switch out, or choose another target",
+                    "this target's chat template has no switch for thinking.", hint=hint
                 )
             variables[self.think_switch] = options.think
         if effort is not None:
@@ -128,7 +130,6 @@ class Template:
 
     @cached_property
     def efforts(self) -> tuple[str, ...]:
-        """The reasoning efforts that the template supports."""
         switch = self.effort_switch
         if switch is None:
             return ()
@@ -154,7 +155,9 @@ class Template:
         except Exception:  # a template may raise any exception
             return None
 
-    def _render(self, messages: Messages, opening: bool, variables: dict[str, Any]) -> str:
+    def _render(
+        self, messages: Messages, add_generation_prompt: bool, variables: dict[str, Any]
+    ) -> str:
         if not self._tokenizer.has_chat_template:
             raise DFlashError(
                 f"the tokenizer of '{self._name}' has no chat template.",
@@ -162,20 +165,25 @@ class Template:
             )
         # Not by mlx-lm's wrapper, which sets enable_thinking if it is not given.
         return self._tokenizer._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=opening, **variables
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **variables,
         )
 
 
 def choices_text(choices: Sequence[str]) -> str:
     """Choices as text: a, b or c."""
-    return " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
+    if len(choices) < 2:
+        return "".join(choices)
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
-# Loading of a model's tokenizer by mlx-lm, with all its end-of-sequence tokens.
+# Loading of tokenizers
 
 
 def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -> TokenizerWrapper:
-    """Load the tokenizer of a model.
+    """Load the tokenizer of a model, with all its end-of-sequence tokens.
 
     With `trust_remote_code` the model's Python files for its tokenizer are run. Raises DFlashError
     if the tokenizer cannot be loaded, or not without these files.

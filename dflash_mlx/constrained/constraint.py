@@ -207,7 +207,6 @@ class Constraint:
         self._masks_after: dict[tuple[int, ...], np.ndarray] = {}  # by drafts of this round
 
     def fork(self) -> "Constraint":
-        """An independent copy."""
         twin = copy(self)
         twin._matcher = self._matcher.deep_copy()
         twin._consumed = [*self._consumed]

@@ -343,7 +343,7 @@ class Servers:
     # In the thread of a caller --------------------------------------------------------------------
 
     def _call(self, server: McpServer, tool: str, arguments: dict[str, Any]) -> str:
-        """Call a tool and wait for its result; an exception (Ctrl-C) while waiting cancels the call.
+        """Call a tool and wait for its result; an exception while waiting (Ctrl-C) cancels it.
 
         Raises DFlashError if the call fails.
         """

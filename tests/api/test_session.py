@@ -158,14 +158,20 @@ def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:
 
     for number in range(3):
         ask(f"more than a window {number}", closed)
-        closed = len(pair.encode(pair.template.write(messages[:-1], opening=False)))
+        closed = len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False)))
     del messages[-2:]
-    ask("another one", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
+    ask(
+        "another one",
+        len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False))),
+    )
     del messages[-1]
     question = messages.pop()["content"]
-    ask(question, len(pair.encode(pair.template.write([*messages], opening=False))))
+    ask(question, len(pair.encode(pair.template.write([*messages], add_generation_prompt=False))))
     del messages[-4:]
-    ask("far back", len(pair.encode(pair.template.write(messages[:-1], opening=False))))
+    ask(
+        "far back",
+        len(pair.encode(pair.template.write(messages[:-1], add_generation_prompt=False))),
+    )
 
 
 @every_mode

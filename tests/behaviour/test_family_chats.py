@@ -82,7 +82,7 @@ def test_turns(mode: Mode, family: str, form: str) -> None:
         ids = pair.chat_tokens(messages)
         assert answer == tiny.plain(target, ids, 9, target.eos_ids, margin=0)
         assert session.stats.cached_tokens >= closed
-        closed = len(pair.encode(pair.template.write(messages, opening=False)))
+        closed = len(pair.encode(pair.template.write(messages, add_generation_prompt=False)))
         messages.append({"role": "assistant", "content": "said"})
 
 
