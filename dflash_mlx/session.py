@@ -11,7 +11,7 @@ from typing import Any
 from dflash_mlx.chat.messages import Messages, checked_messages
 from dflash_mlx.engine.stats import Stats
 
-from .chat.reasoning_parser import Reader
+from .chat.reasoning_parser import IncrementalDetokenizer
 from .chat.template import TemplateOptions
 from .engine.engine import Engine
 from .engine.prefix_cache.prefix_cache import read_ahead
@@ -34,7 +34,13 @@ class Reply:
     end, also after an exception.
     """
 
-    def __init__(self, engine: Engine, sequence: TokenSequence, request: Request, reader: Reader):
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: TokenSequence,
+        request: Request,
+        detokenizer: IncrementalDetokenizer,
+    ):
         self.stats = Stats(
             prompt_tokens=len(request.prompt),
             seed=None if request.sampling.greedy else sequence.answer.rule.keys.seed,
@@ -43,7 +49,7 @@ class Reply:
         self._engine = engine
         self._sequence = sequence
         self._request = request
-        self._reader = reader
+        self._detokenizer = detokenizer
         self._answer = sequence.answer
         # A round runs while the caller has the last one's block, where that can be taken back.
         drafting = sequence.answer.block_size > 1
@@ -75,7 +81,7 @@ class Reply:
             return None
         self.stats.record(block)
         eos = self._request.stop_ids
-        piece = self._reader.read([token for token in block.tokens if token not in eos])
+        piece = self._detokenizer.add_tokens([token for token in block.tokens if token not in eos])
         text = piece.text
         thinking = piece.thinking
         reason = block.finish_reason
@@ -83,7 +89,7 @@ class Reply:
         if self.stop:
             reason = "stop"
         elif reason:
-            last = self._reader.finish()
+            last = self._detokenizer.finish()
             text += last.text
             thinking += last.thinking
             self.stop = last.stop or None
@@ -230,10 +236,13 @@ class Session:
         drafting = request.mode != "baseline"
         read_ahead(engine.prefix_cache, call, self.sequence, request.prompt, drafting=drafting)
         cached, lost = call(engine.begin, self.sequence, request, *prompted.snapshots_at)
-        reader = Reader(
-            self.pair.tokenizer, request.reasoning_prefix, request.stop, split=prompted.split
+        detokenizer = IncrementalDetokenizer(
+            self.pair.tokenizer,
+            request.reasoning_prefix,
+            request.stop,
+            split_thinking=prompted.split,
         )
-        reply = Reply(engine, self.sequence, request, reader)
+        reply = Reply(engine, self.sequence, request, detokenizer)
         reply.stats.cached_tokens = cached
         reply.stats.lost_tokens = lost
         self.stats = reply.stats

@@ -10,8 +10,8 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import EFFORTS, GenerationOptions, declared
 from dflash_mlx.remote.session import (
     KINDS,
+    RemoteServer,
     RemoteSession,
-    Server,
     api_messages,
     prompt_length,
     request_fields,
@@ -58,7 +58,7 @@ class RemoteBackend:
     local = False
     drafting = False
 
-    def __init__(self, server: Server):
+    def __init__(self, server: RemoteServer):
         self.server = server
         self.session = RemoteSession(server)
         self.template = RemoteSwitches(server.kind)

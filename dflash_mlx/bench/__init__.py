@@ -73,7 +73,7 @@ __all__ = [
     "summarise",
     "with_gap",
 ]
-_HOMES = {
+_MODULES = {
     "plot": ("check_plotting", "draw"),
     "questions": ("Question", "questions_of", "read_questions", "suite_names"),
     "results": (
@@ -102,8 +102,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import the module of a public name; on Linux OpenBLAS is loaded before MLX."""
-    for home, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             use_openblas()
-            return getattr(import_module(f".{home}", __name__), name)
+            return getattr(import_module(f".{module}", __name__), name)
     raise AttributeError(f"module 'dflash_mlx.bench' has no attribute '{name}'")

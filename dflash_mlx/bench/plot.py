@@ -114,7 +114,6 @@ def colour_of(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def temperatures(rows: Sequence[Row]) -> list[float]:
-    """The sorted temperatures."""
     return sorted({row.temperature for row in rows})
 
 
@@ -140,13 +139,13 @@ def speedup_bars(figure: "Figure", rows: Sequence[Row]) -> None:
     width = 0.8 / len(colours)
     stacked = len(temperatures(rows)) > 1 and len(tasks) * len(colours) > MAX_BARS
     for number, (temperature, panel) in enumerate(panels(figure, rows, stacked=stacked)):
-        for place, (mode, colour) in enumerate(colours.items()):
-            for at, task in enumerate(tasks):
+        for mode_index, (mode, colour) in enumerate(colours.items()):
+            for task_index, task in enumerate(tasks):
                 row = find_row(rows, task, mode, temperature)
                 if row is None or row.speedup is None:
                     continue
                 middle = row.speedup.median
-                x = at + (place - (len(colours) - 1) / 2) * width
+                x = task_index + (mode_index - (len(colours) - 1) / 2) * width
                 errors = [[middle - row.speedup.low], [row.speedup.high - middle]]
                 panel.bar(x, middle, width * 0.92, color=colour, label=mode)
                 panel.errorbar(x, middle, errors, color="#333333", lw=1, capsize=2)
@@ -172,8 +171,8 @@ def find_row(
     rows: Sequence[Row], task: tuple[str, str], mode: str, temperature: float
 ) -> Row | None:
     """The row of one task, mode and temperature."""
-    wanted = (*task, mode, temperature)
-    return next((r for r in rows if (r.suite, r.task, r.mode, r.temperature) == wanted), None)
+    key = (*task, mode, temperature)
+    return next((r for r in rows if (r.suite, r.task, r.mode, r.temperature) == key), None)
 
 
 def overall(rows: Sequence[Row]) -> list[Row]:
@@ -214,9 +213,9 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
     milliseconds = [1000 * value for value in seconds]
     upper.plot(widths, milliseconds, "o-", color="#333333", ms=4, label="target, one pass")
     if curve.draft is not None:
-        block, took = curve.draft
+        block, block_seconds = curve.draft
         label = f"drafter, a block of {block}"
-        upper.axhline(1000 * took, color="#888888", ls="--", lw=1.2, label=label)
+        upper.axhline(1000 * block_seconds, color="#888888", ls="--", lw=1.2, label=label)
     upper.set_ylabel("milliseconds")
     upper.set_ylim(bottom=0)
     title = f"cost of a pass after {curve.depth:,} tokens, and the widths that were run"
@@ -225,13 +224,13 @@ def cost_curve(figure: "Figure", rows: Sequence[Row], curve: Curve) -> None:
     colours = colour_of(rows)
     low = min(temperatures(rows), default=0.0)
     chosen = [row for row in overall(rows) if row.temperature == low and row.rounds]
-    for place, row in enumerate(chosen):
+    for index, row in enumerate(chosen):
         total = sum(part.count for part in row.rounds)
-        shift = 2 ** (0.11 * (place - (len(chosen) - 1) / 2))
-        at = [part.rows * shift for part in row.rounds]
+        shift = 2 ** (0.11 * (index - (len(chosen) - 1) / 2))
+        positions = [part.rows * shift for part in row.rounds]
         shares = [100 * part.count / total for part in row.rounds]
-        thick = [0.09 * x for x in at]
-        lower.bar(at, shares, thick, color=colours[row.mode], label=row.mode)
+        bar_widths = [0.09 * x for x in positions]
+        lower.bar(positions, shares, bar_widths, color=colours[row.mode], label=row.mode)
     lower.set_xscale("log", base=2)
     lower.set_xticks(widths, [str(width) for width in widths])
     lower.minorticks_off()
@@ -248,5 +247,5 @@ def add_legend(figure: "Figure") -> None:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    columns = max(1, LEGEND_LETTERS // (max(map(len, handles), default=0) + 6))  # 6: the mark's
+    columns = max(1, LEGEND_LETTERS // (max(map(len, handles), default=0) + 6))  # 6: for the mark
     figure.legend(handles.values(), handles.keys(), loc="outside upper right", ncols=columns)

@@ -76,17 +76,17 @@ def parse(line: str) -> tuple[tuple[tuple[dict[str, Any], ...], ...], str]:
     value = {"prompt": value} if isinstance(value, str) else value
     if not isinstance(value, dict) or not isinstance(task := value.get("task", ""), str):
         return (), ""
-    forms = [value[form] for form in ("prompt", "messages", "turns") if form in value]
-    if len(forms) != 1:
+    contents = [value[name] for name in ("prompt", "messages", "turns") if name in value]
+    if len(contents) != 1:
         return (), ""
     if "messages" in value:
-        messages = forms[0]
+        messages = contents[0]
         if not isinstance(messages, list) or not all(map(is_message, messages)):
             return (), ""
         while messages and messages[-1]["role"] == "assistant":
             messages = messages[:-1]
         return ((tuple(messages),) if messages else ()), task
-    texts = forms[0] if "turns" in value else forms
+    texts = contents[0] if "turns" in value else contents
     if not isinstance(texts, list) or not all(map(is_text, texts)):
         return (), ""
     return from_user(texts), task
@@ -102,7 +102,7 @@ def is_message(value: Any) -> bool:
     return isinstance(value, dict) and is_text(value.get("role")) and is_text(value.get("content"))
 
 
-# The data sets of the papers' tables, read through the `datasets` library.
+# The data sets of the papers' tables
 
 SEED = 42
 INSTALL = (
@@ -142,12 +142,12 @@ def instruction(row: dict[str, Any]) -> list[str]:
 
 def programming(row: dict[str, Any]) -> list[str]:
     """LiveCodeBench: the problem, and the starter code if there is some."""
-    how = "Solve it in Python. The program reads standard input and prints the answer."
+    task = "Solve it in Python. The program reads standard input and prints the answer."
     if row["starter_code"]:
-        how = (
+        task = (
             f"Solve it in Python, beginning with this code.\n```python\n{row['starter_code']}\n```"
         )
-    return [f"{row['question_content']}\n\n{how}"]
+    return [f"{row['question_content']}\n\n{task}"]
 
 
 SUITES = {
@@ -186,9 +186,9 @@ def questions_of(name: str, limit: int = 0) -> list[Question]:
         raise UsageError(f"there is no suite '{name}'.", hint=f"use {', '.join(suite_names())}")
     suite = SUITES[name]
     rows = rows_of(name, suite).shuffle(seed=SEED)
-    wanted = min(limit or suite.count, len(rows))
+    count = min(limit or suite.count, len(rows))
     questions = []
-    for number in range(wanted):
+    for number in range(count):
         try:
             texts = suite.ask(rows[number])
         except (KeyError, TypeError) as error:

@@ -91,7 +91,6 @@ class Results:
             self._append({"kind": "run", **self.facts})
 
     def close(self) -> None:
-        """Close and unlock the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -144,10 +143,10 @@ class Results:
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise not_results(path, number) from None
 
-    def _check(self, found: Facts, path: Path) -> None:
-        if not found:
+    def _check(self, file_facts: Facts, path: Path) -> None:
+        if not file_facts:
             raise KeyError("run")
-        change = first_difference(found, self.facts)
+        change = first_difference(file_facts, self.facts)
         if change is not None:
             raise DFlashError(
                 f"'{path}' holds results of another run: {change}.",
@@ -155,12 +154,12 @@ class Results:
             )
 
 
-def first_difference(found: Facts, wanted: Facts, place: str = "") -> str | None:
+def first_difference(file_facts: Facts, run_facts: Facts, prefix: str = "") -> str | None:
     """The first difference between the facts of a file and of this run, as text; None if equal."""
-    for name in dict.fromkeys([*found, *wanted]):
-        old = found.get(name)
-        new = wanted.get(name)
-        label = f"{place} {name}".strip().replace("_", " ")
+    for name in dict.fromkeys([*file_facts, *run_facts]):
+        old = file_facts.get(name)
+        new = run_facts.get(name)
+        label = f"{prefix} {name}".strip().replace("_", " ")
         if isinstance(old, dict) and isinstance(new, dict):
             if (inner := first_difference(old, new, label)) is not None:
                 return inner
@@ -170,7 +169,6 @@ def first_difference(found: Facts, wanted: Facts, place: str = "") -> str | None
 
 
 def fact_text(value: Any) -> str:
-    """A fact as text."""
     return "not set" if value is None else f"{value}"
 
 
@@ -181,16 +179,16 @@ def not_results(path: Path, number: int) -> DFlashError:
     )
 
 
-# Where an answer left the words of plain decoding, and how near the target was to saying the
-# same
+# Comparison of answers with plain decoding
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token of an answer that plain decoding would not have said.
+    """The first token of an answer that differs from plain decoding.
 
-    turn, token: counted from 1. wanted, said: token ids, None where an answer had ended. gap: the
-    target's best logit less its second best at that place, None while nobody has looked.
+    turn, token: counted from 1. wanted, said: the token ids of plain decoding and of the answer;
+    None after the end. gap: the target's best logit minus its second best at this position; None
+    before `with_gap`.
     """
 
     key: Key
@@ -205,16 +203,21 @@ class Difference:
         return {**asdict(self.key), **{n: getattr(self, n) for n in self.__slots__ if n != "key"}}
 
 
-def first_different_token(wanted: Sequence[int], tokens: Sequence[int]) -> int | None:
-    """Place of the first token that differs, from 0; None when both are the same."""
-    for place, (ours, theirs) in enumerate(zip(wanted, tokens, strict=False)):
-        if ours != theirs:
-            return place
-    return None if len(wanted) == len(tokens) else min(len(wanted), len(tokens))
+def first_different_token(plain: Sequence[int], tokens: Sequence[int]) -> int | None:
+    """The index of the first token that differs; None if both are the same."""
+    for index, (plain_token, token) in enumerate(zip(plain, tokens, strict=False)):
+        if plain_token != token:
+            return index
+    return None if len(plain) == len(tokens) else min(len(plain), len(tokens))
 
 
-def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[Record, Record]]:
-    """Answers, each with the plain one to the same question in the same repeat."""
+def pairs_with_baseline(
+    records: Iterable[Record], *, samples: bool = False
+) -> list[tuple[Record, Record]]:
+    """Plain decoding and another mode for the same question and repeat, as pairs.
+
+    samples: whether to include temperatures above 0.
+    """
     by_key = {r.key: r for r in records if samples or r.key.temperature == 0}
     return [
         (plain, record)
@@ -223,25 +226,25 @@ def compared(records: Iterable[Record], *, samples: bool = False) -> list[tuple[
     ]
 
 
-def differs(plain: Record, record: Record) -> Difference | None:
-    """The first difference of an answer, in its first turn that has one."""
-    for number, (plain_turn, own_turn) in enumerate(zip(plain.turns, record.turns, strict=True), 1):
-        place = first_different_token(plain_turn.tokens, own_turn.tokens)
-        if place is not None:
-            wanted = token_at(plain_turn, place)
-            return Difference(record.key, number, place + 1, wanted, token_at(own_turn, place))
+def difference_of(plain: Record, record: Record) -> Difference | None:
+    """The first difference, in the first turn that has one; None if the answers are the same."""
+    for number, (plain_turn, turn) in enumerate(zip(plain.turns, record.turns, strict=True), 1):
+        index = first_different_token(plain_turn.tokens, turn.tokens)
+        if index is not None:
+            wanted = token_at(plain_turn, index)
+            return Difference(record.key, number, index + 1, wanted, token_at(turn, index))
     return None
 
 
-def token_at(turn: Turn, place: int) -> int | None:
+def token_at(turn: Turn, index: int) -> int | None:
     """A token of an answer; None after its end."""
-    return turn.tokens[place] if place < len(turn.tokens) else None
+    return turn.tokens[index] if index < len(turn.tokens) else None
 
 
 def find_differences(records: Iterable[Record], *, samples: bool = False) -> list[Difference]:
-    """Every compared answer that is not the plain one."""
-    pairs = compared(records, samples=samples)
-    return [difference for pair in pairs if (difference := differs(*pair)) is not None]
+    """The differences of all answers that are not the same as in plain decoding."""
+    pairs = pairs_with_baseline(records, samples=samples)
+    return [difference for pair in pairs if (difference := difference_of(*pair)) is not None]
 
 
 def with_gap(
@@ -251,22 +254,22 @@ def with_gap(
     records: Mapping[Key, Record],
     schedule: Schedule,
 ) -> Difference:
-    """The difference with its gap, by one pass over what both answers share."""
+    """The difference with its gap, from one pass over the tokens that both answers share."""
     key = difference.key
     question = next(
         q for q in questions if (q.suite, q.number, q.digest) == (key.suite, key.number, key.digest)
     )
     turns = records[key].turns
     messages = list(question.turns[0])
-    for turn, asked in zip(turns[: difference.turn - 1], question.turns[1:], strict=False):
-        messages += [{"role": "assistant", "content": turn.text}, *asked]
+    for turn, next_messages in zip(turns[: difference.turn - 1], question.turns[1:], strict=False):
+        messages += [{"role": "assistant", "content": turn.text}, *next_messages]
     prompt = Session(pair, mode=BASELINE).tokens(messages, **schedule.switches)
     shared = turns[difference.turn - 1].tokens[: difference.token - 1]
     return replace(difference, gap=top_gap(pair, [*prompt, *shared]))
 
 
 def top_gap(pair: Pair, tokens: list[int]) -> float:
-    """The target's best logit less its second best, after these tokens."""
+    """The target's best logit minus its second best, after these tokens."""
     logits = mlx_thread().call(TokenSequence(pair.target, None).read, tokens)[0]
     best = mx.topk(logits.astype(mx.float32), 2)
     return abs((best[0] - best[1]).item())  # type: ignore[arg-type]
@@ -376,13 +379,20 @@ class Spread:
 class Row:
     """One mode at one task and temperature; None for values that are not available.
 
-    questions: number of questions; answers: of answers, in all turns and repeats. prefill, decode:
-    tokens per second. first_token: seconds. speedup: over questions, each the median of repeats and
-    turns. tau: over answers. mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio
-    of the mean seconds per token. acceptance_rate: accepted / drafted. by_position: accepted drafts
-    in position 1, 2, ... per verify. rounds: the passes by rows. identical: number of answers (the
-    greedy ones, unless samples count) equal to plain decoding, out of `compared`. peak_bytes: the
-    maximum over answers.
+    questions: their number.
+    answers: their number, in all turns and repeats.
+    prefill, decode: tokens per second.
+    first_token: seconds.
+    speedup: of each question, the median of its repeats and turns.
+    tau: of each answer.
+    mean_tau, mean_speedup: as in the papers, the mean of τ, and the ratio of the mean seconds per
+    token.
+    acceptance_rate: accepted / drafted.
+    by_position: accepted drafts in position 1, 2, ... per verify.
+    rounds: the passes by rows.
+    identical: the number of answers equal to plain decoding, out of `compared`. Only greedy answers
+    are compared, unless samples are included.
+    peak_bytes: the maximum over answers.
     """
 
     suite: str
@@ -423,7 +433,7 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 def summarise(records: Sequence[Record], *, samples: bool = False) -> list[Row]:
     """The rows of each task, then those of all tasks together if there are several.
 
-    With `samples` answers above temperature 0 are held against plain decoding's, too.
+    With `samples` answers above temperature 0 are compared with plain decoding, too.
     """
     tasks = list(dict.fromkeys((record.key.suite, record.task) for record in records))
     rows = []
@@ -440,8 +450,8 @@ def rows_of(records: Sequence[Record], suite: str, task: str, samples: bool) -> 
         groups[record.key.temperature, record.key.mode].append(record)
     by_key = {record.key: record for record in records}
     return [
-        row_of(groups[place], by_key, suite, task, samples)
-        for place in sorted(groups, key=lambda place: (place[0], place[1] != BASELINE))
+        row_of(groups[group], by_key, suite, task, samples)
+        for group in sorted(groups, key=lambda group: (group[0], group[1] != BASELINE))
     ]
 
 
@@ -454,7 +464,7 @@ def row_of(
     pairs = (
         []
         if records[0].key.mode == BASELINE
-        else compared([*records, *filter(None, plain.values())], samples=samples)
+        else pairs_with_baseline([*records, *filter(None, plain.values())], samples=samples)
     )
     drafted = sum(t.drafted for t in turns)
     verifies = sum(t.verifies for t in turns)
@@ -477,7 +487,7 @@ def row_of(
         acceptance_rate=sum(t.accepted for t in turns) / drafted if drafted else None,
         by_position=by_position(turns, verifies),
         rounds=merge_rounds(part for turn in turns for part in turn.rounds),
-        identical=sum(differs(*pair) is None for pair in pairs),
+        identical=sum(difference_of(*pair) is None for pair in pairs),
         compared=len(pairs),
         peak_bytes=max(record.peak_bytes for record in records),
     )
@@ -490,11 +500,12 @@ def speedups(records: Sequence[Record], plain: dict[Key, Record | None]) -> list
         return []
     for record in records:
         baseline = plain[record.key]
-        for ours, theirs in zip(record.turns, baseline.turns if baseline else (), strict=False):
-            fast = ours.tokens_per_second
-            slow = theirs.tokens_per_second
-            if fast and slow:
-                ratios[record.key.suite, record.key.number].append(fast / slow)
+        plain_turns = baseline.turns if baseline else ()
+        for turn, plain_turn in zip(record.turns, plain_turns, strict=False):
+            rate = turn.tokens_per_second
+            plain_rate = plain_turn.tokens_per_second
+            if rate and plain_rate:
+                ratios[record.key.suite, record.key.number].append(rate / plain_rate)
     return [median(values) for values in ratios.values()]
 
 
@@ -503,25 +514,26 @@ def mean_speedup(records: Sequence[Record], plain: dict[Key, Record | None]) -> 
     if records[0].key.mode == BASELINE:
         return None
     rates = [
-        (turn.tokens_per_second, base.tokens_per_second)
+        (turn.tokens_per_second, plain_turn.tokens_per_second)
         for record in records
         if (baseline := plain[record.key]) is not None
-        for turn, base in zip(record.turns, baseline.turns, strict=True)
+        for turn, plain_turn in zip(record.turns, baseline.turns, strict=True)
     ]
-    both = [(ours, theirs) for ours, theirs in rates if ours and theirs]
-    if not both:
+    known = [(rate, plain_rate) for rate, plain_rate in rates if rate and plain_rate]
+    if not known:
         return None
-    return fmean(1 / theirs for _, theirs in both) / fmean(1 / ours for ours, _ in both)
+    plain_seconds = fmean(1 / plain_rate for _, plain_rate in known)
+    return plain_seconds / fmean(1 / rate for rate, _ in known)
 
 
 def by_position(turns: Sequence[Turn], verifies: int) -> tuple[float, ...]:
     """The number of accepted drafts in each position per verify."""
     positions = max((len(turn.accepted_by_position) for turn in turns), default=0)
-    kept = [0] * positions
+    accepted = [0] * positions
     for turn in turns:
         for position, count in enumerate(turn.accepted_by_position):
-            kept[position] += count
-    return tuple(count / verifies for count in kept) if verifies else ()
+            accepted[position] += count
+    return tuple(count / verifies for count in accepted) if verifies else ()
 
 
 def merge_rounds(parts: Iterable[Rounds]) -> tuple[Rounds, ...]:

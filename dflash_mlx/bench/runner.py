@@ -1,4 +1,4 @@
-"""The runner: asks what the schedule says, in its order, and yields one record after another."""
+"""Answers the questions of a schedule in its order, and times the passes of a pair."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,26 +21,28 @@ from .questions import Question
 from .schedule import BASELINE, Key, Record, Rounds, Schedule, Turn, Variant
 
 WARM_UP = 24  # tokens, enough for a whole block
-PAUSE = 0.1  # seconds between two looks whether to stop
-Watch = Callable[[], None]
+POLL_SECONDS = 0.1
+Watch = Callable[[], None]  # raises an exception to stop the run
 
 
-def nobody() -> None:
-    """A watch that never stops a run."""
+def never_stop() -> None:
+    pass
 
 
 def check(pair: Pair, schedule: Schedule, questions: Sequence[Question]) -> None:
-    """UsageError for a mode that this pair cannot run, or a question that its context cannot hold.
+    """Raise UsageError for a mode that the pair cannot run, or a question too long for its context.
 
-    Answers count as long as they may get, all but the last.
+    Answers before the last one count with their maximum length.
     """
     for variant in schedule.modes:
         Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
     session = Session(pair, mode=BASELINE, use_prefix_cache=False)
     for question in questions:
-        least, most = reach(session, question, schedule)
-        if most >= pair.target.context_length:
-            size = f"has {most:,}" if most == least else f"with its answers can have {most:,}"
+        first, longest = prompt_lengths(session, question, schedule)
+        if longest >= pair.target.context_length:
+            size = f"has {longest:,}"
+            if longest != first:
+                size = f"with its answers can have {longest:,}"
             raise UsageError(
                 f"question {question.number} of '{question.suite}' {size} tokens, the context "
                 f"holds {pair.target.context_length:,}.",
@@ -48,12 +50,12 @@ def check(pair: Pair, schedule: Schedule, questions: Sequence[Question]) -> None
             )
 
 
-def reach(session: Session, question: Question, schedule: Schedule) -> tuple[int, int]:
-    """The tokens of a question's first prompt, and the most that its last one may have."""
+def prompt_lengths(session: Session, question: Question, schedule: Schedule) -> tuple[int, int]:
+    """The tokens of a question's first prompt, and the maximum of its last one."""
     messages = list(question.turns[0])
     first = len(session.tokens(messages, **schedule.switches))
-    for asked in question.turns[1:]:
-        messages += [{"role": "assistant", "content": "."}, *asked]
+    for next_messages in question.turns[1:]:
+        messages += [{"role": "assistant", "content": "."}, *next_messages]
     answers = (len(question.turns) - 1) * schedule.max_tokens
     return first, len(session.tokens(messages, **schedule.switches)) + answers
 
@@ -63,60 +65,59 @@ def run(
     questions: Sequence[Question],
     schedule: Schedule,
     done: Mapping[Key, Record],
-    watch: Watch = nobody,
+    watch: Watch = never_stop,
 ) -> Iterator[Record]:
-    """Answer what is not done yet; `watch()` is called between blocks and may raise to stop.
+    """Answer the questions that are not done yet. watch: called between blocks.
 
-    Each mode that has something left to do first answers a little that is not recorded.
+    Each mode first generates a short answer that is not recorded, to warm up.
     """
-    left = [part for part in schedule.keys(questions) if part[0] not in done]
-    for variant in dict.fromkeys(variant for _, _, variant in left):
-        key, question, _ = next(part for part in left if part[2] == variant)
+    remaining = [item for item in schedule.keys(questions) if item[0] not in done]
+    for variant in dict.fromkeys(variant for _, _, variant in remaining):
+        key, question, _ = next(item for item in remaining if item[2] == variant)
         session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
         prompt = list(question.turns[0])
         if variant.mode == "auto":
-            asked = {question.digest: question for _, question, v in left if v == variant}
-            measure_costs(session, list(asked.values()), schedule, watch)
+            by_digest = {question.digest: question for _, question, v in remaining if v == variant}
+            measure_costs(session, list(by_digest.values()), schedule, watch)
         answer(session, prompt, variant, schedule, schedule.sampling(key), watch, WARM_UP)
-    for key, question, variant in left:
-        rest(schedule.cooldown, watch)
-        yield ask(pair, question, key, variant, schedule, watch)
+    for key, question, variant in remaining:
+        cool_down(schedule.cooldown, watch)
+        yield answer_question(pair, question, key, variant, schedule, watch)
 
 
 def measure_costs(
     session: Session, questions: Sequence[Question], schedule: Schedule, watch: Watch
 ) -> None:
-    """Have the costs measured that the mode auto would measure in the middle of these answers."""
+    """Measure the latencies that mode auto needs for these questions, before they are timed."""
     pair = session.pair
     size = schedule.block_size or pair.block_size
     table = latency_table(pair.target, pair.drafter, size)
-    reached = list[int]()
+    depths: list[int] = []
     for question in questions:
-        least, most = reach(session, question, schedule)
-        reached += [least, most + schedule.max_tokens]
-    for depth in table.between(min(reached), max(reached)):
+        first, longest = prompt_lengths(session, question, schedule)
+        depths += [first, longest + schedule.max_tokens]
+    for depth in table.between(min(depths), max(depths)):
         watch()
         mlx_thread().call(table.at, depth)
 
 
-def rest(seconds: float, watch: Watch) -> None:
-    """Let the machine cool down."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
+def cool_down(seconds: float, watch: Watch) -> None:
+    end = time.monotonic() + seconds
+    while (remaining := end - time.monotonic()) > 0:
         watch()
-        time.sleep(min(PAUSE, left))
+        time.sleep(min(POLL_SECONDS, remaining))
 
 
-def ask(
+def answer_question(
     pair: Pair, question: Question, key: Key, variant: Variant, schedule: Schedule, watch: Watch
 ) -> Record:
-    """All turns of a question in one session, which reads nothing twice."""
+    """Answer all turns of a question in one session, which keeps its caches between turns."""
     session = Session(pair, mode=variant.mode, use_prefix_cache=False)  # type: ignore[arg-type]
     messages = []
     turns = []
     mx.reset_peak_memory()
-    for asked in question.turns:
-        messages += asked
+    for turn_messages in question.turns:
+        messages += turn_messages
         turn = answer(
             session,
             list(messages),
@@ -141,7 +142,8 @@ def answer(
     max_tokens: int,
 ) -> Turn:
     """One answer with its counts and times."""
-    began = before = time.perf_counter()
+    began = time.perf_counter()
+    before = began
     source = session.stream(
         messages,
         sampling=sampling,
@@ -184,13 +186,13 @@ def answer(
 def rounds_of(blocks: Sequence[Block], seconds: Sequence[float]) -> tuple[Rounds, ...]:
     """The passes after the prefill, counted by their number of rows: the drafts and the anchor."""
     sums: dict[int, tuple[int, int, float]] = {}
-    for block, took in zip(blocks, seconds, strict=True):
+    for block, duration in zip(blocks, seconds, strict=True):
         count, tokens, total = sums.get(block.drafted + 1, (0, 0, 0.0))
-        sums[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + took)
+        sums[block.drafted + 1] = (count + 1, tokens + len(block.tokens), total + duration)
     return tuple(Rounds(rows, *sums[rows]) for rows in sorted(sums))
 
 
-# What one pass costs by its width
+# The time of a pass by its width
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 64)
 PASSES = 5
@@ -198,7 +200,7 @@ PASSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of a pass at `depth` tokens of context, medians of a few.
+    """Median seconds of a pass at `depth` tokens of context.
 
     verify: (rows, seconds) of the target; draft: (block size, seconds) of the drafter, or None.
     """
@@ -213,7 +215,7 @@ class Curve:
 
 
 def curve_of(data: dict[str, Any]) -> Curve:
-    """A curve from its JSON object; ValueError, TypeError or KeyError for another one."""
+    """A curve from its JSON object. Raises ValueError, TypeError or KeyError for an invalid one."""
     verify = tuple((int(rows), float(seconds)) for rows, seconds in data["verify"])
     if not verify:
         raise ValueError("there are no costs")
@@ -226,7 +228,7 @@ def curve_of(data: dict[str, Any]) -> Curve:
 
 
 def measure(pair: Pair, depth: int, check: Callable[[], None] = lambda: None) -> Curve:
-    """Time the passes of a pair after `depth` tokens; `check()` may raise between two passes."""
+    """Time the passes of a pair after `depth` tokens. check: called between passes, may raise."""
     return mlx_thread().call(time_passes, pair, depth, check)
 
 
@@ -241,35 +243,37 @@ def time_passes(pair: Pair, depth: int, check: Callable[[], None]) -> Curve:
     tokens = mx.random.randint(0, target.vocab_size, (depth + max(ROWS),), key=generator)
     values: list[int] = tokens.tolist()  # type: ignore[assignment]
     sequence.read(values[:depth])
-    works: dict[int, Callable[[], None]] = {
+    passes: dict[int, Callable[[], None]] = {
         rows: (lambda rows=rows: one_pass(sequence, values[-rows:])) for rows in ROWS
     }
     block = 0
     cache = sequence.draft_cache
     if drafter is not None and cache is not None:
         block = drafter.block_size
-        works[-block] = lambda: mx.eval(
+        passes[-block] = lambda: mx.eval(
             drafter.draft([cache], values[:1], block)[0].greedy().tokens
         )
-    seconds = timed(works, check)
+    seconds = median_seconds(passes, check)
     verify = tuple((rows, seconds[rows]) for rows in ROWS)
     return Curve(depth, verify, (block, seconds[-block]) if block else None)
 
 
 def one_pass(sequence: TokenSequence, tokens: list[int]) -> None:
-    """Verify these tokens and keep the first, which every cache can do."""
+    """Verify these tokens and commit the first one, which works with every cache."""
     output = sequence.verify(tokens[0], mx.array(tokens[1:], dtype=mx.int32))
     mx.eval(mx.argmax(output.logits, axis=-1), output.taps)
     sequence.commit((tokens[0],), output.taps)
 
 
-def timed(works: Mapping[int, Callable[[], None]], check: Callable[[], None]) -> dict[int, float]:
-    """Each one's median of a few times, taken in turn after a first turn that does not count."""
-    seconds: dict[int, list[float]] = {name: [] for name in works}
+def median_seconds(
+    passes: Mapping[int, Callable[[], None]], check: Callable[[], None]
+) -> dict[int, float]:
+    """The median time of each pass. They alternate, and the first time of each is dropped."""
+    seconds: dict[int, list[float]] = {name: [] for name in passes}
     for _ in range(PASSES + 1):
-        for name, work in works.items():
+        for name, run_pass in passes.items():
             check()
             began = time.perf_counter()
-            work()
+            run_pass()
             seconds[name].append(time.perf_counter() - began)
     return {name: median(values[1:]) for name, values in seconds.items()}

@@ -15,7 +15,7 @@ from dflash_mlx.pair import Pair
 
 from .questions import Question
 
-# Which ways of decoding are held against each other
+# Modes to compare
 
 BASELINE = "baseline"
 WIDTHS = {"dflash": ("block_size", 2, 256), "ddtree": ("tree_budget", 1, 1024)}
@@ -23,7 +23,7 @@ WIDTHS = {"dflash": ("block_size", 2, 256), "ddtree": ("tree_budget", 1, 1024)}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A mode and, if one was given, the number behind its name."""
+    """A mode. width: its block size or tree budget, as in "dflash:8"; None for the default."""
 
     mode: str
     width: int | None = None
@@ -34,7 +34,7 @@ class Variant:
         return self.mode if self.width is None else f"{self.mode}:{self.width}"
 
     def options(self, block_size: int | None) -> dict[str, Any]:
-        """What `Session.stream` gets; `block_size` is that of modes without a number."""
+        """The options for `Session.stream`. block_size: for a mode without a width."""
         if self.mode == BASELINE:
             return {}
         options = {"block_size": block_size}
@@ -49,7 +49,7 @@ def default_modes() -> list[str]:
 
 
 def parse_modes(text: str) -> tuple[Variant, ...]:
-    """Variants from names with commas between them; UsageError for what is none."""
+    """Variants from comma-separated names. Raises UsageError for invalid ones."""
     variants = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         mode, colon, number = word.partition(":")
@@ -88,8 +88,7 @@ JSON_TYPES: dict[Any, Any] = {int: int, float: (int, float), str: str, NUMBERS: 
 class Key:
     """The key of a record in a run.
 
-    `suite`, `number` and `digest` are the question's; `mode` is the label of a variant; `repeat`
-    counts from 1.
+    suite, number, digest: of the question. mode: the label of a variant. repeat: counted from 1.
     """
 
     suite: str
@@ -201,9 +200,9 @@ def from_json(kind: type[Any], data: dict[str, Any]) -> Any:
     """An instance of a dataclass from JSON values. Raises TypeError for a wrong type."""
     for field in fields(kind):
         value = data[field.name]
-        wanted = JSON_TYPES.get(field.type)
+        json_type = JSON_TYPES.get(field.type)
         values = value if field.type == NUMBERS else [value]
-        if wanted and not all(isinstance(one, wanted) for one in values):
+        if json_type and not all(isinstance(item, json_type) for item in values):
             raise TypeError(field.name)
     return kind(**data)
 
@@ -229,7 +228,6 @@ class Schedule:
     cooldown: float = 0.0
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         for name, value, least in (
             ("repeats", self.repeats, 1),
             ("max_tokens", self.max_tokens, 1),
@@ -254,7 +252,6 @@ class Schedule:
 
     @property
     def has_baseline(self) -> bool:
-        """Whether plain decoding is among the modes."""
         return Variant(BASELINE) in self.modes
 
     @property
@@ -272,11 +269,11 @@ class Schedule:
         """
         keys = []
         for repeat in range(self.repeats):
-            for place, question in enumerate(questions):
-                turn, first = divmod(place + repeat, len(self.modes))
+            for index, question in enumerate(questions):
+                cycle, first = divmod(index + repeat, len(self.modes))
                 order = self.modes[first:] + self.modes[:first]
                 for temperature in self.temperatures:
-                    for variant in order[:: -1 if turn % 2 else 1]:
+                    for variant in order[:: -1 if cycle % 2 else 1]:
                         key = Key(
                             question.suite,
                             question.number,
@@ -304,7 +301,7 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
         raise UsageError(f"temperatures cannot be '{text}'.", hint="give 0, or 0,1") from None
 
 
-# Which sources of drafts are held against each other, as in the tables of the papers.
+# Drafters to compare, as in the tables of the papers
 
 DFLASH = "dflash"
 EAGLE3 = "eagle3"
@@ -312,14 +309,14 @@ MODEL = "model"
 NONE = "none"
 KNOWN = "use dflash, dflash:ID, eagle3:ID, eagle3-60:ID, model:ID, lookup or none"
 MAX_ROWS = WIDTHS["ddtree"][2] + 1
-WHAT = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
+MODEL_KINDS = {MODEL: "a language model", DFLASH: "a DFlash drafter", EAGLE3: "an EAGLE-3 head"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kind of drafts and, if one was given, the Hub id or folder of what drafts.
+    """A kind of drafter. name: its Hub id or folder; None for the default.
 
-    `rows`: of a verify, the anchor's included, where drafts are trees; None for chains.
+    rows: of a verify, including the anchor, if the drafts are trees; None for chains.
     """
 
     kind: str
@@ -334,27 +331,27 @@ class Source:
 
     @property
     def draft(self) -> str | None:
-        """What `with_drafter` gets as `draft`."""
+        """The argument `draft` for `with_drafter`."""
         return LOOKUP if self.kind == LOOKUP else self.name
 
     @property
     def no_draft(self) -> bool:
-        """And as `no_draft`."""
+        """The argument `no_draft` for `with_drafter`."""
         return self.kind == NONE
 
     def check(self, pair: Pair) -> None:
-        """DFlashError unless a pair that was loaded for it drafts in this way."""
+        """Raise DFlashError if a pair that was loaded for this source has another drafter."""
         if self.kind == DFLASH and pair.lookup:
             raise DFlashError(
                 f"no DFlash drafter is known for '{pair.target_name}'.",
                 hint="name one as dflash:ID, make one with `dflash train`, or take lookup instead",
             )
-        if self.kind in WHAT and (kind := kind_of(pair)) != self.kind:
+        if self.kind in MODEL_KINDS and (kind := drafter_kind(pair)) != self.kind:
             name = self.name or pair.draft_name
-            raise DFlashError(f"'{name}' is {WHAT[kind]}.", hint=f"write {kind}:{name}")
+            raise DFlashError(f"'{name}' is {MODEL_KINDS[kind]}.", hint=f"write {kind}:{name}")
 
     def schedule(self, whole: Schedule) -> Schedule:
-        """Its part of a comparison: its chains or trees, and plain decoding in turn with them."""
+        """The schedule of this source: its drafts, alternating with plain decoding."""
         plain = Variant(BASELINE)
         if self.kind == NONE:
             return replace(whole, modes=(plain,), block_size=None)
@@ -363,29 +360,28 @@ class Source:
         return replace(whole, modes=(plain, Variant("dflash")))
 
     def results_file(self, path: Path | None) -> Path | None:
-        """`NAME-source.jsonl` for NAME.jsonl: the facts of a file are those of one pair."""
+        """`NAME-source.jsonl` for NAME.jsonl, because a file has the facts of one pair."""
         if path is None:
             return None
         label = re.sub(r"[^\w.-]+", "-", self.label)
         return path.with_name(f"{path.stem}-{label}{path.suffix}")
 
     def named(self, records: Sequence[Record]) -> list[Record]:
-        """The records of its part, where the mode of drafted answers is its label."""
+        """The records with this source's label as the mode of drafted answers."""
         return [
             r if r.key.mode == BASELINE else replace(r, key=replace(r.key, mode=self.label))
             for r in records
         ]
 
 
-def kind_of(pair: Pair) -> str:
-    """What kind of model a pair drafts by."""
+def drafter_kind(pair: Pair) -> str:
     kinds = {SmallModelDrafter: MODEL, EagleDrafter: EAGLE3}
     return kinds.get(type(pair.drafter), DFLASH)
 
 
 def parse_sources(text: str) -> tuple[Source, ...]:
-    """Sources from names with commas between them; UsageError for what is none."""
-    sources = list[Source]()
+    """Sources from comma-separated names. Raises UsageError for invalid ones."""
+    sources: list[Source] = []
     for word in filter(None, (word.strip() for word in text.split(","))):
         kind, colon, name = word.partition(":")
         tree = re.fullmatch(rf"{EAGLE3}-(\d+)", kind)
@@ -393,7 +389,7 @@ def parse_sources(text: str) -> tuple[Source, ...]:
         if rows is not None and not 2 <= rows <= MAX_ROWS:
             raise UsageError(f"'{kind}' is no tree.", hint=f"give 2 to {MAX_ROWS:,} rows")
         kind = kind if rows is None else EAGLE3
-        if kind not in (*WHAT, LOOKUP, NONE):
+        if kind not in (*MODEL_KINDS, LOOKUP, NONE):
             raise UsageError(f"there is no source of drafts '{word}'.", hint=KNOWN)
         if colon and kind in (LOOKUP, NONE):
             raise UsageError(f"the source {kind} has no model.", hint=f"write {kind}")

@@ -1,20 +1,17 @@
-"""Messages of a chat, checked before a template sees them."""
+"""Checks the messages of a chat before the template gets them."""
 
 from typing import Any
 
 from dflash_mlx.errors import UsageError
-
-# The messages of a chat, checked and brought to the form that chat templates read.
 
 Messages = list[dict[str, Any]]
 HINT = 'a message is {"role": "user", "content": "..."}'
 
 
 def checked_messages(messages: list[Any]) -> Messages:
-    """The messages, each content that is a list of text parts as one text.
+    """The messages, with lists of text parts joined to one text. Everything else stays as it is.
 
-    Everything else passes as it is. Raises UsageError for what is no message, and for a part that
-    is no text.
+    Raises UsageError for a message that is not an object, and for a part that is not text.
     """
     for message in messages:
         if not isinstance(message, dict):
@@ -28,7 +25,7 @@ def checked_messages(messages: list[Any]) -> Messages:
 
 
 def joined_text(parts: list[Any]) -> str:
-    """OpenAI's content parts of the type text as one text, a line break between them."""
+    """OpenAI's content parts of type text as one text, one part per line."""
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind != "text":

@@ -57,7 +57,7 @@ class Template:
     ) -> str:
         """Render a chat as text; with `add_generation_prompt` the generation prompt is added.
 
-        The messages are passed to the template as they are, with tool calls and results; a template
+        The messages are passed to the template as they are, with tool calls and results. A template
         without tool support ignores `tools`. Raises UsageError for an option that the template does
         not support, DFlashError if there is no template or it refuses the messages.
         """
@@ -84,14 +84,12 @@ class Template:
         effort = options.reasoning_effort
         if options.think is not None:
             if self.think_switch is None:
-                instead = (
-                    f"set the effort instead, with --effort or /think: {choices_text(self.efforts)}"
-                )
+                hint = "leave the switch out, or choose another target"
+                if self.efforts:
+                    efforts = choices_text(self.efforts)
+                    hint = f"set the effort instead, with --effort or /think: {efforts}"
                 raise UsageError(
-                    "this target's chat template has no switch for thinking.",
-                    hint=instead
-                    if self.efforts
-                    else "leave the switch out, or choose another target",
+                    "this target's chat template has no switch for thinking.", hint=hint
                 )
             variables[self.think_switch] = options.think
         if effort is not None:
@@ -132,7 +130,6 @@ class Template:
 
     @cached_property
     def efforts(self) -> tuple[str, ...]:
-        """The reasoning efforts that the template supports."""
         switch = self.effort_switch
         if switch is None:
             return ()
@@ -168,20 +165,25 @@ class Template:
             )
         # Not by mlx-lm's wrapper, which sets enable_thinking if it is not given.
         return self._tokenizer._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **variables
+            messages,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **variables,
         )
 
 
 def choices_text(choices: Sequence[str]) -> str:
     """Choices as text: a, b or c."""
-    return " or ".join([", ".join(choices[:-1]), choices[-1]] if choices[1:] else choices)
+    if len(choices) < 2:
+        return "".join(choices)
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
 
 
-# Loading of a model's tokenizer by mlx-lm, with all its end-of-sequence tokens.
+# Loading of tokenizers
 
 
 def load_tokenizer(checkpoint: Checkpoint, *, trust_remote_code: bool = False) -> TokenizerWrapper:
-    """Load the tokenizer of a model.
+    """Load the tokenizer of a model, with all its end-of-sequence tokens.
 
     With `trust_remote_code` the model's Python files for its tokenizer are run. Raises DFlashError
     if the tokenizer cannot be loaded, or not without these files.

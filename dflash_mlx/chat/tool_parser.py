@@ -1,7 +1,8 @@
-"""Streaming split of an answer into text and calls of tools, in the form of the model.
+"""Tool parsers: split an answer into text and tool calls while it is generated.
 
-A call's arguments come as they are written, where its format is JSON or one of `tagged_arguments`;
-else when the call has ended, read by mlx-lm's parser. Text that is no call after all stays text.
+The arguments of a call are passed on as they arrive if the family writes them as JSON, or between
+the tags of `TAGGED_FORMATS`. In other formats mlx-lm's parser reads a call when it has ended. Text
+that looks like a call but cannot be parsed stays text.
 """
 
 import json
@@ -15,88 +16,97 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from dflash_mlx.errors import DFlashError
 
 from .messages import Messages
-from .reasoning_parser import HARMONY, partial_match
+from .reasoning_parser import HARMONY, first_match, partial_match
 from .template import Template, TemplateOptions
 
-# A JSON value that is read as it is written.
+# Arguments that are JSON
 
 
 @dataclass(slots=True)
-class JsonArguments:
-    """One value: how deep it is in, and whether in a string; `rest` is the text behind it."""
+class JsonScanner:
+    """Finds the end of one JSON object or array. rest: the text after it, once it has `ended`."""
 
     depth: int = 0
-    quoted: bool = False
+    in_string: bool = False
     escaped: bool = False
     ended: bool = False
     rest: str = ""
 
     def feed(self, text: str) -> str:
-        """The part of a text that belongs to the value."""
-        for place, mark in enumerate(text):
+        """The part of new text that belongs to the value."""
+        for index, char in enumerate(text):
             if self.escaped:
                 self.escaped = False
-            elif self.quoted:
-                self.escaped = mark == "\\"
-                self.quoted = mark != '"'
-            elif mark == '"':
-                self.quoted = True
+            elif self.in_string:
+                self.escaped = char == "\\"
+                self.in_string = char != '"'
+            elif char == '"':
+                self.in_string = True
             else:
-                self.depth += (mark in "{[") - (mark in "}]")
+                self.depth += (char in "{[") - (char in "}]")
                 if not self.depth:
                     self.ended = True
-                    self.rest = text[place + 1 :]
-                    return text[: place + 1]
+                    self.rest = text[index + 1 :]
+                    return text[: index + 1]
         return text
 
 
-# Arguments that a model writes one by one between tags, as JSON while they come.
+# Arguments that a model writes between tags, converted to JSON
 
-JSON = re.compile(r'\s*(\[\s*[\]\[{"\d\-tfn]|\{\s*["}])')  # and no literal of Python's
+# The start of an array or object in JSON; Python literals are left to mlx-lm's parser.
+JSON_START = re.compile(r'\s*(\[\s*[\]\[{"\d\-tfn]|\{\s*["}])')
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
-    """A format. head, opens: what begins a call and an argument, the one group its name.
+class TaggedFormat:
+    """A format of calls with arguments between tags.
 
-    closes: the text behind a value. ends: what ends a call. one: a call of NAME with one KEY and
-    VALUE, as the parser reads it. strips: all white space around a value is none of it, else one
-    line break on each side. nulls: the bare text null is no string.
+    header: the start of a call; its group is the tool's name.
+    argument_start: the text before a value; its group is the argument's name.
+    argument_end: the text after a value.
+    call_end: the end of a call.
+    single_call: a call of NAME with the argument KEY of the VALUE, in the form that mlx-lm's parser
+    reads.
+    strips_whitespace: whether all whitespace around a value is dropped, else one line break on
+    each side.
+    reads_null: whether the bare text null is null.
     """
 
-    head: re.Pattern[str]
-    opens: re.Pattern[str]
-    closes: str
-    ends: re.Pattern[str]
-    one: str
-    strips: bool = True
-    nulls: bool = True
+    header: re.Pattern[str]
+    argument_start: re.Pattern[str]
+    argument_end: str
+    call_end: re.Pattern[str]
+    single_call: str
+    strips_whitespace: bool = True
+    reads_null: bool = True
 
-    def text(self, value: str) -> str:
-        """A string's text, of what stands between the tags."""
-        return value.strip() if self.strips else value.removeprefix("\n").removesuffix("\n")
+    def strip(self, value: str) -> str:
+        """The text between the tags without the whitespace that is not part of the value."""
+        if self.strips_whitespace:
+            return value.strip()
+        return value.removeprefix("\n").removesuffix("\n")
 
 
-GLM = Tagged(
+GLM_FORMAT = TaggedFormat(
     re.compile(r"\s*([\w.\-]+)\s*(?=<arg_key>)"),
     re.compile(r"\s*<arg_key>\s*([^<>]*[^<>\s])\s*</arg_key>\s*<arg_value>"),
     "</arg_value>",
-    re.compile(r"(?!)"),  # the end of all calls is that of one
+    re.compile(r"(?!)"),  # never: the end of all calls ends a call
     "NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>",
-    nulls=False,
+    reads_null=False,
 )
-TAGGED = {
-    "glm47": GLM,
-    "laguna": GLM,
-    "qwen3_coder": Tagged(
+TAGGED_FORMATS = {
+    "glm47": GLM_FORMAT,
+    "laguna": GLM_FORMAT,
+    "qwen3_coder": TaggedFormat(
         re.compile(r"\s*<function=([^\s<>]+)>"),
         re.compile(r"\s*<parameter=([^\s<>]+)>"),
         "</parameter>",
         re.compile(r"\s*</function>"),
         "<function=NAME><parameter=KEY>VALUE</parameter></function>",
-        strips=False,
+        strips_whitespace=False,
     ),
-    "minimax_m2": Tagged(
+    "minimax_m2": TaggedFormat(
         re.compile(r'\s*<invoke name="([^">]+)">'),
         re.compile(r'\s*<parameter name="([^">]+)">'),
         "</parameter>",
@@ -108,136 +118,137 @@ TAGGED = {
 
 @dataclass(slots=True)
 class TaggedArguments:
-    """One call's arguments; `rest` is the text behind them when they have `ended`.
+    """Converts one call's arguments to JSON. rest: the text after them, once they have `ended`.
 
-    `end` is the mark behind all calls.
+    parse: mlx-lm's parser of this format. calls_end: the text after all calls.
     """
 
-    form: Tagged
+    tagged_format: TaggedFormat
     name: str
     parse: Callable[..., Any]
     tools: Sequence[dict[str, Any]]
-    end: str
+    calls_end: str
     ended: bool = False
     rest: str = ""
-    _text: str = ""  # not yet understood, or the open value
-    _key: str | None = None
-    _given: str | None = None  # of the open value; None where nothing was
-    _json: JsonArguments = field(default_factory=JsonArguments)  # the open value, if it is that
-    _scanned: int = 0  # of it
+    _text: str = ""  # not parsed yet; inside of a value the value from its start
+    _key: str | None = None  # of the value that has started
+    _sent: str | None = None  # the part of this value that was returned; None if nothing was
+    _scanner: JsonScanner = field(default_factory=JsonScanner)  # of this value, if it is JSON
+    _scanned: int = 0  # characters of this value
     _keys: set[str] = field(default_factory=set)
 
     def feed(self, text: str) -> str:
-        """More text; the JSON that it makes."""
+        """Add text; returns the new part of the arguments' JSON."""
         self._text += text
-        out = ""
+        json_text = ""
         while not self.ended:
             if self._key is not None:
-                value, rest = self._value(self._key)
+                value, rest = self._split_value(self._key)
                 if rest is None:
-                    return out + self._going_on(self._key, value)
-                out += self._closed(self._key, value)
+                    return json_text + self._partial_value(self._key, value)
+                json_text += self._whole_value(self._key, value)
                 self._key = None
                 self._text = rest
-            elif opened := self.form.opens.match(self._text):
-                self._key = opened[1]
-                self._given = None
-                self._json = JsonArguments()
+            elif start := self.tagged_format.argument_start.match(self._text):
+                self._key = start[1]
+                self._sent = None
+                self._scanner = JsonScanner()
                 self._scanned = 0
-                self._text = self._text[opened.end() :]
-            elif ended := self.form.ends.match(self._text) or re.search(
-                f"(?={re.escape(self.end)})", self._text
+                self._text = self._text[start.end() :]
+            elif end := self.tagged_format.call_end.match(self._text) or re.search(
+                f"(?={re.escape(self.calls_end)})", self._text
             ):
-                out += "}" if self._keys else "{}"
+                json_text += "}" if self._keys else "{}"
                 self.ended = True
-                self.rest = self._text[ended.end() :]
+                self.rest = self._text[end.end() :]
             else:
                 break
-        return out
+        return json_text
 
-    def _value(self, key: str) -> tuple[str, str | None]:
-        """The open value, and what stands behind it; None where it may go on.
+    def _split_value(self, key: str) -> tuple[str, str | None]:
+        """The value so far, and the text after it; None if the value may continue.
 
-        Marks in JSON are text; the end of all calls ends a value too.
+        End markers inside JSON belong to the value. The end of all calls ends a value, too.
         """
         text = self._text
-        if JSON.match(text) and not self._is_text(key) and not self._json.ended:
+        if JSON_START.match(text) and not self._is_string(key) and not self._scanner.ended:
             self._scanned = self._scanned or len(text) - len(text.lstrip())
-            self._scanned += len(self._json.feed(text[self._scanned :]))
-            if not self._json.ended:
+            self._scanned += len(self._scanner.feed(text[self._scanned :]))
+            if not self._scanner.ended:
                 return text, None
-        marks = (self.form.closes, self.end)
-        found = [(at, mark) for mark in marks if (at := text.find(mark, self._scanned)) >= 0]
-        if not found:
-            return text[: len(text) - partial_match(text, marks)], None
-        at, mark = min(found)
-        return text[:at], text[at + len(mark) if mark == self.form.closes else at :]
+        markers = (self.tagged_format.argument_end, self.calls_end)
+        index, marker = first_match(text, markers, self._scanned)
+        if index < 0:
+            return text[: len(text) - partial_match(text, markers)], None
+        if marker == self.calls_end:
+            return text[:index], text[index:]
+        return text[:index], text[index + len(marker) :]
 
-    def _going_on(self, key: str, value: str) -> str:
-        """What is sure of a value that has not ended."""
-        if (key in self._keys and self._given is None) or not self._is_text(key):
+    def _partial_value(self, key: str, value: str) -> str:
+        """The JSON of a string that has not ended, as far as it is certain and new."""
+        if (key in self._keys and self._sent is None) or not self._is_string(key):
             return ""
-        sure = self.form.text(value)
-        if not sure or (self.form.nulls and "null".startswith(sure.lower())):
+        certain = self.tagged_format.strip(value)
+        if not certain:
             return ""
-        lead = f'{self._lead(key)}"' if self._given is None else ""
-        new = sure[len(self._given or "") :]
-        self._given = sure
-        return lead + json.dumps(new, ensure_ascii=False)[1:-1]
+        if self.tagged_format.reads_null and "null".startswith(certain.lower()):
+            return ""
+        opening = f'{self._member_start(key)}"' if self._sent is None else ""
+        new = certain[len(self._sent or "") :]
+        self._sent = certain
+        return opening + json.dumps(new, ensure_ascii=False)[1:-1]
 
-    def _closed(self, key: str, value: str) -> str:
-        """What is left of a value that has ended."""
-        if self._given is not None:
-            left = self.form.text(value)[len(self._given) :]
-            return json.dumps(left, ensure_ascii=False)[1:]
+    def _whole_value(self, key: str, value: str) -> str:
+        """The JSON of a value that has ended, without what was returned before."""
+        if self._sent is not None:
+            remaining = self.tagged_format.strip(value)[len(self._sent) :]
+            return json.dumps(remaining, ensure_ascii=False)[1:]
         if key in self._keys:
             return ""
-        found: Any = self.form.text(value)
+        parsed: Any = self.tagged_format.strip(value)
         try:
-            if self.form.closes in value or self.end in value:
-                found = json.loads(value)
+            if self.tagged_format.argument_end in value or self.calls_end in value:
+                parsed = json.loads(value)
             else:
-                marks = {"NAME": self.name, "KEY": key, "VALUE": value}
-                one = re.sub("NAME|KEY|VALUE", lambda mark: marks[mark[0]], self.form.one)
-                found = self.parse(one, list(self.tools))["arguments"][key]
-        except Exception:  # a parser raises what it likes; then the value is its text
+                fields = {"NAME": self.name, "KEY": key, "VALUE": value}
+                template = self.tagged_format.single_call
+                call = re.sub("NAME|KEY|VALUE", lambda name: fields[name[0]], template)
+                parsed = self.parse(call, list(self.tools))["arguments"][key]
+        except Exception:  # a parser may raise any exception; then the value is its text
             pass
-        return self._lead(key) + json.dumps(found, ensure_ascii=False)
+        return self._member_start(key) + json.dumps(parsed, ensure_ascii=False)
 
-    def _lead(self, key: str) -> str:
-        """What stands before a value."""
-        lead = f"{', ' if self._keys else '{'}{json.dumps(key, ensure_ascii=False)}: "
+    def _member_start(self, key: str) -> str:
+        """The JSON from the end of the last value to the value of `key`."""
+        separator = ", " if self._keys else "{"
         self._keys.add(key)
-        return lead
+        return f"{separator}{json.dumps(key, ensure_ascii=False)}: "
 
-    def _is_text(self, key: str) -> bool:
-        """Whether the tool says that an argument is a string, and nothing else."""
+    def _is_string(self, key: str) -> bool:
+        """Whether the tool's schema allows only strings for an argument, and any string."""
         for tool in self.tools:
             function = tool["function"]
             if function["name"] == self.name:
                 properties = (function.get("parameters") or {}).get("properties")
                 schema = properties.get(key) if isinstance(properties, dict) else None
-                mixed = ("enum", "anyOf", "oneOf", "allOf")
-                return (
-                    isinstance(schema, dict)
-                    and schema.get("type") == "string"
-                    and not any(word in schema for word in mixed)
-                )
+                if not isinstance(schema, dict) or schema.get("type") != "string":
+                    return False
+                return not any(word in schema for word in ("enum", "anyOf", "oneOf", "allOf"))
         return False
 
 
-# How families write calls of tools
+# The formats of the families' calls
 
 NAME = r"([\w.\-]+)"
-# What stands before arguments that are a JSON object, of formats that have such; one group, the
-# name. Each may follow a call before it.
-HEADS = {
+# What comes before arguments that are a JSON object; the group is the tool's name. Each pattern
+# also matches directly after another call.
+JSON_HEADERS = {
     "json_tools": r'\s*\{\s*"name"\s*:\s*"([^"\\]+)"\s*,\s*"arguments"\s*:\s*(?=[{\[])',
     "mistral": rf"\s*{NAME}\s*\[ARGS\]\s*(?=\{{)",
     "kimi_k2": r"\s*(?:<\|tool_call_end\|>\s*)?(?:<\|tool_call_begin\|>)?\s*(?:functions\.)?"
     rf"{NAME}:\d+\s*<\|tool_call_argument_begin\|>\s*(?=\{{)",
 }
-HARMONY_HEAD = re.compile(
+HARMONY_HEADER = re.compile(
     rf"(?:<\|channel\|>\w+\s+)?to=functions\.{NAME}\s*(?:<\|channel\|>\w+\s*)?"
     r"(?:<\|constrain\|>)?\s*(?:\w+\s*)?<\|message\|>\s*(?=\{)"
 )
@@ -245,48 +256,57 @@ HARMONY_HEAD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """One family's format.
+    """One family's format of tool calls.
 
-    name: mlx-lm's of the parser, or harmony. starts: what begins calls. end: what ends them; empty
-    where nothing does, and calls are as long as the answer or their JSON. head: found behind a
-    start, or with it where `heads_start`; arguments behind it come as they are written: JSON, or
-    one by one where `tagged`. parse: text between start and end to a call {"name", "arguments"} or
-    several; None where `head` finds all calls.
+    name: that of mlx-lm's parser, or harmony.
+    starts: the texts that start calls.
+    end: the text after all calls; empty if there is none, and a call ends with its JSON or the
+    answer.
+    header: the start of a call whose arguments are streamed; its group is the tool's name. It comes
+    after a start, or includes the start if `header_has_start`.
+    tagged: how streamed arguments are written; None for JSON.
+    parse: from the text between start and end to a call {"name", "arguments"} or a list of them;
+    None if `header` matches all calls.
     """
 
     name: str
     starts: tuple[str, ...]
     end: str = ""
-    head: re.Pattern[str] | None = None
-    heads_start: bool = False
-    tagged: Tagged | None = None
+    header: re.Pattern[str] | None = None
+    header_has_start: bool = False
+    tagged: TaggedFormat | None = None
     parse: Callable[..., Any] | None = None
 
 
 HARMONY_CALLS = CallFormat(
-    "harmony", ("<|channel|>", "to=functions."), head=HARMONY_HEAD, heads_start=True
+    "harmony", ("<|channel|>", "to=functions."), header=HARMONY_HEADER, header_has_start=True
 )
 
 
-def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
-    """The format of a tokenizer's model; None where nobody knows how it calls tools."""
+def find_call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
+    """The format of a tokenizer's model; None if it is not known."""
     start = tokenizer.tool_call_start
     parse = tokenizer.tool_parser
-    if start and parse:
-        name = parse.__module__.rpartition(".")[2]
-        tagged = TAGGED.get(name)
-        head = tagged.head if tagged else re.compile(HEADS[name]) if name in HEADS else None
-        end = tokenizer.tool_call_end or ""
-        return CallFormat(name, (start,), end, head, tagged=tagged, parse=parse)
-    return HARMONY_CALLS if HARMONY.ids(tokenizer) else None
+    if not start or not parse:
+        return HARMONY_CALLS if HARMONY.ids(tokenizer) else None
+    name = parse.__module__.rpartition(".")[2]
+    tagged = TAGGED_FORMATS.get(name)
+    header = None
+    if tagged is not None:
+        header = tagged.header
+    elif name in JSON_HEADERS:
+        header = re.compile(JSON_HEADERS[name])
+    end = tokenizer.tool_call_end or ""
+    return CallFormat(name, (start,), end, header, tagged=tagged, parse=parse)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A part of a call: its `number` among the answer's; the first part has its `name`.
+    """A new part of a tool call.
 
-    `arguments` is the next piece of a JSON text. `after`: how many characters of the text that is
-    told with it come before it.
+    number: counts the calls of the answer from 0. name: only in the first delta of a call.
+    arguments: the next part of their JSON. after: the characters of the text returned together with
+    this delta that come before it.
     """
 
     number: int
@@ -297,160 +317,172 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """New text of an answer, and new parts of calls."""
+    """New text of an answer without calls, and new parts of calls."""
 
     text: str = ""
-    parts: tuple[ToolCallDelta, ...] = ()
+    calls: tuple[ToolCallDelta, ...] = ()
 
 
-class Arguments(Protocol):
-    """One call's arguments; `rest` is the text behind them when they have `ended`."""
+class ArgumentsParser(Protocol):
+    """Parses one call's arguments. rest: the text after them, once they have `ended`."""
 
     ended: bool
     rest: str
 
     def feed(self, text: str) -> str:
-        """More text; the JSON that it makes."""
+        """Add text; returns the new part of the arguments' JSON."""
         ...
 
 
 @dataclass(slots=True)
-class OpenCall:
-    """What has come since `start`; `arguments` of a call in it are open, `begun` calls were found.
+class CallSection:
+    """A part of an answer that consists of calls, from `start` on.
 
-    `searched`: characters of `text` that lie before the next call's head.
+    text: what has been read of it. arguments: the parser of a call whose arguments have started.
+    streamed: the number of calls whose headers were found. searched: the characters of `text`
+    before the next header.
     """
 
     start: str
     text: str
-    arguments: Arguments | None = None
-    begun: int = 0
+    arguments: ArgumentsParser | None = None
+    streamed: int = 0
     searched: int = 0
 
 
 @dataclass(slots=True)
 class ToolParser:
-    """Splits one answer of a model that was told of `tools` (JSON schemas).
+    """Splits one answer of a model that was offered `tools` (JSON schemas)."""
 
-    `calls` have begun, `closed` of them have ended.
-    """
-
-    form: CallFormat
+    call_format: CallFormat
     tools: Sequence[dict[str, Any]]
-    calls: int = 0
-    closed: int = 0
-    _held: str = ""
-    _call: OpenCall | None = None
+    calls_started: int = 0
+    calls_ended: int = 0
+    _held: str = ""  # text that is not parsed yet
+    _section: CallSection | None = None
 
-    def read(self, text: str, *, final: bool = False) -> ParsedText:
+    def feed(self, text: str, *, final: bool = False) -> ParsedText:
         """Add text of the answer; with `final` it has ended, and nothing is held back."""
-        said: list[ParsedText] = []
+        results: list[ParsedText] = []
         self._held += text
         while self._held:
-            call = self._call
-            if call is None:
-                found = self._outside(final)
-            elif call.arguments is not None:
-                found = self._in_arguments(call, call.arguments)
+            section = self._section
+            if section is None:
+                result = self._outside(final)
+            elif section.arguments is not None:
+                result = self._in_arguments(section, section.arguments)
             else:
-                found = self._begun(call) or self._inside(call, final)
-            if found is None:
+                result = self._header(section) or self._inside(section, final)
+            if result is None:
                 break
-            said.append(found)
-        if final and self._call is not None:
-            said.append(self._closed(self._call, whole=not self.form.end))
-        told = ""
-        parts = []
-        for one in said:
-            parts += [replace(part, after=len(told)) for part in one.parts]
-            told += one.text
-        return ParsedText(told, tuple(parts))
+            results.append(result)
+        if final and self._section is not None:
+            results.append(self._end_section(self._section, complete=not self.call_format.end))
+        new_text = ""
+        deltas = []
+        for result in results:
+            deltas += [replace(delta, after=len(new_text)) for delta in result.calls]
+            new_text += result.text
+        return ParsedText(new_text, tuple(deltas))
 
     def _outside(self, final: bool) -> ParsedText | None:
-        """Text up to the next start; None where all that is left may be one."""
-        starts = self.form.starts
-        place, start = min(
-            ((at, mark) for mark in starts if (at := self._held.find(mark)) >= 0), default=(-1, "")
-        )
-        if place < 0:
-            place = len(self._held) - (0 if final else partial_match(self._held, starts))
-        text = self._held[:place]
-        self._held = self._held[place + len(start) :]
+        """Take text up to the next start of calls; None if all of it may be a part of one."""
+        starts = self.call_format.starts
+        index, start = first_match(self._held, starts)
+        if index < 0:
+            index = len(self._held) - (0 if final else partial_match(self._held, starts))
+        text = self._held[:index]
+        self._held = self._held[index + len(start) :]
         if start:
-            self._call = OpenCall(start, start if self.form.heads_start else "")
+            section_text = start if self.call_format.header_has_start else ""
+            self._section = CallSection(start, section_text)
         return ParsedText(text) if text or start else None
 
-    def _begun(self, call: OpenCall) -> ParsedText | None:
-        """The name of a call whose arguments begin; None where none does."""
-        head = self.form.head
-        found = head and head.match(call.text + self._held, call.searched)
-        if not found:
+    def _header(self, section: CallSection) -> ParsedText | None:
+        """Take the header of a call with streamed arguments; None if there is none."""
+        pattern = self.call_format.header
+        header = pattern and pattern.match(section.text + self._held, section.searched)
+        if not header:
             return None
-        call.text = found.string[: found.end()]
-        self._held = found.string[found.end() :]
-        call.arguments = self._arguments(found[1])
-        call.searched = found.end()
-        call.begun += 1
-        self.calls += 1
-        return ParsedText(parts=(ToolCallDelta(self.calls - 1, found[1]),))
+        name = header[1]
+        section.text = header.string[: header.end()]
+        self._held = header.string[header.end() :]
+        section.arguments = self._arguments_parser(name)
+        section.searched = header.end()
+        section.streamed += 1
+        self.calls_started += 1
+        return ParsedText(calls=(ToolCallDelta(self.calls_started - 1, name),))
 
-    def _arguments(self, name: str) -> Arguments:
-        form = self.form
-        if form.tagged is None or form.parse is None:
-            return JsonArguments()
-        return TaggedArguments(form.tagged, name, form.parse, self.tools, form.end)
+    def _arguments_parser(self, name: str) -> ArgumentsParser:
+        call_format = self.call_format
+        tagged = call_format.tagged
+        if tagged is None or call_format.parse is None:
+            return JsonScanner()
+        return TaggedArguments(tagged, name, call_format.parse, self.tools, call_format.end)
 
-    def _in_arguments(self, call: OpenCall, arguments: Arguments) -> ParsedText:
-        """More of the arguments."""
-        more = arguments.feed(self._held)
-        self._held = arguments.rest
-        if arguments.ended:
-            self.closed += 1
-            call.text = ""
-            call.searched = 0
-            call.arguments = None
-            if not self.form.end:
-                self._call = None
-        return ParsedText(parts=(ToolCallDelta(self.calls - 1, arguments=more),) if more else ())
-
-    def _inside(self, call: OpenCall, final: bool) -> ParsedText | None:
-        """Up to the end of the calls; None where more has to come."""
-        end = self.form.end
-        inside, found, rest = self._held.partition(end) if end else (self._held, "", "")
-        held = 0 if found or final or not end else partial_match(inside, (end,))
-        cut = len(inside) - held
-        call.text += inside[:cut]
-        self._held = rest if found else inside[cut:]
-        return self._closed(call) if found else None
-
-    def _closed(self, call: OpenCall, *, whole: bool = True) -> ParsedText:
-        """What is left when calls have ended; `whole` is False where the answer was cut in one."""
-        self._call = None
-        if call.begun:
+    def _in_arguments(self, section: CallSection, parser: ArgumentsParser) -> ParsedText:
+        arguments = parser.feed(self._held)
+        self._held = parser.rest
+        if parser.ended:
+            self.calls_ended += 1
+            section.text = ""
+            section.searched = 0
+            section.arguments = None
+            if not self.call_format.end:
+                self._section = None
+        if not arguments:
             return ParsedText()
-        text = call.text.removeprefix(call.start) if self.form.heads_start else call.text
-        try:
-            found = self.form.parse(text, list(self.tools)) if self.form.parse and whole else None
-        except Exception:  # a parser raises what it likes for what it cannot read
-            found = None
-        parts = []
-        for one in found if isinstance(found, list) else [found]:
-            if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-                return ParsedText(call.start + text + (self.form.end if whole else ""))
-            arguments = one.get("arguments", {})
-            written = arguments if isinstance(arguments, str) else as_json(arguments)
-            parts.append(ToolCallDelta(self.calls + len(parts), one["name"], written))
-        self.calls += len(parts)
-        self.closed += len(parts)
-        return ParsedText(parts=tuple(parts))
+        return ParsedText(calls=(ToolCallDelta(self.calls_started - 1, arguments=arguments),))
+
+    def _inside(self, section: CallSection, final: bool) -> ParsedText | None:
+        """Take text up to the end of the calls; None if the end has not come yet."""
+        end = self.call_format.end
+        if not end:
+            section.text += self._held
+            self._held = ""
+            return None
+        inside, marker, rest = self._held.partition(end)
+        if marker:
+            section.text += inside
+            self._held = rest
+            return self._end_section(section)
+        kept = len(inside) - (0 if final else partial_match(inside, (end,)))
+        section.text += inside[:kept]
+        self._held = inside[kept:]
+        return None
+
+    def _end_section(self, section: CallSection, *, complete: bool = True) -> ParsedText:
+        """Parse calls that were not streamed; `complete` is False if the answer was cut off."""
+        self._section = None
+        if section.streamed:
+            return ParsedText()
+        text = section.text
+        if self.call_format.header_has_start:
+            text = text.removeprefix(section.start)
+        parsed: Any = None
+        if self.call_format.parse and complete:
+            try:
+                parsed = self.call_format.parse(text, list(self.tools))
+            except Exception:  # a parser may raise any exception for text that it cannot read
+                parsed = None
+        deltas = []
+        for call in parsed if isinstance(parsed, list) else [parsed]:
+            if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+                return ParsedText(section.start + text + (self.call_format.end if complete else ""))
+            arguments = call.get("arguments", {})
+            json_text = arguments if isinstance(arguments, str) else as_json(arguments)
+            deltas.append(ToolCallDelta(self.calls_started + len(deltas), call["name"], json_text))
+        self.calls_started += len(deltas)
+        self.calls_ended += len(deltas)
+        return ParsedText(calls=tuple(deltas))
 
 
 def make_tool_parser(
     tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]
 ) -> ToolParser | None:
-    """A reader of an answer of this tokenizer's model; None where nobody knows its calls."""
-    form = call_format(tokenizer)
-    return None if form is None else ToolParser(form, tools)
+    """The parser of one answer of this tokenizer's model; None if its format is not known."""
+    call_format = find_call_format(tokenizer)
+    return None if call_format is None else ToolParser(call_format, tools)
 
 
 def as_json(value: Any) -> str:
@@ -458,51 +490,58 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# Names of calls in messages, where a family's template writes what a call is named.
+# The ids of calls in messages
 
 
 def named_calls(messages: Messages, tokenizer: TokenizerWrapper) -> Messages:
-    """The messages with the names of calls that this tokenizer's model gave them."""
-    form = call_format(tokenizer)
-    return numbered_calls(messages) if form and form.name == "kimi_k2" else messages
+    """The messages with the ids of calls that this tokenizer's model has generated itself."""
+    call_format = find_call_format(tokenizer)
+    if call_format and call_format.name == "kimi_k2":
+        return numbered_calls(messages)
+    return messages
 
 
 def numbered_calls(messages: Messages) -> Messages:
-    """The messages with calls named functions.NAME:N in place of their ids, as Kimi's template has
-    them: it writes no other name of a call.
+    """The messages with functions.NAME:N as the ids of calls.
+
+    Kimi's template writes the id and no name of a call.
     """
-    told: dict[str, str] = {}
-    found: Messages = []
+    new_ids: dict[str, str] = {}
+    numbered: Messages = []
     number = 0
     for message in messages:
-        more: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if message.get("tool_calls"):
-            more["tool_calls"] = []
+            changes["tool_calls"] = []
             for call in message["tool_calls"]:
-                told[call["id"]] = f"functions.{call['function']['name']}:{number}"
-                more["tool_calls"].append({**call, "id": told[call["id"]]})
+                new_id = f"functions.{call['function']['name']}:{number}"
+                new_ids[call["id"]] = new_id
+                changes["tool_calls"].append({**call, "id": new_id})
                 number += 1
-        if message.get("tool_call_id") in told:
-            more["tool_call_id"] = told[message["tool_call_id"]]
-        found.append({**message, **more})
-    return found
+        if message.get("tool_call_id") in new_ids:
+            changes["tool_call_id"] = new_ids[message["tool_call_id"]]
+        numbered.append({**message, **changes})
+    return numbered
 
 
-# Whether a model can be told of tools, and its calls be read.
+# Whether a model supports tools
 
-TOOL = {"type": "function", "function": {"name": "probe", "description": "?", "parameters": {}}}
+SAMPLE_TOOL = {
+    "type": "function",
+    "function": {"name": "probe", "description": "?", "parameters": {}},
+}
 
 
 def without_tools(template: Template, tokenizer: TokenizerWrapper) -> str | None:
-    """Why this model cannot call tools, as the end of a sentence; None where it can."""
-    sample = [{"role": "user", "content": "?"}]
+    """Why this model cannot call tools, as the end of a sentence; None if it can."""
+    messages = [{"role": "user", "content": "?"}]
     try:
-        told = template.write(sample, TemplateOptions(tools=[TOOL]))
-        told = told != template.write(sample)
+        with_tool = template.write(messages, TemplateOptions(tools=[SAMPLE_TOOL]))
+        shows_tools = with_tool != template.write(messages)
     except DFlashError:
-        told = False
-    if not told:
+        shows_tools = False
+    if not shows_tools:
         return "does not call tools"
-    if call_format(tokenizer) is None:
+    if find_call_format(tokenizer) is None:
         return "calls tools in a form that cannot be read"
     return None

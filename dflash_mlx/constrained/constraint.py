@@ -137,13 +137,15 @@ def reasoning_state(
     tokenizer: TokenizerWrapper, generation_prompt: Sequence[int]
 ) -> ReasoningState | None:
     """The state at the start of an answer after these tokens; None if the text starts at once."""
-    for form in MESSAGE_FORMATS:
-        ids = {mark: token for token, mark in (form.ids(tokenizer) or {}).items()}
-        if ids.get(form.start) in generation_prompt:
+    for message_format in MESSAGE_FORMATS:
+        names = message_format.ids(tokenizer) or {}
+        ids = {name: token for token, name in names.items()}
+        if ids.get(message_format.start) in generation_prompt:
             state: ReasoningState | None = MessageHeaders(
-                ids[form.start], ids[form.message], tokenizer.decode
+                ids[message_format.start], ids[message_format.message], tokenizer.decode
             )
-            for token in generation_prompt[last_index(generation_prompt, ids[form.start]) :]:
+            last_start = last_index(generation_prompt, ids[message_format.start])
+            for token in generation_prompt[last_start:]:
                 state = None if state is None else state.advance(token)
             return state
     start = tokenizer.think_start_tokens
@@ -205,7 +207,6 @@ class Constraint:
         self._errors_after: dict[tuple[int, ...], str] = {}  # of the matcher, likewise
 
     def fork(self) -> "Constraint":
-        """An independent copy."""
         twin = copy(self)
         twin._matcher = self._matcher.deep_copy()
         twin._consumed = [*self._consumed]

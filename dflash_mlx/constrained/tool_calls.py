@@ -1,8 +1,9 @@
-"""The grammar of an answer that has to be a call of a tool, in the form of the target's family.
+"""Grammars that force an answer to be tool calls, in the format of the target's family.
 
-Arguments fit their JSON schema, without any that it does not name. Where a family writes them one
-by one they come in the schema's order, a text may be anything that its parser reads as that text,
-and a schema that allows several types is narrowed to one of them. Thinking may come first.
+Arguments fit their JSON schema and have no properties that it does not name. Some families write
+each argument between tags instead of as JSON. There the arguments come in the order of the schema,
+a string is plain text that the family's parser reads back unchanged, and a schema with several
+types is narrowed to one of them. Thinking may come first.
 """
 
 import json
@@ -13,25 +14,31 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.tool_parser import call_format
+from dflash_mlx.chat.tool_parser import find_call_format
 from dflash_mlx.errors import UsageError
 from dflash_mlx.grammar import Grammar, parse_schema
 
 from .grammar import WHITESPACE, check_grammar
 
-# The arguments of a tool as schemas of one type each, for formats that cannot say "any of
-# these".
+# Narrowing a tool's parameters to one type each, for formats without unions.
 
-DEEPEST = 16
-NEITHER = ("not", "if", "dependentSchemas", "patternProperties", "prefixItems", "contains")
-TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
+MAX_DEPTH = 16  # of references and unions inside each other
+UNSUPPORTED_KEYWORDS = (
+    "not",
+    "if",
+    "dependentSchemas",
+    "patternProperties",
+    "prefixItems",
+    "contains",
+)
+JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array"}
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: a schema with one `type`, and whether null may stand in its place.
+    """One argument: a schema of one JSON `type`, and whether null is allowed too.
 
-    choices: the only values, where they are listed.
+    choices: the values of an enum; None without one.
     """
 
     type: str
@@ -40,241 +47,257 @@ class Argument:
     choices: tuple[Any, ...] | None = None
 
     @property
-    def read_as(self) -> dict[str, Any]:
-        """The schema by which a parser finds the value in its text."""
+    def parser_schema(self) -> dict[str, Any]:
+        """The schema by which a parser reads the value from its text."""
         return {"type": [self.type, "null"] if self.nullable else self.type}
 
 
-def argument_of(schema: Any, root: dict[str, Any], place: str, depth: int = 0) -> Argument:
-    """A schema narrowed to one type: text where that is among several, else the first.
+def narrow_argument(schema: Any, root: dict[str, Any], label: str, depth: int = 0) -> Argument:
+    """A schema narrowed to one type: string if it allows strings, else its first type.
 
-    `root` has what the schema refers to. UsageError names `place` where it cannot be narrowed.
+    root: the schema that references are resolved in. label: names the argument in errors.
+    Raises UsageError for a schema that cannot be narrowed.
     """
-    if depth > DEEPEST:
-        raise cannot(place, "it refers to itself")
+    if depth > MAX_DEPTH:
+        raise cannot_force(label, "it refers to itself")
     if schema is True or schema == {}:
         return Argument("string", {"type": "string"})
     if not isinstance(schema, dict):
-        raise cannot(place, "it has no schema")
-    for word in NEITHER:
-        if word in schema:
-            raise cannot(place, f"its schema has '{word}'")
-    for word in ("$ref", "allOf", "anyOf", "oneOf"):
-        if word in schema:
-            rest = {name: value for name, value in schema.items() if name != word}
-            options = [schema[word]] if word == "$ref" else schema[word]
-            if not isinstance(options, list) or not options or (word == "allOf" and options[1:]):
-                raise cannot(place, f"its schema has '{word}'")
-            if word == "$ref":
-                options = [resolved(schema[word], root, place)]
-            found = [argument_of({**rest, **one} if isinstance(one, dict) else one,
-                                 root, place, depth + 1) for one in options]  # fmt: skip
-            return one_of(found)
+        raise cannot_force(label, "it has no schema")
+    for keyword in UNSUPPORTED_KEYWORDS:
+        if keyword in schema:
+            raise cannot_force(label, f"its schema has '{keyword}'")
+    for keyword in ("$ref", "allOf", "anyOf", "oneOf"):
+        if keyword in schema:
+            siblings = {name: value for name, value in schema.items() if name != keyword}
+            options = [schema[keyword]] if keyword == "$ref" else schema[keyword]
+            if not isinstance(options, list) or not options or (keyword == "allOf" and options[1:]):
+                raise cannot_force(label, f"its schema has '{keyword}'")
+            if keyword == "$ref":
+                options = [resolve_reference(schema[keyword], root, label)]
+            merged = [
+                {**siblings, **option} if isinstance(option, dict) else option for option in options
+            ]
+            return choose_type([narrow_argument(m, root, label, depth + 1) for m in merged])
     if "const" in schema:
-        return listed([schema["const"]], place)
+        return enum_argument([schema["const"]])
     if values := schema.get("enum"):
-        return listed(values, place)
-    kind = schema.get("type")
-    if kind == [] or schema.get("enum") == []:
-        raise cannot(place, "its schema allows nothing")
-    if isinstance(kind, list):
-        return one_of(
-            [argument_of({**schema, "type": one}, root, place, depth + 1) for one in kind]
-        )
-    if kind is None:
-        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
-    if kind == "null":
+        return enum_argument(values)
+    json_type = schema.get("type")
+    if json_type == [] or schema.get("enum") == []:
+        raise cannot_force(label, "its schema allows nothing")
+    if isinstance(json_type, list):
+        options = [{**schema, "type": option} for option in json_type]
+        return choose_type([narrow_argument(option, root, label, depth + 1) for option in options])
+    if json_type is None:
+        if "properties" in schema:
+            json_type = "object"
+        else:
+            json_type = "array" if "items" in schema else "string"
+    if json_type == "null":
         return Argument("null", {"type": "null"}, nullable=True)
-    return Argument(kind, {**schema, "type": kind})
+    return Argument(json_type, {**schema, "type": json_type})
 
 
-def one_of(found: list[Argument]) -> Argument:
-    """The one of several that is kept; null stays beside it."""
-    kept = [one for one in found if one.type != "null"] or found
-    best = next((one for one in kept if one.type == "string"), kept[0])
-    nullable = any(one.nullable for one in found)
-    return Argument(best.type, best.schema, nullable, best.choices)
+def choose_type(options: list[Argument]) -> Argument:
+    """The string among several options, else the first; nullable if null is one of them."""
+    not_null = [option for option in options if option.type != "null"] or options
+    chosen = next((option for option in not_null if option.type == "string"), not_null[0])
+    nullable = any(option.nullable for option in options)
+    return Argument(chosen.type, chosen.schema, nullable, chosen.choices)
 
 
-def listed(values: list[Any], place: str) -> Argument:
-    """One of some values: of the texts where there are any, else of the first one's type."""
-    kinds = [TYPES.get(type(value), "null" if value is None else "object") for value in values]
-    others = [kind for kind in kinds if kind != "null"]
-    if not others:
+def enum_argument(values: list[Any]) -> Argument:
+    """The strings of an enum, or without any the values that have the type of the first one."""
+    types = [JSON_TYPES.get(type(value), "null" if value is None else "object") for value in values]
+    not_null = [json_type for json_type in types if json_type != "null"]
+    if not not_null:
         return Argument("null", {"type": "null"}, nullable=True)
-    kind = "string" if "string" in others else others[0]
-    kept = tuple(value for value, own in zip(values, kinds, strict=True) if own == kind)
-    return Argument(kind, {"enum": list(kept)}, "null" in kinds, kept)
+    chosen = "string" if "string" in not_null else not_null[0]
+    choices = tuple(
+        value for value, json_type in zip(values, types, strict=True) if json_type == chosen
+    )
+    return Argument(chosen, {"enum": list(choices)}, "null" in types, choices)
 
 
-def resolved(path: Any, root: dict[str, Any], place: str) -> Any:
-    """What a reference like "#/$defs/Unit" refers to."""
-    found: Any = root
+def resolve_reference(path: Any, root: dict[str, Any], label: str) -> Any:
+    """The schema that a reference like "#/$defs/Unit" names."""
+    target: Any = root
     names = str(path).removeprefix("#").strip("/")
     for name in names.split("/") if names else []:
-        found = found.get(name.replace("~1", "/")) if isinstance(found, dict) else None
-    if not str(path).startswith("#") or found is None:
-        raise cannot(place, f"'{path!s:.60}' is not in its schema")
-    return found
+        target = target.get(name.replace("~1", "/")) if isinstance(target, dict) else None
+    if not str(path).startswith("#") or target is None:
+        raise cannot_force(label, f"'{path!s:.60}' is not in its schema")
+    return target
 
 
-def object_of(schema: dict[str, Any], place: str) -> tuple[dict[str, Any], list[str]]:
-    """An object's properties, and which of them it must have."""
-    for word in (*NEITHER, "anyOf", "oneOf", "allOf", "$ref", "minProperties", "propertyNames"):
-        if word in schema:
-            raise cannot(place, f"its schema has '{word}'")
+def object_properties(schema: dict[str, Any], label: str) -> tuple[dict[str, Any], list[str]]:
+    """An object's properties, and the names of those that are required."""
+    unions = ("anyOf", "oneOf", "allOf", "$ref", "minProperties", "propertyNames")
+    for keyword in (*UNSUPPORTED_KEYWORDS, *unions):
+        if keyword in schema:
+            raise cannot_force(label, f"its schema has '{keyword}'")
     properties = schema.get("properties") or {}
-    needed = schema.get("required") or []
-    if not isinstance(properties, dict) or not isinstance(needed, list):
-        raise cannot(place, "its schema is none of an object")
-    return {**properties, **{name: {} for name in needed if name not in properties}}, needed
+    required = schema.get("required") or []
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise cannot_force(label, "its schema is none of an object")
+    undeclared = {name: {} for name in required if name not in properties}
+    return {**properties, **undeclared}, required
 
 
-def cannot(place: str, why: str) -> UsageError:
-    """The error of an argument that a format cannot hold."""
+def cannot_force(label: str, why: str) -> UsageError:
     return UsageError(
-        f"{place} cannot be forced in this model's form of calls: {why}.",
+        f"{label} cannot be forced in this model's form of calls: {why}.",
         hint="use tool_choice auto, or a simpler schema",
     )
 
 
-# How each family's calls look when they are forced
+# The syntax of each family's calls
 
-BREAK = "\0"  # a line break that may be there
-NUMBER = "\1"  # a few digits
+OPTIONAL_BREAK = "\0"  # stands for an optional line break
+CALL_NUMBER = "\1"  # stands for a few digits
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
-    """Arguments that are written one by one, each between `opens` and `closes`.
+class ArgumentTags:
+    """Arguments written each between `opening` and `closing`, where KEY is the argument's name.
 
-    quote: stands around a string that is written as plain text; None where strings are JSON. reads_
-    null: the bare text null is null. never: what plain text must not have in it, for the parser.
-    keys: an expression for arguments' names. nested: "json" where objects and arrays are JSON,
-    "own" where they are written as arguments are, "" where the parser cannot read them.
+    quote: surrounds a string that is written as plain text; None if strings are JSON.
+    reads_null: whether the parser reads the bare text null as null.
+    forbidden: texts that end the value for the parser, so a plain string must not contain them.
+    key_pattern: a regular expression for the names of arguments.
+    nested: how objects and arrays are written: "json", "own" (as the arguments are), or "" if the
+    parser cannot read them.
     """
 
-    opens: str
-    closes: str
-    never: tuple[str, ...] = ()
+    opening: str
+    closing: str
+    forbidden: tuple[str, ...] = ()
     quote: str | None = ""
-    between: str = ""
+    separator: str = ""
     reads_null: bool = True
     nested: str = "json"
-    keys: str = r"[^\s<>\"'=]+"
+    key_pattern: str = r"[^\s<>\"'=]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A family's calls: `opens`, calls with `between` among them, `closes`.
+class CallSyntax:
+    """A family's calls: `opening`, calls with `separator` between them, `closing`.
 
-    before, after: what stands around one call's arguments; `instead` may stand for `before`.
-    `between` is None where an answer has one call at most. tags: None where arguments are one JSON
-    object. names: an expression for the names of tools.
+    before, after: the text around one call's arguments, where NAME is the tool's name.
+    alternative_before: another text that may take the place of `before`.
+    separator: None if an answer has at most one call.
+    tags: None if the arguments are one JSON object.
+    name_pattern: a regular expression for the names of tools.
     """
 
     before: str
     after: str
-    opens: str = ""
-    closes: str = ""
-    between: str | None = ""
-    tags: Tags | None = None
-    names: str = ".+"
-    instead: str = ""
+    opening: str = ""
+    closing: str = ""
+    separator: str | None = ""
+    tags: ArgumentTags | None = None
+    name_pattern: str = ".+"
+    alternative_before: str = ""
 
 
 JSON_CALL = '{"name": "NAME", "arguments": '
-GLM = Tags(
-    f"<arg_key>KEY</arg_key>{BREAK}<arg_value>",
-    f"</arg_value>{BREAK}",
+GLM_TAGS = ArgumentTags(
+    f"<arg_key>KEY</arg_key>{OPTIONAL_BREAK}<arg_value>",
+    f"</arg_value>{OPTIONAL_BREAK}",
     ("</arg_value>", "</tool_call>"),
     reads_null=False,
 )
-GLM_CALLS = Shape(f"<tool_call>NAME{BREAK}", "</tool_call>", between=BREAK, tags=GLM)
-SHAPES = {
-    "json_tools": Shape(f"<tool_call>\n{JSON_CALL}", "}\n</tool_call>", between="\n"),
-    "mistral": Shape("[TOOL_CALLS]NAME[ARGS]", "", names=r"[\w\-]+"),
-    "mistral_list": Shape(JSON_CALL, "}", "[TOOL_CALLS][", "]", ", "),
-    "kimi_k2": Shape(
-        f"<|tool_call_begin|>functions.NAME:{NUMBER}<|tool_call_argument_begin|>",
+GLM_SYNTAX = CallSyntax(
+    f"<tool_call>NAME{OPTIONAL_BREAK}", "</tool_call>", separator=OPTIONAL_BREAK, tags=GLM_TAGS
+)
+CALL_SYNTAXES = {
+    "json_tools": CallSyntax(f"<tool_call>\n{JSON_CALL}", "}\n</tool_call>", separator="\n"),
+    "mistral": CallSyntax("[TOOL_CALLS]NAME[ARGS]", "", name_pattern=r"[\w\-]+"),
+    "mistral_list": CallSyntax(JSON_CALL, "}", "[TOOL_CALLS][", "]", ", "),
+    "kimi_k2": CallSyntax(
+        f"<|tool_call_begin|>functions.NAME:{CALL_NUMBER}<|tool_call_argument_begin|>",
         "<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
     ),
-    "kimi_k3": Shape(
-        f'<|open|>call tool="NAME" index="{NUMBER}"<|sep|><|open|>json type="object"<|sep|>',
+    "kimi_k3": CallSyntax(
+        f'<|open|>call tool="NAME" index="{CALL_NUMBER}"<|sep|><|open|>json type="object"<|sep|>',
         "<|close|>json<|sep|><|close|>call<|sep|>",
         "<|open|>tools<|sep|>",
         "<|close|>tools<|sep|>",
     ),
-    "harmony": Shape(
+    "harmony": CallSyntax(
         "<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>",
         "",
-        between=None,
-        instead=" to=functions.NAME<|channel|>commentary json<|message|>",  # as in its template
+        separator=None,
+        # The chat template writes earlier calls in this form.
+        alternative_before=" to=functions.NAME<|channel|>commentary json<|message|>",
     ),
-    "qwen3_coder": Shape(
+    "qwen3_coder": CallSyntax(
         "<tool_call>\n<function=NAME>\n",
         "</function>\n</tool_call>",
-        between="\n",
-        tags=Tags(
+        separator="\n",
+        tags=ArgumentTags(
             "<parameter=KEY>\n",
             "\n</parameter>\n",
             ("</parameter>", "</function>", "</tool_call>"),
         ),
     ),
-    "glm47": GLM_CALLS,
-    "laguna": GLM_CALLS,
-    "minimax_m2": Shape(
+    "glm47": GLM_SYNTAX,
+    "laguna": GLM_SYNTAX,
+    "minimax_m2": CallSyntax(
         '<invoke name="NAME">\n',
         "</invoke>\n",
         "<minimax:tool_call>\n",
         "</minimax:tool_call>",
-        tags=Tags(
+        tags=ArgumentTags(
             '<parameter name="KEY">',
             "</parameter>\n",
             ("</parameter>", "</invoke>", "</minimax:tool_call>"),
         ),
     ),
-    "minicpm5": Shape(
+    "minicpm5": CallSyntax(
         '<function name="NAME">',
         "</function>",
-        between=BREAK,
-        tags=Tags(
+        separator=OPTIONAL_BREAK,
+        tags=ArgumentTags(
             '<param name="KEY">', "</param>", ("</param>", "</function>", "<![CDATA["), nested=""
         ),
     ),
-    "pythonic": Shape(
+    "pythonic": CallSyntax(
         "NAME(",
         ")",
         "<|tool_call_start|>[",
         "]<|tool_call_end|>",
         ", ",
-        Tags("KEY=", "", quote=None, between=", ", keys=r"[^\W\d]\w*"),
-        names=r"[^\W\d]\w*(\.[^\W\d]\w*)*",
+        ArgumentTags("KEY=", "", quote=None, separator=", ", key_pattern=r"[^\W\d]\w*"),
+        name_pattern=r"[^\W\d]\w*(\.[^\W\d]\w*)*",
     ),
-    "gemma4": Shape(
+    "gemma4": CallSyntax(
         "<|tool_call>call:NAME{",
         "}<tool_call|>",
-        tags=Tags("KEY:", "", ('<|"|>', "<tool_call|>"), '<|"|>', ",", nested="own", keys=r"\w+"),
-        names=r"[\w\-]+",
+        tags=ArgumentTags(
+            "KEY:", "", ('<|"|>', "<tool_call|>"), '<|"|>', ",", nested="own", key_pattern=r"\w+"
+        ),
+        name_pattern=r"[\w\-]+",
     ),
-    "function_gemma": Shape(
+    "function_gemma": CallSyntax(
         "<start_function_call>call:NAME{",
         "}<end_function_call>",
-        tags=Tags(
+        tags=ArgumentTags(
             "KEY:",
             "",
             ("<escape>", "}", "<end_function_call>"),
             "<escape>",
             ",",
             nested="",
-            keys=r"\w+",
+            key_pattern=r"\w+",
         ),
-        names=r"\w+",
+        name_pattern=r"\w+",
     ),
 }
-CODES = re.compile(f"([{BREAK}{NUMBER}])")
+PLACEHOLDERS = f"[{OPTIONAL_BREAK}{CALL_NUMBER}]"
 
 
 # Strings as plain text in a call
@@ -282,54 +305,64 @@ CODES = re.compile(f"([{BREAK}{NUMBER}])")
 BLANK = r"[ \t\r\n]"
 
 
-def checked_choices(one: Argument, tags: Tags, place: str) -> tuple[str, ...]:
-    """The texts that an argument may be; UsageError where a parser would read another one."""
-    for value in one.choices or ():
-        lost = not tags.quote and (value != value.strip() or value.lower() in ("", "null"))
-        if lost or any(mark in value for mark in tags.never):
-            raise cannot(place, f"the value {value!r:.60}")
-    return one.choices or ()
+def check_choices(argument: Argument, tags: ArgumentTags, label: str) -> tuple[str, ...]:
+    """The strings of an enum. Raises UsageError if a parser would read one of them differently."""
+    for value in argument.choices or ():
+        is_lost = not tags.quote and (value != value.strip() or value.lower() in ("", "null"))
+        if is_lost or any(text in value for text in tags.forbidden):
+            raise cannot_force(label, f"the value {value!r:.60}")
+    return argument.choices or ()
 
 
-def free_text(one: Argument, tags: Tags) -> str:
-    """A terminal of Lark: any text of the schema's length and pattern without the format's marks.
+def free_text(argument: Argument, tags: ArgumentTags) -> str:
+    """A Lark terminal: any text of the schema's length and pattern without forbidden texts.
 
-    A pattern holds for all of the text from where it has an anchor. `format` is not looked at.
+    A pattern without anchors may match anywhere in the text. `format` is ignored.
     """
-    bare = not tags.quote
-    schema = one.schema
-    marks = "|".join(escaped(mark) for mark in tags.never)
-    parts = ["/(?s:.*)/", f"~/(?s:.*)({marks})(?s:.*)/"]
-    if bare and tags.reads_null:
+    is_bare = not tags.quote
+    schema = argument.schema
+    forbidden = "|".join(escape_lark(text) for text in tags.forbidden)
+    parts = ["/(?s:.*)/", f"~/(?s:.*)({forbidden})(?s:.*)/"]
+    if is_bare and tags.reads_null:
         parts.append(f"~/{BLANK}*[nN][uU][lL][lL]{BLANK}*/")
-    least, most, pattern = (schema.get(name) for name in ("minLength", "maxLength", "pattern"))
-    if least is not None or most is not None:
-        parts.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+    limits = []
+    min_length = schema.get("minLength")
+    max_length = schema.get("maxLength")
+    if min_length is not None or max_length is not None:
+        limits.append(f"/(?s:.{{{min_length or 0},{'' if max_length is None else max_length}}})/")
+    pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        lead = "" if pattern.startswith("^") else "(?s:.*)"
-        ends = "" if pattern.endswith("$") and not pattern.endswith("\\$") else "(?s:.*)"
-        inner = pattern.removeprefix("^")
-        inner = re.sub(r"(?<!\\)/", r"\/", inner if ends else inner[:-1]).replace("\n", r"\n")
-        parts.append(f"/{lead}({inner}){ends}/")
-    if bare and parts[3 if tags.reads_null else 2 :]:  # blanks at the ends get lost
-        parts.append(f"~/{BLANK}(?s:.*)/ & ~/(?s:.*){BLANK}/")
-    return " & ".join(parts)
+        limits.append(lark_pattern(pattern))
+    if is_bare and limits:  # parsers strip blanks, and the stripped text must fit the limits too
+        limits.append(f"~/{BLANK}(?s:.*)/ & ~/(?s:.*){BLANK}/")
+    return " & ".join(parts + limits)
 
 
-def escaped(text: str) -> str:
-    """A text in an expression of Lark."""
+def lark_pattern(pattern: str) -> str:
+    """A JSON schema's pattern, which may match anywhere, as a Lark terminal of the whole text."""
+    before = "" if pattern.startswith("^") else "(?s:.*)"
+    is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
+    inner = pattern.removeprefix("^")
+    if is_anchored:
+        inner = inner[:-1]
+    inner = re.sub(r"(?<!\\)/", r"\/", inner).replace("\n", r"\n")
+    return f"/{before}({inner}){'' if is_anchored else '(?s:.*)'}/"
+
+
+def escape_lark(text: str) -> str:
+    """A text inside a Lark regular expression."""
     return re.sub(r"([\\|\[\](){}.*+?^$/&~])", r"\\\1", text)
 
 
-TERMS = r"""
+LARK_TERMINALS = r"""
 DIGITS: /[0-9]{1,4}/
-THOUGHT: /(?s:.+)/
+THINKING: /(?s:.+)/
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Forced:
-    """The grammar of calls, and the tools as a parser has to read what follows it."""
+class ForcedCalls:
+    """tools: with the schemas by which a parser reads the arguments that `grammar` allows."""
 
     grammar: Grammar
     tools: tuple[dict[str, Any], ...]
@@ -341,35 +374,35 @@ def forced_calls(
     *,
     single_call: bool = False,
     otherwise: Grammar | None = None,
-) -> Forced:
-    """What an answer follows that calls one of `tools`, or more of them unless `single_call`.
+) -> ForcedCalls:
+    """The grammar of an answer that calls one of `tools`, or several unless `single_call`.
 
-    tools: in the form of OpenAI's chat API. otherwise: a JSON grammar of an answer that calls
-    nothing, which is allowed too. UsageError for a family whose calls cannot be forced, and for a
-    tool that its form has no place for.
+    tools: in the format of OpenAI's chat API. otherwise: a JSON grammar; an answer without calls
+    that fits it is allowed too. Raises UsageError if the calls of this family cannot be forced, or
+    if its format cannot express one of the tools.
     """
-    form = call_format(tokenizer)
-    name = form.name if form else "none"
-    added = tokenizer.get_added_vocab()
-    if name == "mistral" and "[ARGS]" not in added:
+    call_format = find_call_format(tokenizer)
+    name = call_format.name if call_format else "none"
+    added_tokens = tokenizer.get_added_vocab()
+    if name == "mistral" and "[ARGS]" not in added_tokens:
         name = "mistral_list"
-    if name not in SHAPES:
+    if name not in CALL_SYNTAXES:
         raise UsageError(
             f"calls cannot be forced in this model's form of them ({name}).",
             hint="use tool_choice auto",
         )
-    writer = Writer(SHAPES[name], added)
+    writer = GrammarWriter(CALL_SYNTAXES[name], added_tokens)
     return writer.write(
         tools, single_call=single_call, otherwise=otherwise, channels=name == "harmony"
     )
 
 
 @dataclass(slots=True)
-class Writer:
-    """Writes one grammar. `added`: the ids of tokens that are no plain text."""
+class GrammarWriter:
+    """Writes one grammar. added_tokens: the ids of the tokens that are not plain text."""
 
-    shape: Shape
-    added: dict[str, int]
+    syntax: CallSyntax
+    added_tokens: dict[str, int]
     _rules: list[str] = field(default_factory=list)
 
     def write(
@@ -379,38 +412,37 @@ class Writer:
         single_call: bool,
         otherwise: Grammar | None,
         channels: bool,
-    ) -> Forced:
-        """The grammar; with `channels` thinking is a message before it, and part of it."""
-        shape = self.shape
-        read = [self._tool(number, tool["function"]) for number, tool in enumerate(tools)]
+    ) -> ForcedCalls:
+        """The grammar; with `channels` it includes thinking, which is a message of its own."""
+        syntax = self.syntax
+        parser_tools = [self._tool(index, tool["function"]) for index, tool in enumerate(tools)]
         calls = "call"
-        if shape.between is not None and not single_call:
-            calls = f"call ({self._text(shape.between)} call)*"
-        start = f"{self._text(shape.opens)} {calls} {self._text(shape.closes)}"
+        if syntax.separator is not None and not single_call:
+            calls = f"call ({self._text(syntax.separator)} call)*"
+        start = f"{self._text(syntax.opening)} {calls} {self._text(syntax.closing)}"
         if otherwise is not None:
             any_object = otherwise.kind == "json_object"
             answer = self._json({"type": "object"} if any_object else parse_schema(otherwise.text))
-            lead = self._text("<|channel|>final<|message|>") if channels else ""
-            start = f"({start} | {lead} {answer})"
+            header = self._text("<|channel|>final<|message|>") if channels else ""
+            start = f"({start} | {header} {answer})"
         if channels:
-            opens = "<|channel|>analysis<|message|>"
-            ends = "<|end|><|start|>assistant"
-            thought = f"{self._text(opens)} THOUGHT? {self._text(ends)}"
-            start = f"({thought})? {start}"
-        anyone = " | ".join(f"call_{number}" for number in range(len(tools)))
-        lines = [f"start: {start}", f"call: {anyone}", *self._rules]
-        grammar = Grammar("lark", "\n".join(lines) + TERMS, whole=channels)
-        return Forced(grammar, tuple(read))
+            header = self._text("<|channel|>analysis<|message|>")
+            end = self._text("<|end|><|start|>assistant")
+            start = f"({header} THINKING? {end})? {start}"
+        any_call = " | ".join(f"call_{index}" for index in range(len(tools)))
+        lines = [f"start: {start}", f"call: {any_call}", *self._rules]
+        grammar = Grammar("lark", "\n".join(lines) + LARK_TERMINALS, whole=channels)
+        return ForcedCalls(grammar, tuple(parser_tools))
 
-    def _tool(self, number: int, function: dict[str, Any]) -> dict[str, Any]:
-        """The rule of one tool's calls; the tool as a parser has to read it."""
-        shape = self.shape
+    def _tool(self, index: int, function: dict[str, Any]) -> dict[str, Any]:
+        """Write the rule of one tool's calls; returns the tool with the schema for its parser."""
+        syntax = self.syntax
         name = function["name"]
-        if not re.fullmatch(shape.names, name):
-            raise cannot(f"the tool '{name}'", "its name")
+        if not re.fullmatch(syntax.name_pattern, name):
+            raise cannot_force(f"the tool '{name}'", "its name")
         parameters = function.get("parameters") or {}
         if parameters.get("type", "object") != "object":
-            raise cannot(f"the tool '{name}'", "its parameters are no object")
+            raise cannot_force(f"the tool '{name}'", "its parameters are no object")
         closed = not parameters or "properties" in parameters
         extra = {"additionalProperties": False, "properties": {}} if closed else {}
         schema = {**extra, **parameters, "type": "object"}
@@ -419,126 +451,150 @@ class Writer:
         except UsageError as error:
             why = f"the parameters of the tool '{name}' cannot be forced: {error.message}"
             raise UsageError(why, hint=error.hint) from error
-        read = parameters
-        if shape.tags is None:
+        if syntax.tags is None:
             arguments = self._json(schema)
+            parser_schema = parameters
         else:
-            arguments, read = self._members(schema, schema, shape.tags, f"'{name}'")
-        befores = [text.replace("NAME", name) for text in (shape.before, shape.instead) if text]
-        before = " | ".join(self._text(text) for text in befores)
-        after = self._text(shape.after.replace("NAME", name))
-        self._rules.append(f"call_{number}: ({before}) {arguments} {after}")
-        return {"type": "function", "function": {**function, "parameters": read}}
+            arguments, parser_schema = self._properties(schema, schema, syntax.tags, f"'{name}'")
+        alternatives = [text for text in (syntax.before, syntax.alternative_before) if text]
+        before = " | ".join(self._text(text.replace("NAME", name)) for text in alternatives)
+        after = self._text(syntax.after.replace("NAME", name))
+        self._rules.append(f"call_{index}: ({before}) {arguments} {after}")
+        return {"type": "function", "function": {**function, "parameters": parser_schema}}
 
-    def _members(
-        self, schema: dict[str, Any], root: dict[str, Any], tags: Tags, place: str
+    def _properties(
+        self, schema: dict[str, Any], root: dict[str, Any], tags: ArgumentTags, label: str
     ) -> tuple[str, dict[str, Any]]:
-        """An object's properties one after another, and its schema for a parser."""
-        properties, needed = object_of(schema, place)
-        found: list[tuple[str, bool]] = []
-        read: dict[str, Any] = {}
+        """The rule of an object's properties in their order, and their schema for the parser."""
+        properties, required = object_properties(schema, label)
+        members: list[tuple[str, bool]] = []  # each with whether it is required
+        parser_properties: dict[str, Any] = {}
         for key, value in properties.items():
-            inner = f"the argument '{key:.60}' of {place}"
-            if not re.fullmatch(tags.keys, key):
-                raise cannot(inner, "its name")
-            one = argument_of(value, root, inner)
-            read[key] = one.read_as if tags.reads_null is False else {"type": one.type}
-            opens = tags.opens.replace("KEY", key)
-            closes = tags.closes.replace("KEY", key)
-            written = self._value(one, root, tags, inner, closes)
-            found.append((f"{self._text(opens)} {written}", key in needed))
-        told = {"type": "object", "properties": read}
-        if not tags.between:
-            return self._rule(" ".join(a if must else f"({a})?" for a, must in found)), told
-        between = self._text(tags.between)
-        options = []
-        rules = [(self._rule(text), must) for text, must in found]
-        for first, (rule, must) in enumerate(rules):  # the first that is there
-            rest = (f"({between} {a})" + ("" if m else "?") for a, m in rules[first + 1 :])
-            options.append(" ".join((rule, *rest)))
-            if must:
+            key_label = f"the argument '{key:.60}' of {label}"
+            if not re.fullmatch(tags.key_pattern, key):
+                raise cannot_force(key_label, "its name")
+            argument = narrow_argument(value, root, key_label)
+            parser_properties[key] = (
+                {"type": argument.type} if tags.reads_null else argument.parser_schema
+            )
+            opening = tags.opening.replace("KEY", key)
+            closing = tags.closing.replace("KEY", key)
+            written = self._value(argument, root, tags, key_label, closing)
+            members.append((f"{self._text(opening)} {written}", key in required))
+        parser_schema = {"type": "object", "properties": parser_properties}
+        if not tags.separator:
+            rules = [text if is_required else f"({text})?" for text, is_required in members]
+            return self._rule(" ".join(rules)), parser_schema
+        return self._rule(self._separated(members, tags.separator)), parser_schema
+
+    def _separated(self, members: list[tuple[str, bool]], separator: str) -> str:
+        """Members with separators between them: one alternative for each possible first member."""
+        between = self._text(separator)
+        rules = [(self._rule(text), is_required) for text, is_required in members]
+        alternatives = []
+        for first, (rule, is_required) in enumerate(rules):
+            following = [
+                f"({between} {other})" + ("" if other_required else "?")
+                for other, other_required in rules[first + 1 :]
+            ]
+            alternatives.append(" ".join((rule, *following)))
+            if is_required:
                 break
         else:
-            options.append('""')
-        return self._rule(" | ".join(options)), told
+            alternatives.append('""')
+        return " | ".join(alternatives)
 
     def _value(
-        self, one: Argument, root: dict[str, Any], tags: Tags, place: str, closes: str = ""
+        self,
+        argument: Argument,
+        root: dict[str, Any],
+        tags: ArgumentTags,
+        label: str,
+        closing: str = "",
     ) -> str:
-        """One value as its parser reads it, and what closes it."""
-        null = f" | {self._text(f'null{closes}')}" if one.nullable and one.type != "null" else ""
-        # Null beside a text that may be any: then only JSON tells them apart.
-        if one.type == "string" and tags.quote is not None and (tags.reads_null or not null):
-            return f"({self._plain(one, tags, place, closes)}{null})"
-        if one.type in ("object", "array") and tags.nested != "json":
-            if not tags.nested or one.choices is not None:
-                raise cannot(place, f"it is an {one.type}")
-            value = self._own(one, root, tags, place)
+        """One value as its parser reads it, and the text that closes it."""
+        null = ""
+        if argument.nullable and argument.type != "null":
+            null = f" | {self._text(f'null{closing}')}"
+        # A parser without bare nulls cannot tell null from a plain string "null": then write JSON.
+        if argument.type == "string" and tags.quote is not None and (tags.reads_null or not null):
+            return f"({self._plain_string(argument, tags, label, closing)}{null})"
+        if argument.type in ("object", "array") and tags.nested != "json":
+            if not tags.nested or argument.choices is not None:
+                raise cannot_force(label, f"it is an {argument.type}")
+            value = self._nested(argument, root, tags, label)
         else:
-            names = ("$defs", "definitions")
-            value = self._json({**{n: root[n] for n in names if n in root}, **one.schema})
-        return f"({value} {self._text(closes)}{null})"
+            definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+            value = self._json({**definitions, **argument.schema})
+        return f"({value} {self._text(closing)}{null})"
 
-    def _own(self, one: Argument, root: dict[str, Any], tags: Tags, place: str) -> str:
-        """An object or a list in the form of the arguments themselves."""
-        if one.type == "object":
-            if not one.schema.get("properties"):
-                raise cannot(place, "it is an object of any properties")
-            return f'"{{" {self._members(one.schema, root, tags, place)[0]} "}}"'
-        for word in ("minItems", "maxItems", "uniqueItems"):
-            if one.schema.get(word):
-                raise cannot(place, f"its schema has '{word}'")
-        item = argument_of(one.schema.get("items", {}), root, place)
-        value = self._rule(self._value(item, root, tags, place))
-        return f'"[" ({value} ({self._text(tags.between)} {value})*)? "]"'
+    def _nested(
+        self, argument: Argument, root: dict[str, Any], tags: ArgumentTags, label: str
+    ) -> str:
+        """An object or an array, written as the arguments themselves are."""
+        if argument.type == "object":
+            if not argument.schema.get("properties"):
+                raise cannot_force(label, "it is an object of any properties")
+            return f'"{{" {self._properties(argument.schema, root, tags, label)[0]} "}}"'
+        for keyword in ("minItems", "maxItems", "uniqueItems"):
+            if argument.schema.get(keyword):
+                raise cannot_force(label, f"its schema has '{keyword}'")
+        item = narrow_argument(argument.schema.get("items", {}), root, label)
+        value = self._rule(self._value(item, root, tags, label))
+        return f'"[" ({value} ({self._text(tags.separator)} {value})*)? "]"'
 
-    def _plain(self, one: Argument, tags: Tags, place: str, closes: str) -> str:
-        """A string as plain text that its parser gives back as it is, and what closes it."""
+    def _plain_string(
+        self, argument: Argument, tags: ArgumentTags, label: str, closing: str
+    ) -> str:
+        """A string as plain text that its parser reads back unchanged, and what closes it."""
         quote = tags.quote or ""
-        if one.choices is not None:
-            texts = " | ".join(literal(value) for value in checked_choices(one, tags, place))
-            return f"{self._text(quote)} ({texts}) {self._text(quote + closes)}"
-        # A text is as long as it can be: one token of the lexer with what ends it, if that is text.
-        first, _, rest = self._text(quote + closes).partition(" ")
+        if argument.choices is not None:
+            choices = check_choices(argument, tags, label)
+            texts = " | ".join(lark_literal(value) for value in choices)
+            return f"{self._text(quote)} ({texts}) {self._text(quote + closing)}"
+        # The lexer is greedy: the text and what ends it have to be one terminal, unless a special
+        # token ends it.
+        first, _, rest = self._text(quote + closing).partition(" ")
         if first.startswith("<["):
-            first, rest = "", f"{first} {rest}"
-        body = self._rule(free_text(one, tags), terminal=True)
+            rest = f"{first} {rest}"
+            first = ""
+        body = self._rule(free_text(argument, tags), terminal=True)
         name = self._rule(f"{body} {first}", terminal=True) if first else body
         return f"{self._text(quote)} {name} {rest}"
 
     def _json(self, schema: dict[str, Any]) -> str:
-        """A JSON value."""
+        """The rule of a JSON value."""
         guide = schema.get("x-guidance") or {"whitespace_pattern": WHITESPACE}
         return self._rule(f"%json {json.dumps({**schema, 'x-guidance': guide})}")
 
     def _rule(self, text: str, *, terminal: bool = False) -> str:
-        """The name of a rule with this text; equal ones are one."""
-        kind = "T" if terminal else "r"
-        for line in self._rules:
-            name, _, old = line.partition(": ")
-            if old == text and name.startswith(kind):
+        """The name of a rule with this text; a rule with the same text is used again."""
+        prefix = "T" if terminal else "r"
+        for rule in self._rules:
+            name, _, rule_text = rule.partition(": ")
+            if rule_text == text and name.startswith(prefix):
                 return name
-        name = f"{kind}_{len(self._rules)}"
-        self._rules.append(f"{name}: {text or literal('')}")
+        name = f"{prefix}_{len(self._rules)}"
+        self._rules.append(f"{name}: {text or lark_literal('')}")
         return name
 
     def _text(self, text: str) -> str:
-        """A text as a sequence: tokens of their own by id, the rest literally."""
-        marks = sorted((mark for mark in self.added if mark and mark in text), key=len)[::-1]
-        splitter = "|".join((CODES.pattern[1:-1], *map(re.escape, marks)))
-        found = []
-        for piece in re.split(f"({splitter})", text):
-            if piece == BREAK:
-                found.append('"\\n"?')
-            elif piece == NUMBER:
-                found.append("DIGITS")
-            elif piece in self.added:
-                found.append(f"<[{self.added[piece]}]>")
-            elif piece:
-                found.append(literal(piece))
-        return " ".join(found) or '""'
+        """A text in Lark: added tokens by their ids, placeholders expanded, the rest literally."""
+        contained = [token for token in self.added_tokens if token and token in text]
+        by_length = sorted(contained, key=len)[::-1]
+        pattern = "|".join([PLACEHOLDERS, *map(re.escape, by_length)])
+        parts = []
+        for part in re.split(f"({pattern})", text):
+            if part == OPTIONAL_BREAK:
+                parts.append('"\\n"?')
+            elif part == CALL_NUMBER:
+                parts.append("DIGITS")
+            elif part in self.added_tokens:
+                parts.append(f"<[{self.added_tokens[part]}]>")
+            elif part:
+                parts.append(lark_literal(part))
+        return " ".join(parts) or '""'
 
 
-def literal(text: str) -> str:
-    """A text in Lark."""
+def lark_literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

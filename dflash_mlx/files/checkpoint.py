@@ -21,7 +21,7 @@ TOKENIZER_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:
-    """The header of one tensor in a safetensors file; `dtype` as there, such as "BF16"."""
+    """The header of one tensor in a safetensors file. dtype: its name there, such as "BF16"."""
 
     dtype: str
     shape: list[int]
@@ -30,10 +30,9 @@ class TensorHeader:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """One model on disk: its folder and config.json, which `read` opens once.
+    """One model on disk: its folder and config.json. label: its name in messages, as its Hub id.
 
-    Everything else is read on first use, once; no weights are read. `label` is the model's name
-    in messages, such as its Hub id.
+    Each other file is read once, on first use. Of the weights only the headers are read.
     """
 
     path: Path
@@ -100,7 +99,6 @@ class Checkpoint:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the folder holds a tokenizer's vocabulary."""
         return any(any(self.path.glob(pattern)) for pattern in TOKENIZER_PATTERNS)
 
     @property
@@ -158,7 +156,6 @@ def tensor_headers(file: Path) -> dict[str, TensorHeader]:
 
 
 def tensor_header(entry: dict[str, Any]) -> TensorHeader:
-    """One entry of a safetensors header."""
     start, end = entry["data_offsets"]
     return TensorHeader(entry["dtype"], entry["shape"], end - start)
 
@@ -187,16 +184,19 @@ def json_object(path: Path) -> dict[str, Any]:
     return raw
 
 
-def compare_shapes(path: Path, wanted: dict[str, list[int]], found: dict[str, list[int]]) -> None:
-    """Raise DFlashError unless a drafter's files hold exactly the tensors that its config wants."""
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
+def compare_shapes(
+    path: Path, config_shapes: dict[str, list[int]], file_shapes: dict[str, list[int]]
+) -> None:
+    """Raise DFlashError if a drafter's files have other tensors than its config describes."""
+    for name in sorted(config_shapes.keys() | file_shapes.keys()):
+        if name not in file_shapes:
             raise DFlashError(f"the drafter in '{path}' has no tensor '{name}'.", hint=WRONG_FILES)
-        if name not in wanted:
+        if name not in config_shapes:
             raise DFlashError(f"the drafter in '{path}' has an unknown '{name}'.", hint=WRONG_FILES)
-        if wanted[name] != found[name]:
+        if config_shapes[name] != file_shapes[name]:
             raise DFlashError(
-                f"the drafter's '{name}' is {found[name]}, its config says {wanted[name]}.",
+                f"the drafter's '{name}' is {file_shapes[name]}, "
+                f"its config says {config_shapes[name]}.",
                 hint=WRONG_FILES,
             )
 
@@ -212,7 +212,7 @@ def load_config(folder: Path) -> dict[str, Any]:
         ) from None
 
 
-# Reading of JSONL files that users provide.
+# JSONL files that users provide
 
 
 def read_lines(path: Path, hint: str) -> list[str]:
@@ -251,10 +251,10 @@ def replace_json(file: Path, data: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=file.parent, prefix=file.name, delete=False, encoding="utf-8"
-    ) as part:
-        json.dump(data, part)
+    ) as temporary:
+        json.dump(data, temporary)
     try:
-        os.replace(part.name, file)
+        os.replace(temporary.name, file)
     except OSError:
-        os.unlink(part.name)
+        os.unlink(temporary.name)
         raise

@@ -37,8 +37,8 @@ def is_eagle(config: dict[str, Any]) -> bool:
     """
     if in_speculators(config):
         return config["speculators_model_type"] == "eagle3"
-    named = any("eagle3" in name.lower() for name in config.get("architectures") or [])
-    return named or ("draft_vocab_size" in config and config.get("model_type") == "llama")
+    is_named = any("eagle3" in name.lower() for name in config.get("architectures") or [])
+    return is_named or ("draft_vocab_size" in config and config.get("model_type") == "llama")
 
 
 def is_dflash2(config: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""Measurements of this machine that are kept between runs: one JSON file for each kind.
+"""Stores measurements of this machine between runs, in one JSON file for each kind.
 
-The file is `{"format": number, NAME: {key: entry}}`. Keys are fingerprints of all that a
-measurement depends on, so that an entry is either valid or never asked for.
+The file is `{"format": number, SECTION: {key: entry}}`. A key is the fingerprint of everything that
+a measurement depends on, so an entry for another state of the machine is never read.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ def fingerprint(parts: Iterable[str]) -> str:
 class MeasurementStore(Generic[T]):
     """The measurements of one kind, in the file `name` of the user's cache folder.
 
-    `section` is their NAME in the file, `what` their name in the log, `limit` the most entries: the
-    oldest are dropped. `parse` makes a measurement of an entry, and raises any of DAMAGED for what
-    is none; `dump` makes an entry of a measurement. What cannot be read is measured again.
+    section: SECTION in the file. what: their name in the log. limit: the maximum number of entries;
+    the oldest are dropped. parse: from an entry to a measurement, raises any of DAMAGED for an
+    invalid one. dump: from a measurement to an entry. Invalid entries are left out.
     """
 
     name: str
@@ -44,11 +44,11 @@ class MeasurementStore(Generic[T]):
 
     @property
     def path(self) -> Path:
-        """The file. It may not exist."""
+        """The path of the file, which may not exist."""
         return cache_file(self.name)
 
     def read(self) -> dict[str, T]:
-        """All measurements by key, the newest last."""
+        """All valid measurements by key, the newest last."""
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
             if data["format"] != self.format:
@@ -75,9 +75,9 @@ class MeasurementStore(Generic[T]):
         return measurements
 
     def write(self, key: str, measurement: T) -> bool:
-        """Add a measurement as the newest, whole or not at all.
+        """Add a measurement as the newest; the file is replaced atomically.
 
-        False, with a warning in the log, if the file cannot be written.
+        Returns False and logs a warning if the file cannot be written.
         """
         measurements = self.read()
         measurements.pop(key, None)

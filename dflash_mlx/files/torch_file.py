@@ -1,4 +1,4 @@
-"""Weights as torch.save writes them, read without PyTorch and without running their code."""
+"""Reads files of torch.save without PyTorch, and without running code in them."""
 
 import io
 import pickle
@@ -23,7 +23,7 @@ STORAGES = {
 
 
 def read_torch_file(path: Path, *, shapes: bool = False) -> Any:
-    """The object in a file, with its tensors as MLX arrays; with `shapes` as lists of their sizes.
+    """The object in a file, with tensors as MLX arrays, or with `shapes` as their shapes.
 
     Raises one of UNREADABLE.
     """
@@ -33,7 +33,8 @@ def read_torch_file(path: Path, *, shapes: bool = False) -> Any:
         order = f"{top}byteorder"
         if order in archive.namelist() and archive.read(order) != b"little":
             raise ValueError("not little-endian")
-        return (ShapeReader if shapes else TensorReader)(archive, top).load()
+        reader = ShapeReader if shapes else TensorReader
+        return reader(archive, top).load()
 
 
 def rebuild_tensor(
@@ -58,10 +59,11 @@ class TensorReader(pickle.Unpickler):
 
     def __init__(self, archive: zipfile.ZipFile, top: str):
         super().__init__(io.BytesIO(archive.read(f"{top}data.pkl")))
-        self.archive, self.top = archive, top
+        self.archive = archive
+        self.top = top
 
     def find_class(self, module: str, name: str) -> Any:
-        """The function or class of a name that tensors need; UnpicklingError for other names."""
+        """The function or class of a name. Raises UnpicklingError for one that is not allowed."""
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         known = {
@@ -74,26 +76,26 @@ class TensorReader(pickle.Unpickler):
         return known[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
-        """The numbers of a storage; `pid` is ("storage", type, key, device, count)."""
-        _, kind, key, _, count = pid
+        """The values of a storage [count]. pid: ("storage", dtype, key, device, count)."""
+        _, dtype, key, _, count = pid
         data = np.frombuffer(self.archive.read(f"{self.top}data/{key}"), dtype=np.uint8)
-        if data.size % kind.size:
+        if data.size % dtype.size:
             raise ValueError("its numbers are cut off")
-        data = mx.array(data).view(kind)
+        data = mx.array(data).view(dtype)
         if data.size != count:
             raise ValueError("its numbers are cut off")
         return data
 
 
 def tensor_shape(storage: Any, offset: int, shape: Any, *rest: Any) -> list[int]:
-    """The shape of a tensor, without its numbers."""
+    """Takes the place of `rebuild_tensor`."""
     return [*shape]
 
 
 class ShapeReader(TensorReader):
-    """Reads each tensor's shape in place of its numbers."""
+    """Reads the shapes of tensors instead of their values."""
 
     rebuild = staticmethod(tensor_shape)
 
     def persistent_load(self, pid: Any) -> None:
-        """Read nothing of a storage."""
+        return None

@@ -13,18 +13,18 @@ BESIDE_QUANTISED = 8
 SCALE_BITS = 0.5  # bits for each weight that the scales and biases of quantisation add
 
 
-def check_bits(asked: int | None) -> None:
+def check_bits(bits: int | None) -> None:
     """Raise UsageError for unsupported bits; None leaves the choice to `chosen_bits`."""
-    if asked is not None and asked not in CHOICES:
+    if bits is not None and bits not in CHOICES:
         raise UsageError(
-            f"draft_bits cannot be {asked}.", hint="give 4 or 8, or 0 for what was published"
+            f"draft_bits cannot be {bits}.", hint="give 4 or 8, or 0 for what was published"
         )
 
 
-def chosen_bits(asked: int | None, *, target_quantised: bool) -> int:
-    """The bits asked for; by default 8 beside a quantised target, and 0 beside others."""
-    if asked is not None:
-        return asked
+def chosen_bits(bits: int | None, *, target_quantised: bool) -> int:
+    """`bits` unless None; by default 8 beside a quantised target, and 0 beside others."""
+    if bits is not None:
+        return bits
     return BESIDE_QUANTISED if target_quantised else 0
 
 

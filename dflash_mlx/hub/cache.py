@@ -140,8 +140,12 @@ def cached_repos() -> list[str]:
     """The sorted Hub ids of the cached models that have weight files, complete or not."""
     repos = []
     for folder in sorted(cache_folder().glob("models--*--*")):
-        places = ("snapshots/*/*.safetensors", f"snapshots/*/{TORCH_FILE}", f"blobs/*{INCOMPLETE}")
-        if any(any(folder.glob(place)) for place in places):
+        patterns = (
+            "snapshots/*/*.safetensors",
+            f"snapshots/*/{TORCH_FILE}",
+            f"blobs/*{INCOMPLETE}",
+        )
+        if any(any(folder.glob(pattern)) for pattern in patterns):
             repos.append(folder.name.removeprefix("models--").replace("--", "/", 1))
     return repos
 
@@ -151,7 +155,8 @@ def remove(repo: str) -> int:
 
     Raises DFlashError if the model is not in the cache or cannot be deleted.
     """
-    folder, size = repo_folder(repo), cached_bytes(repo)
+    folder = repo_folder(repo)
+    size = cached_bytes(repo)
     if not folder.is_dir():
         raise DFlashError(
             f"'{repo}' is not in the cache.", hint="`dflash models list` shows what is"
@@ -170,7 +175,7 @@ def remove(repo: str) -> int:
 
 
 def delete_revisions(repo: str) -> None:
-    """Delete all revisions of a model by huggingface_hub, which keeps blobs that others share."""
+    """Delete all revisions of a model; huggingface_hub keeps blobs that other models share."""
     from huggingface_hub import scan_cache_dir
 
     cache = scan_cache_dir(cache_folder())

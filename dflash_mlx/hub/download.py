@@ -1,6 +1,6 @@
-"""Download of a model from the Hub: its size, the check of free disk space, and the download.
+"""Downloads models from the Hub, after a check of the free disk space.
 
-`transfer` fetches the bytes of large files; huggingface_hub lays out the cache.
+`Transfer` downloads the files; huggingface_hub arranges them in its cache.
 """
 
 import errno
@@ -33,7 +33,7 @@ from .cache import (
 )
 from .registry import did_you_mean
 
-# Conversion of the exceptions of huggingface_hub and the disk to DFlashErrors with a hint.
+# Errors of huggingface_hub and the disk as DFlashErrors
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 RETRY_STATUS = {408, 429, 500, 502, 503, 504}
@@ -155,7 +155,7 @@ def disk_error(error: OSError, repo: str) -> DFlashError:
     )
 
 
-# Parallel, resumable download of files from the Hub into the cache's blobs.
+# Parallel, resumable download of files into the cache's blobs
 
 THREADS = 4
 READ_TIMEOUT = 20.0  # seconds without a byte
@@ -183,7 +183,7 @@ class Cancelled(Exception):
 
 
 class Transfer:
-    """One download: `run` fetches files into `folder`; `count` gets the bytes of each chunk."""
+    """One download into `folder`. count: gets the bytes of each chunk."""
 
     def __init__(self, folder: Path, headers: Mapping[str, str], count: Callable[[int], None]):
         self._folder = folder
@@ -194,7 +194,7 @@ class Transfer:
         self._stop = Event()
 
     def run(self, files: list[File]) -> None:
-        """Fetch the files. The first error stops all; the bytes received so far stay on disk."""
+        """Download the files. The first error stops all; bytes already received stay on disk."""
         self._folder.mkdir(parents=True, exist_ok=True)
         queue: SimpleQueue[File] = SimpleQueue()
         for file in files:
@@ -231,7 +231,7 @@ class Transfer:
         part = self._folder / (file.blob + INCOMPLETE)
         with part.open("ab", buffering=0) as out:
             self._lock_file(out, file)
-            if is_whole(blob, file.size):  # another process has fetched it
+            if is_complete(blob, file.size):  # another process has downloaded it
                 part.unlink(missing_ok=True)
                 return self._add(file.size - file.cached)
             if out.tell() > file.size:
@@ -304,7 +304,7 @@ class Transfer:
             raise Cancelled
 
 
-def is_whole(path: Path, size: int) -> bool:
+def is_complete(path: Path, size: int) -> bool:
     """Whether a file exists and has `size` bytes."""
     return path.exists() and path.stat().st_size == size
 
@@ -328,6 +328,8 @@ def file_hash(path: Path, file: File) -> str:
     return digest.hexdigest()
 
 
+# Downloads of whole models
+
 TIMEOUT = 20.0  # seconds, for a response of the Hub
 RESERVED_BYTES = 64 << 20  # disk space that a download leaves free
 
@@ -341,7 +343,6 @@ class Plan:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of all files."""
         return sum(file.size for file in self.files)
 
     @property
@@ -386,10 +387,10 @@ def request_plan(repo: str) -> Plan:
         if is_eagle(json_object(Path(config))):
             names = [*names, TORCH_FILE]
             weights = True
-    for what, present in (("config.json", "config.json" in names), ("safetensors", weights)):
+    for kind, present in (("config.json", "config.json" in names), ("safetensors", weights)):
         if not present:
             raise DFlashError(
-                f"'{repo}' has no {what} file.",
+                f"'{repo}' has no {kind} file.",
                 hint="give a model with safetensors weights, not GGUF or PyTorch files",
             )
     folder = repo_folder(repo)
@@ -412,16 +413,17 @@ def bytes_in_cache(folder: Path, commit: str, name: str, blob: str, size: int) -
     `folder` is the cache folder of the repository, `blob` the file's hash (empty if unknown) and
     `size` its full length in bytes.
     """
-    places = [folder / "snapshots" / commit / name]
-    places += [folder / "blobs" / blob] if blob else []
-    if any(is_whole(path, size) for path in places):
+    paths = [folder / "snapshots" / commit / name]
+    if blob:
+        paths.append(folder / "blobs" / blob)
+    if any(is_complete(path, size) for path in paths):
         return size
     partial = folder / "blobs" / (blob + INCOMPLETE)
     return min(partial.stat().st_size, size) if blob and partial.exists() else 0
 
 
 def download(repo: str, on_download: Progress | None = None) -> Path:
-    """Download what the cache lacks of a model's latest revision. Returns its folder in the cache.
+    """Download the missing files of a model's latest revision. Returns its folder in the cache.
 
     `on_download(done, total)` is called with counts of bytes, from any thread. Raises DFlashError
     if the download fails; the bytes received so far stay in the cache.
@@ -437,32 +439,32 @@ def download(repo: str, on_download: Progress | None = None) -> Path:
             super().__init__(*args, **{**options, "disable": True})
 
     with dflash_errors(repo):
-        wanted = request_plan(repo)
-        check_room(wanted)
-        done = wanted.total_bytes - wanted.missing_bytes
+        plan = request_plan(repo)
+        check_room(plan)
+        done = plan.total_bytes - plan.missing_bytes
 
-        def count(more: int) -> None:
+        def count(new_bytes: int) -> None:
             nonlocal done
-            done += more
+            done += new_bytes
             if on_download:
-                on_download(done, wanted.total_bytes)
+                on_download(done, plan.total_bytes)
 
         count(0)
-        incomplete = [file for file in wanted.files if file.cached < file.size and file.blob]
+        incomplete = [file for file in plan.files if file.cached < file.size and file.blob]
         if incomplete:
             headers = build_hf_headers(library_name="dflash-chat")
             Transfer(repo_folder(repo) / "blobs", headers, count).run(incomplete)
         folder = Path(
             snapshot_download(
                 repo,
-                allow_patterns=[file.name for file in wanted.files],
+                allow_patterns=[file.name for file in plan.files],
                 tqdm_class=Silent,
             )
         )
-        count(wanted.total_bytes - done)
-        if what := first_missing_file(folder):
+        count(plan.total_bytes - done)
+        if name := first_missing_file(folder):
             raise DFlashError(
-                f"'{repo}' is not whole on the Hub: {what} is missing or damaged.",
+                f"'{repo}' is not whole on the Hub: {name} is missing or damaged.",
                 hint="`dflash models list` shows models that are",
             )
         return folder
@@ -494,8 +496,9 @@ def dflash_errors(repo: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if (shown := to_dflash_error(error, repo)) is error:
+        converted = to_dflash_error(error, repo)
+        if converted is error:
             raise
-        raise shown from error
+        raise converted from error
     finally:
         logging.set_verbosity(before)

@@ -32,8 +32,8 @@ DISK_MARGIN = 2_000_000_000  # bytes to leave free
 class Entry:
     """One target with its drafter.
 
-    Sizes are bytes; None where there is not even an estimate. `kv_bytes` are for each token of
-    context, `state_bytes` the constant size of recurrent states.
+    Sizes are in bytes; None without even an estimate. kv_bytes: per token of context. state_bytes:
+    the constant size of recurrent states.
     """
 
     target: str
@@ -87,7 +87,6 @@ class Entry:
 
     @property
     def supported(self) -> bool:
-        """Whether this engine supports the pair."""
         return not self.lacks
 
 
@@ -105,12 +104,13 @@ def entries() -> tuple[Entry, ...]:
 
 def expand(pair: dict[str, Any]) -> list[Entry]:
     """The entries of one table of `pairs.toml`: the published target, then mlx-community's."""
-    published = pair["target"], "", pair.get("bytes")
+    published = (pair["target"], "", pair.get("bytes"))
     mlx = pair.get("mlx", {"repo": "", "quants": []})
     variants = [published] + [(f"{mlx['repo']}-{quant}", quant, None) for quant in mlx["quants"]]
     expanded = []
     for target, quant, size in variants:
-        params, exact_size = pair.get("params"), size is not None
+        params = pair.get("params")
+        exact_size = size is not None
         if not exact_size and params is not None:
             size = round(params * BITS.get(quant, 16.0) / 8)
         draft_bytes = pair.get("draft_bytes")
@@ -152,9 +152,9 @@ def best_pair(
 ) -> Entry | None:
     """The pair with the largest target that fits a machine; None if all are too big.
 
-    `memory_bytes` is the limit of the working set, `free_disk_bytes` the free disk space; `among`
-    restricts the choice (None: all entries). Of one target the largest quantisation that fits is
-    chosen. Gated repositories are never chosen, nor drafters that are no DFlash ones.
+    memory_bytes: the limit of the working set. among: the entries to choose from; None for all. Of
+    one target the largest variant that fits is chosen. Gated repositories and drafters other than
+    DFlash are never chosen.
     """
     fitting = [
         entry
@@ -175,7 +175,7 @@ def best_pair(
 
 WORDS = re.compile(r"a\d+b(?![a-z\d])|\d+(?:\.\d+)*[a-z]*|[a-z]+")
 OPTIONAL = re.compile(r"instruct|it|a\d+b")  # the last: active parameters of a mixture of experts
-SUGGESTIONS = 3
+MAX_SUGGESTIONS = 3
 
 
 def words(name: str) -> list[str]:
@@ -183,75 +183,77 @@ def words(name: str) -> list[str]:
     return WORDS.findall(name.rpartition("/")[2].lower())
 
 
-def forms() -> list[list[Entry]]:
-    """The known targets, each with all forms of its weights, the published ones first."""
-    models: list[list[Entry]] = []
+def targets_with_variants() -> list[list[Entry]]:
+    """The known targets, each as published and then with its quantisations."""
+    targets: list[list[Entry]] = []
     for entry in {entry.target: entry for entry in entries()}.values():
         if entry.quant:
-            models[-1].append(entry)
+            targets[-1].append(entry)
         else:
-            models.append([entry])
-    return models
+            targets.append([entry])
+    return targets
 
 
-def usual(model: list[Entry]) -> Entry:
-    """The form that a name without a form means: the quantised one of the fewest bits, if any."""
-    return next((entry for entry in model if entry.quantised), model[0])
+def default_variant(variants: list[Entry]) -> Entry:
+    """The quantisation with the fewest bits; the published weights if there is none."""
+    return next((entry for entry in variants if entry.quantised), variants[0])
 
 
-def meant(name: str) -> list[Entry]:
-    """The entries that a short name can mean: all forms of one target, or the form in the name.
+def variants_named(name: str) -> list[Entry]:
+    """The entries that a short name can mean: all variants of one target, or the named one.
 
-    Empty if no target, or more than one, has such a name.
+    Empty if the name fits no target, or several.
     """
-    given = words(name)
-    models = []
-    for model in forms():
-        full = words(model[0].target)
-        if is_short_for(given, full):
-            models.append(model)
+    short_words = words(name)
+    matches = []
+    for variants in targets_with_variants():
+        target_words = words(variants[0].target)
+        if is_short_for(short_words, target_words):
+            matches.append(variants)
             continue
-        for entry in model[1:]:
-            with_form = full + words(entry.quant)
-            if is_short_for(given, with_form) or is_short_for(given, words(entry.target)):
-                models.append([entry])
-    return models[0] if len(models) == 1 else []
+        for entry in variants[1:]:
+            full_names = (target_words + words(entry.quant), words(entry.target))
+            if any(is_short_for(short_words, full_name) for full_name in full_names):
+                matches.append([entry])
+    return matches[0] if len(matches) == 1 else []
 
 
-def is_short_for(given: list[str], full: list[str]) -> bool:
-    """Whether the given words are those of a full name, apart from optional ones."""
-    return given == [word for word in full if word in given or not OPTIONAL.fullmatch(word)]
+def is_short_for(short: list[str], full: list[str]) -> bool:
+    """Whether the words of a short name are those of a full name, apart from optional ones."""
+    return short == [word for word in full if word in short or not OPTIONAL.fullmatch(word)]
 
 
 def find_target(name: str, state_of: Callable[[str], str] = cached_state) -> str | None:
-    """The Hub id of the one target that a name means; None if it is not clear, and for a folder.
+    """The Hub id of the target that a name means; None for a folder and for an ambiguous name.
 
-    A whole id may differ in case. If several forms of the target's weights exist, it is the
-    downloaded one; without a download the quantised one of the fewest bits, else the published
-    one. `state_of` is as `cache.cached_state`.
+    The case of letters is ignored. Among several variants of a target, this is the downloaded one,
+    else the default one. state_of: as `cache.cached_state`.
     """
     if name.startswith((".", "~", "/")) or Path(name).exists():
         return None
     if "/" in name:
         entry = find(name)
         return entry.target if entry else None
-    model = meant(name)
-    downloaded = [entry.target for entry in model if state_of(entry.target) == "yes"]
-    if len(downloaded) > 1 or not model:
+    variants = variants_named(name)
+    downloaded = [entry.target for entry in variants if state_of(entry.target) == "yes"]
+    if len(downloaded) > 1 or not variants:
         return None
-    return downloaded[0] if downloaded else usual(model).target
+    return downloaded[0] if downloaded else default_variant(variants).target
 
 
 def similar_targets(name: str) -> list[str]:
     """The Hub ids that a short or misspelt name may mean, at most three, the nearest first."""
-    if model := meant(name):
-        model = sorted(model, key=lambda entry: not entry.quantised)
-        return [entry.target for entry in model[:SUGGESTIONS]]
-    known = {" ".join(words(model[0].target)): usual(model).target for model in forms()}
+    if variants := variants_named(name):
+        variants = sorted(variants, key=lambda entry: not entry.quantised)
+        return [entry.target for entry in variants[:MAX_SUGGESTIONS]]
+    known = {
+        " ".join(words(variants[0].target)): default_variant(variants).target
+        for variants in targets_with_variants()
+    }
     text = " ".join(words(name))
-    begins = [name for name in known if text and name.startswith(text)]
-    near = difflib.get_close_matches(text, known, n=SUGGESTIONS, cutoff=0.7)
-    return [known[name] for name in dict.fromkeys(begins + near)][:SUGGESTIONS]
+    longer = [name for name in known if text and name.startswith(text)]
+    similar = difflib.get_close_matches(text, known, n=MAX_SUGGESTIONS, cutoff=0.7)
+    return [known[name] for name in dict.fromkeys(longer + similar)][:MAX_SUGGESTIONS]
 
 
 def did_you_mean(name: str) -> str:

@@ -1,7 +1,4 @@
-"""Names of models to local folders, and the choice of the drafter for a target.
-
-Hub ids are resolved by the registry, the local cache (`cache`) and `download`.
-"""
+"""Finds the local folder of a model by its name, and the drafter of a target."""
 
 from dataclasses import dataclass
 from importlib.resources import as_file, files
@@ -17,14 +14,14 @@ from .download import download
 from .registry import did_you_mean
 
 BUNDLED = "bundled"
-LOOKUP = "lookup"  # the name of drafts that are copied from earlier text, which need no model
+LOOKUP = "lookup"  # the name of prompt lookup, a drafter without a model
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The folders or Hub ids of a pair, and the labels to show for them; None without a drafter.
+    """The folders or Hub ids of a pair, and their labels in messages; None without a drafter.
 
-    The label of drafts by prompt lookup is `LOOKUP`, and they have no folder.
+    Prompt lookup has the label `LOOKUP` and no folder.
     """
 
     target: str | Path
@@ -34,7 +31,6 @@ class Names:
 
     @property
     def lookup(self) -> bool:
-        """Whether drafts are copied from earlier text."""
         return self.draft is None and self.draft_label == LOOKUP
 
 
@@ -57,9 +53,9 @@ def pair_names(
 ) -> Names:
     """The names of the pair to load; without `target` the bundled pair.
 
-    Without `draft` the registry gives the drafter, unless `no_draft`; drafts for a target that it
-    does not know are copied from earlier text, as with the name "lookup". Raises DFlashError if the
-    known drafter cannot run, UsageError if both `draft` and `no_draft` are given.
+    Without `draft` and `no_draft` the drafter is the one in the registry, or prompt lookup for a
+    target that is not listed there. Raises DFlashError if the listed drafter is not supported,
+    UsageError if both `draft` and `no_draft` are given.
     """
     if no_draft and draft is not None:
         raise UsageError("a drafter and no drafter were asked for.", hint="leave one of them out")
@@ -67,7 +63,8 @@ def pair_names(
         source: str | Path = bundled("target")
         label = BUNDLED
     else:
-        source, label = target, str(target)
+        source = target
+        label = str(target)
     if no_draft:
         return Names(source, label, None, None)
     if draft == LOOKUP:
@@ -81,7 +78,10 @@ def pair_names(
 
 
 def known_drafter(target: str | Path) -> str | None:
-    """The Hub id of a target's drafter, None where none is known. DFlashError if it cannot run."""
+    """The Hub id of a target's drafter; None if the registry does not list the target.
+
+    Raises DFlashError if the drafter is not supported.
+    """
     entry = registry.find(str(target))
     if entry is None:
         return None
@@ -96,7 +96,7 @@ def known_drafter(target: str | Path) -> str | None:
 def open_checkpoint(
     name: str | Path, label: str = "", on_download: Progress | None = None
 ) -> Checkpoint:
-    """The checkpoint of a model, downloaded as by `fetch`. Messages call it by its label.
+    """The checkpoint of a model, downloaded as by `fetch`. label: its name in messages.
 
     Raises DFlashError as `fetch`, and if the folder has no valid config.json.
     """
@@ -120,7 +120,7 @@ def fetch(name: str | Path, on_download: Progress | None = None) -> Path:
 
 
 def local_folder(name: str | Path) -> Path | None:
-    """The folder of that name; None for a Hub id. Raises DFlashError for any other name."""
+    """The folder with this name; None for a Hub id. Raises DFlashError for any other name."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path

@@ -1,6 +1,6 @@
-"""HTTP to a server: a request with its key, and an answer's events while they come.
+"""HTTP requests to a server, and the events of a streamed answer.
 
-Nothing is sent on to another address than the one given.
+Redirects are not followed, so the key is only sent to the given address.
 """
 
 import http.client
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 
-# What goes wrong between a client and a server, each as one sentence.
+# Errors between client and server
 
 NO_ENDPOINT = "give the address of an OpenAI-compatible API, which mostly ends with /v1"
 KEY_HINT = (
@@ -31,8 +31,7 @@ KEY_HINT = (
 
 
 def connection_fault(error: Exception, url: str) -> DFlashError:
-    """A connection that did not come about, or ended before an answer began."""
-    import socket
+    """The error for a connection that failed or ended before the answer started."""
     import ssl
     from http.client import HTTPException, RemoteDisconnected
 
@@ -69,60 +68,63 @@ def connection_fault(error: Exception, url: str) -> DFlashError:
     )
 
 
-def lost(url: str, why: str) -> ServerLost:
-    """An answer that broke off in its middle."""
+def broken_off(url: str, why: str) -> ServerLost:
+    """The error for an answer that broke off."""
     return ServerLost(
         f"the answer of {url} broke off ({why}).", hint="what came of it stays; ask again"
     )
 
 
 def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashError:
-    """A status that is not 200, with what the body says of it."""
+    """The error for a status that is not 200, with the message in the body."""
     status = response.status
-    said = said_in(response.read(100_000), key)
-    told = f" ({status}: {said})" if said else f" ({status})"
-    if status in (401, 403):  # servers repeat keys in what they say of this
-        what = f"refuses the key ({status})" if key else f"wants a key ({status})"
-        return DFlashError(f"{url} {what}.", hint=KEY_HINT)
+    message = body_message(response.read(100_000), key)
+    details = f" ({status}: {message})" if message else f" ({status})"
+    if status in (401, 403):  # without the message, in which servers repeat the key
+        fault = f"refuses the key ({status})" if key else f"wants a key ({status})"
+        return DFlashError(f"{url} {fault}.", hint=KEY_HINT)
     if 300 <= status < 400:
-        place = response.getheader("Location", "another place")[:200]
-        return DFlashError(f"{url} sends on to {place} ({status}).", hint="give that address")
-    if status == 404 and "model" in said.lower():
+        location = response.getheader("Location", "another place")[:200]
+        return DFlashError(f"{url} sends on to {location} ({status}).", hint="give that address")
+    if status == 404 and "model" in message.lower():
         return DFlashError(
-            f"{url} does not have this model{told}.", hint="name one of its models behind a #"
+            f"{url} does not have this model{details}.", hint="name one of its models behind a #"
         )
     if status in (404, 405):
-        return DFlashError(f"{url} is no OpenAI-compatible API{told}.", hint=NO_ENDPOINT)
+        return DFlashError(f"{url} is no OpenAI-compatible API{details}.", hint=NO_ENDPOINT)
     if status == 429:
-        after = response.getheader("Retry-After", "")
-        hint = f"ask again in {after} seconds" if after.isdecimal() else "ask again later"
-        return DFlashError(f"{url} takes no more requests now{told}.", hint=hint)
+        seconds = response.getheader("Retry-After", "")
+        hint = f"ask again in {seconds} seconds" if seconds.isdecimal() else "ask again later"
+        return DFlashError(f"{url} takes no more requests now{details}.", hint=hint)
     if status >= 500:
-        return DFlashError(f"{url} has failed{told}.", hint="its log says more")
-    return DFlashError(f"{url} refuses the request{told}.", hint="change what it names")
+        return DFlashError(f"{url} has failed{details}.", hint="its log says more")
+    return DFlashError(f"{url} refuses the request{details}.", hint="change what it names")
 
 
-def said_in(body: bytes, key: str | None) -> str:
-    """The sentence in the body of an error, on one line and without the key."""
+def body_message(body: bytes, key: str | None) -> str:
+    """The message in the body of an error, on one line and without the key; empty for HTML."""
     text = body.decode("utf-8", "replace")
     try:
-        text = message_of(json.loads(text))
+        text = error_message(json.loads(text))
     except (ValueError, RecursionError):
         text = "" if text.lstrip().startswith("<") else text
     text = " ".join(text.split())[:300].rstrip(".")
     return text.replace(key, "…") if key else text
 
 
-def message_of(found: Any) -> str:
-    """The sentence in the object of an error, as the servers write it."""
-    while isinstance(found, dict):
-        found = next((found[n] for n in ("error", "message", "detail") if found.get(n)), "")
-    return found if isinstance(found, str) else json.dumps(found)
+def error_message(error: Any) -> str:
+    """The message in an error's JSON object, by the names that servers use."""
+    while isinstance(error, dict):
+        error = next((error[n] for n in ("error", "message", "detail") if error.get(n)), "")
+    return error if isinstance(error, str) else json.dumps(error)
 
 
-PATIENCE = 10.0  # seconds until a machine that says nothing at all counts as not there
-LOOK = 0.1  # seconds between two looks at whether somebody wants to stop
-ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
+# Requests
+
+
+CONNECT_TIMEOUT = 10.0  # seconds
+POLL_SECONDS = 0.1  # between two calls of `waiting`
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPALIVE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 DONE = "[DONE]"
 
 
@@ -130,18 +132,20 @@ def send(
     url: str,
     key: str | None,
     body: dict[str, Any] | None = None,
-    connected: Callable[[socket.socket], None] = lambda wire: None,
+    connected: Callable[[socket.socket], None] = lambda sock: None,
 ) -> tuple[http.client.HTTPResponse, http.client.HTTPConnection]:
-    """Send a GET, or a POST of JSON; the response's head has come. DFlashError for other than 200.
+    """Send a GET, or with a body a POST of JSON, and wait for the response's headers.
 
-    A POST may then take as long as it likes, as long as the other machine is there. `connected`
-    gets the socket before anything is sent.
+    connected: gets the socket before anything is sent. A POST has no timeout once it is connected;
+    TCP keepalive detects a lost machine. Raises DFlashError if the status is not 200.
     """
     parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    is_https = parts.scheme == "https"
+    connection_type = http.client.HTTPSConnection if is_https else http.client.HTTPConnection
     assert parts.hostname
-    # Without a port http.client looks for one behind the last colon, also of an IPv6 address.
-    connection = kind(parts.hostname, parts.port or kind.default_port, timeout=PATIENCE)
+    # Without a port http.client takes the last part of an IPv6 address for one.
+    port = parts.port or connection_type.default_port
+    connection = connection_type(parts.hostname, port, timeout=CONNECT_TIMEOUT)
     headers = {"Accept": "*/*", "User-Agent": f"dflash/{__version__}"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
@@ -151,7 +155,7 @@ def send(
         if body is None:
             connection.request("GET", parts.path, headers=headers)
         else:
-            wait_for_ever(connection.sock)
+            use_keepalive(connection.sock)
             headers["Content-Type"] = "application/json"
             data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
             connection.request("POST", parts.path, data, headers)
@@ -168,22 +172,22 @@ def send(
 
 
 def api_of(url: str) -> str:
-    """The address of the API that an endpoint is of."""
+    """The address of the API without the endpoint."""
     return url.removesuffix("/models").removesuffix("/chat/completions")
 
 
-def wait_for_ever(wire: socket.socket) -> None:
-    """Have the system find out when the other machine is gone, and nobody else."""
-    wire.settimeout(None)
-    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in ALIVE.items():
+def use_keepalive(sock: socket.socket) -> None:
+    """Replace the timeout by TCP keepalive, which detects a lost machine after 35 seconds."""
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             with suppress(OSError):
-                wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def read_json(url: str, key: str | None) -> Any:
-    """The JSON of a GET; DFlashError where there is none."""
+    """The JSON of a GET. Raises DFlashError if there is none."""
     response, connection = send(url, key)
     try:
         return json.loads(response.read())
@@ -196,20 +200,22 @@ def read_json(url: str, key: str | None) -> Any:
 
 
 class EventReader:
-    """Reads one answer's lines in a thread, so that who waits for them can be interrupted."""
+    """Reads one answer's lines in a thread, so that waiting for them can be interrupted."""
 
     def __init__(self, url: str, key: str | None, body: dict[str, Any]):
-        self._asked = (url, key, body)
-        self._came = SimpleQueue[str | Exception | None]()
+        self._url = url
+        self._key = key
+        self._body = body
+        self._lines = SimpleQueue[str | Exception | None]()  # None: the end
         self._lock = Lock()
         self._closed = False
-        self._wire: socket.socket | None = None
+        self._socket: socket.socket | None = None
         Thread(target=self._read, name="dflash-remote", daemon=True).start()
 
     def _read(self) -> None:
-        url, key, body = self._asked
+        url = self._url
         try:
-            response, connection = send(url, key, body, self._connected)
+            response, connection = send(url, self._key, self._body, self._connected)
             try:
                 if "event-stream" not in response.getheader("Content-Type", ""):
                     raise DFlashError(
@@ -217,53 +223,57 @@ class EventReader:
                         hint="it has to know stream: true",
                     )
                 while line := response.readline():
-                    self._came.put(line.decode("utf-8", "replace").rstrip("\r\n"))
-                self._came.put(None)
+                    self._lines.put(line.decode("utf-8", "replace").rstrip("\r\n"))
+                self._lines.put(None)
             finally:
                 connection.close()
         except DFlashError as error:
-            self._came.put(error)
+            self._lines.put(error)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            self._came.put(lost(api_of(url), type(error).__name__))
+            self._lines.put(broken_off(api_of(url), type(error).__name__))
 
-    def _connected(self, wire: socket.socket) -> None:
-        """Keep what `close` has to cut; cut it where that was asked for before."""
+    def _connected(self, sock: socket.socket) -> None:
+        """Keep the socket for `close`; shut it down if `close` was called before."""
         with self._lock:
-            self._wire = wire
+            self._socket = sock
         if self._closed:
             self.close()
 
     def lines(self, waiting: Callable[[], None]) -> Generator[str]:
-        """The lines until the end; `waiting` is called while there is none, and may raise."""
+        """The lines until the end. waiting: called while there is none, and may raise."""
         while True:
             try:
-                found = self._came.get(timeout=LOOK)
+                line = self._lines.get(timeout=POLL_SECONDS)
             except Empty:
                 waiting()
                 continue
-            if found is None:
+            if line is None:
                 return
-            if isinstance(found, Exception):
-                raise found
-            yield found
+            if isinstance(line, Exception):
+                raise line
+            yield line
 
     def close(self) -> None:
-        """Cut the connection: the server stops its answer."""
+        """Close the connection, so that the server stops its answer."""
         with self._lock:
             self._closed = True
-            if self._wire is not None:
+            if self._socket is not None:
                 with suppress(OSError):
-                    # Not SSLSocket's: after it the other thread could send the key in the clear.
-                    socket.socket.shutdown(self._wire, socket.SHUT_RDWR)
+                    # SSLSocket.shutdown removes TLS: the other thread could then send the key
+                    # unencrypted.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:
-    """The JSON objects of server-sent events, until [DONE] or the end. ServerLost for others."""
+    """The JSON objects of server-sent events, until [DONE] or the end.
+
+    Raises ServerLost for an event that is not a JSON object.
+    """
     data: list[str] = []
     for line in lines:
         if line:
             name, _, value = line.partition(":")
-            if name in ("data", "error"):  # the second is an old llama-server's
+            if name in ("data", "error"):  # old versions of llama-server send "error"
                 data.append(value.removeprefix(" "))
             continue
         text = "\n".join(data)
@@ -271,30 +281,29 @@ def events(lines: Generator[str], url: str) -> Generator[dict[str, Any]]:
         if text == DONE:
             return
         if text:
-            yield parsed(text, url)
+            yield event_object(text, url)
     if data and (text := "\n".join(data)) != DONE:
-        yield parsed(text, url)
+        yield event_object(text, url)
 
 
-def parsed(text: str, url: str) -> dict[str, Any]:
-    """One event's object."""
+def event_object(text: str, url: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise lost(url, "an event of it is no JSON")
-    return found
+        event = None
+    if not isinstance(event, dict):
+        raise broken_off(url, "an event of it is no JSON")
+    return event
 
 
-# Where a server's API is, and which of its models is meant
+# Addresses of servers
 
 HINT = "give it as http://host:port/v1, or http://host:port/v1#NAME for one of several models"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The API's address without a slash at its end; `model` is None where the server chooses."""
+    """An API's address without a slash at the end. model: None if the address names none."""
 
     url: str
     model: str | None = None
@@ -304,25 +313,25 @@ class Address:
 
 
 def is_address(name: str | None) -> bool:
-    """Whether the name of a target is a server's address."""
+    """Whether a target is given as the address of a server."""
     return bool(name and re.match(r"https?://", name, re.IGNORECASE))
 
 
 def parse_address(text: str) -> Address:
-    """An address as it was typed; without a path it is that of /v1. UsageError for a wrong one.
+    """Parse an address as typed; the default path is /v1. Raises UsageError for an invalid one.
 
-    One with a user or a query is refused without being repeated: these may hold secrets.
+    The error for an address with a user or a query does not repeat it: these may be secrets.
     """
-    wrong = UsageError(f"'{text:.100}' is no address of a server.", hint=HINT)
+    invalid = UsageError(f"'{text:.100}' is no address of a server.", hint=HINT)
     base, _, model = text.partition("#")
     try:
         parts = urlsplit(base)
-        named = parts.hostname and (parts.port is None or parts.port)
+        has_host = parts.hostname and (parts.port is None or parts.port)
     except ValueError:
-        raise wrong from None
-    # A model's name may be the path of its file, with spaces.
-    if not named or re.search(r"\s", base) or re.search(r"[\x00-\x1f\x7f-\x9f]", text):
-        raise wrong
+        raise invalid from None
+    # The model's name may be a path, with spaces.
+    if not has_host or re.search(r"\s", base) or re.search(r"[\x00-\x1f\x7f-\x9f]", text):
+        raise invalid
     if parts.username is not None or parts.query:
         raise UsageError(
             "an address with a user or a query is not taken, because chats would keep it.",

@@ -411,12 +411,12 @@ class Deltas:
         text = block.text
         parts = ()
         if self._parser is not None:
-            parsed = self._parser.read(text, final=bool(block.finish_reason))
+            parsed = self._parser.feed(text, final=bool(block.finish_reason))
             text = parsed.text
-            parts = parsed.parts
-            if block.finish_reason == "stop" and self._parser.calls:
+            parts = parsed.calls
+            if block.finish_reason == "stop" and self._parser.calls_started:
                 self.finish_reason = "calls"
-            if self._single_call and self._parser.closed:
+            if self._single_call and self._parser.calls_ended:
                 self.finish_reason = "calls"
                 parts = tuple(part for part in parts if not part.number)
                 text = text[: parts[-1].after if parts else 0]

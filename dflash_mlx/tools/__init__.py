@@ -1,4 +1,4 @@
-"""Tools that a model calls: Python functions and those of MCP servers, and the loop that runs them.
+"""Lets a model call tools: Python functions, and the tools of MCP servers.
 
 from dflash_mlx import load, tools
 
@@ -16,8 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dflash_mlx.tools.call import Call, Step
-
+    from .call import Call, Step
     from .functions import Tool, tool_of
     from .loop import Answered, run
     from .mcp import ServerConfig, Servers, read_server_file
@@ -33,12 +32,12 @@ __all__ = [
     "run",
     "tool_of",
 ]
-_HOMES = {
+_MODULES = {
     "Answered": "loop",
-    "Call": "loop",
+    "Call": "call",
     "ServerConfig": "mcp",
     "Servers": "mcp",
-    "Step": "loop",
+    "Step": "call",
     "Tool": "functions",
     "read_server_file": "mcp",
     "run": "loop",
@@ -47,7 +46,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name's module."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'dflash_mlx.tools' has no attribute '{name}'")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

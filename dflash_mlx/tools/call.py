@@ -1,4 +1,4 @@
-"""Calls of tools as an answer makes them, the steps they form, and their messages."""
+"""Tool calls, the steps of an answer with tool calls, and their messages."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,17 +7,15 @@ from typing import Any, Literal, get_args
 
 from dflash_mlx.chat.messages import Messages
 
-# A call of a tool, what came of it, and the steps of an answer that calls tools.
-
 CallState = Literal["open", "done", "failed", "refused", "interrupted"]
 CALL_STATES: tuple[CallState, ...] = get_args(CallState)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: the tool's name, its arguments as JSON, and its result as the model is told it.
+    """A tool call. arguments: JSON. result: the text that the model gets.
 
-    `state` is open until somebody has run or refused it.
+    state: "open" until the call is run or refused.
     """
 
     name: str
@@ -28,9 +26,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a model said in one go, and the calls at its end; the last step of an answer has none.
+    """One generation of the model, with the calls at its end; the last one usually has none.
 
-    `finish_reason` is that of the session: stop, length, or interrupted.
+    finish_reason: "stop", "length" or "interrupted".
     """
 
     text: str
@@ -39,93 +37,96 @@ class Step:
     finish_reason: str = "stop"
 
 
-# Steps of an answer as messages that chat templates read.
+# Steps as messages for the chat template
 
 
 def step_messages(steps: Iterable[Step], before: Messages) -> Messages:
-    """What the steps said and called, and what came of it, behind the messages `before` them.
+    """The steps as messages of the assistant and the tools.
 
-    A step without calls is the answer itself.
+    before: the messages before them, whose calls have the first ids.
     """
-    number = sum(len(message.get("tool_calls") or ()) for message in before)
-    found: Messages = []
+    calls_before = sum(len(message.get("tool_calls") or ()) for message in before)
+    messages: Messages = []
     for step in steps:
-        said: dict[str, Any] = {"role": "assistant", "content": step.text}
+        message: dict[str, Any] = {"role": "assistant", "content": step.text}
         if step.thinking and step.calls:
-            said["reasoning_content"] = step.thinking
+            message["reasoning_content"] = step.thinking
             if not step.text:
-                said["thinking"] = step.thinking  # gpt-oss's name; it refuses a text beside it
-        found.append(said)
-        results = []
-        for call in step.calls:
-            number += 1
-            name = call_id(number)
+                # The name in gpt-oss's template, which refuses content and thinking together.
+                message["thinking"] = step.thinking
+        if step.calls:
+            message["tool_calls"] = []
+        messages.append(message)
+        for number, call in enumerate(step.calls, calls_before + 1):
             function = {"name": call.name, "arguments": arguments_of(call) or {}}
-            calls = said.setdefault("tool_calls", [])
-            calls.append({"type": "function", "id": name, "function": function})
-            results.append(
+            message["tool_calls"].append(
+                {"type": "function", "id": call_id(number), "function": function}
+            )
+            messages.append(
                 {
                     "role": "tool",
                     "name": call.name,
-                    "tool_call_id": name,
+                    "tool_call_id": call_id(number),
                     "content": "not run" if call.state == "open" else call.result,
                 }
             )
-        found += results
-    return found
+        calls_before += len(step.calls)
+    return messages
 
 
 def call_id(number: int) -> str:
-    """The id of a conversation's call: nine letters and digits, as Mistral's templates want it."""
+    """The id of a chat's call: nine letters and digits, because Mistral's templates require it."""
     return f"call{number:05d}"
 
 
 def arguments_of(call: Call) -> dict[str, Any] | None:
-    """A call's arguments; None where they are no JSON object."""
+    """A call's arguments; None if they are not a JSON object."""
     try:
-        found = json.loads(call.arguments or "{}")
+        arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 # The loop of a model that calls tools
 
-MAX_ROUNDS = 20  # of calls, for one prompt
+MAX_ROUNDS = 20  # steps with calls per prompt
 Steps = tuple[Step, ...]
 
 
-def no_keeping(steps: Steps) -> None:
-    """For who needs no steps before the end."""
+def ignore_steps(steps: Steps) -> None:
+    pass
 
 
 def run_rounds(
     answer: Callable[[Steps], Step],
     run: Callable[[Call], Call],
-    most: int = MAX_ROUNDS,
-    keep: Callable[[Steps], None] = no_keeping,
+    max_rounds: int = MAX_ROUNDS,
+    keep: Callable[[Steps], None] = ignore_steps,
 ) -> Steps:
-    """All steps until one calls nothing, a call is interrupted, or there were `most` with calls.
+    """All steps until one has no calls, a call is interrupted, or after `max_rounds` with calls.
 
-    `answer` gives what the model says after the steps so far, `run` a call with its result, also
-    where the call went wrong. `keep` is told of each result. Calls that are not run any more are
-    refused, so that no call of a chat that goes on is without a result.
+    answer: generates the step after the given ones. run: returns a call with its result, also if
+    it failed. keep: gets all steps after each result. Calls that are not run are refused, because
+    every call in a chat needs a result.
     """
     steps: list[Step] = []
     while True:
         step = answer(tuple(steps))
         steps.append(step)
-        why = f"not run: there were {most} rounds of calls already" if len(steps) > most else ""
+        refusal = ""
+        if len(steps) > max_rounds:
+            refusal = f"not run: there were {max_rounds} rounds of calls already"
         calls = list(step.calls)
-        for number, call in enumerate(calls):
-            if why:
-                calls[number] = replace(call, result=why, state="refused")
+        for index, call in enumerate(calls):
+            if refusal:
+                calls[index] = replace(call, result=refusal, state="refused")
                 continue
-            calls[number] = run(call)
-            if calls[number].state == "interrupted":
-                why = "not run: the user interrupted"
+            calls[index] = run(call)
+            if calls[index].state == "interrupted":
+                refusal = "not run: the user interrupted"
             steps[-1] = replace(step, calls=tuple(calls))
             keep(tuple(steps))
         steps[-1] = replace(step, calls=tuple(calls))
-        if why or not calls:
+        if refusal or not calls:
             return tuple(steps)

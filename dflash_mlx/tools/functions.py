@@ -1,85 +1,86 @@
-"""A tool as a model is told of it and as it is run; a Python function as a tool."""
+"""Tools, and how a Python function becomes one."""
 
 import inspect
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dflash_mlx.errors import UsageError
 
-# The JSON schema of a Python function's arguments, from its annotations.
-
-NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The schema of a function's arguments: an object. Raises UsageError for what JSON has not."""
+    """The JSON schema of a function's arguments, from its annotations.
+
+    Raises UsageError for a type that JSON does not have, and for arguments without names.
+    """
     name = function.__name__
     hints = get_type_hints(function)
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for one in inspect.signature(function).parameters.values():
-        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(
-                f"{name} takes '{one}', and a model gives arguments by their names.",
+                f"{name} takes '{parameter}', and a model gives arguments by their names.",
                 hint="name each argument",
             )
-        schema = schema_of(hints[one.name], f"{name}({one.name})") if one.name in hints else {}
-        if one.default is one.empty:
-            required.append(one.name)
+        key = parameter.name
+        schema = schema_of(hints[key], f"{name}({key})") if key in hints else {}
+        if parameter.default is parameter.empty:
+            required.append(key)
         else:
-            schema = {**schema, "default": one.default}
-        properties[one.name] = schema
+            schema = {**schema, "default": parameter.default}
+        properties[key] = schema
     return {"type": "object", "properties": properties, "required": required}
 
 
-def schema_of(kind: Any, place: str) -> dict[str, Any]:
-    """The schema of one type."""
-    origin = get_origin(kind)
-    inner = get_args(kind)
-    if kind is Any:
+def schema_of(annotation: Any, label: str) -> dict[str, Any]:
+    """The JSON schema of a type. label: names the argument in errors."""
+    origin = get_origin(annotation)
+    args = get_args(annotation)
+    if annotation is Any:
         return {}
-    if kind in NAMES:
-        return {"type": NAMES[kind]}
+    if annotation in JSON_TYPES:
+        return {"type": JSON_TYPES[annotation]}
     if origin is Literal:
-        return {"enum": list(inner)}
+        return {"enum": list(args)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(one, place) for one in inner]}
-    if kind is list or origin is list:
-        items = schema_of(inner[0], place) if inner else {}
+        return {"anyOf": [schema_of(option, label) for option in args]}
+    if annotation is list or origin is list:
+        items = schema_of(args[0], label) if args else {}
         return {"type": "array", "items": items}
-    if kind is dict or (origin is dict and inner[0] is str):
-        values = {"additionalProperties": schema_of(inner[1], place)} if inner else {}
+    if annotation is dict or (origin is dict and args[0] is str):
+        values = {"additionalProperties": schema_of(args[1], label)} if args else {}
         return {"type": "object", **values}
+    type_name = getattr(annotation, "__name__", annotation)
     raise UsageError(
-        f"{place} is of the type {getattr(kind, '__name__', kind)}, which JSON does not have.",
+        f"{label} is of the type {type_name}, which JSON does not have.",
         hint="use str, int, float, bool, list, dict[str, ...], Literal, or an own Tool",
     )
 
 
-Run = Callable[[dict[str, Any]], str]
-
-
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool: `parameters` is the JSON schema of its arguments, an object.
+    """A tool. parameters: the JSON schema of its arguments, an object.
 
-    `run` gets the arguments and gives the result as text; whatever it raises is told to the model.
-    `server` is the name of the MCP server it is of, and `key` what it is called there.
+    run: takes the arguments and returns the result as text; the model is told of its exceptions.
+    server: the name of the tool's MCP server, key: the tool's name on this server; empty for a tool
+    of this program.
     """
 
     name: str
     description: str
     parameters: dict[str, Any]
-    run: Run
+    run: Callable[[dict[str, Any]], str]
     server: str = ""
     key: str = ""
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The tool in the form that chat templates read."""
+        """The tool in the format that chat templates read."""
         function = {
             "name": self.name,
             "description": self.description,
@@ -89,10 +90,10 @@ class Tool:
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """A Python function as a tool: its name, its docstring, and the types of its arguments.
+    """Make a tool of a Python function with its name, docstring and annotations.
 
-    A result that is no text becomes JSON. Raises UsageError for a type that JSON does not have, for
-    arguments without names, and for a coroutine function.
+    A result that is not a string becomes JSON. Raises UsageError as `parameters_of`, and for a
+    coroutine function.
     """
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -105,21 +106,21 @@ def tool_of(function: Callable[..., Any]) -> Tool:
             f"{name} is a coroutine function, and nobody awaits a call.",
             hint="wrap it: def f(...): return asyncio.run(...)",
         )
-    shape = inspect.signature(function)
+    signature = inspect.signature(function)
 
     def run(arguments: dict[str, Any]) -> str:
-        shape.bind(**arguments)  # names what is missing without the function's insides
-        found = function(**arguments)
-        return found if isinstance(found, str) else json.dumps(found, default=str)
+        signature.bind(**arguments)  # raises a TypeError that names a missing argument
+        result = function(**arguments)
+        return result if isinstance(result, str) else json.dumps(result, default=str)
 
     return Tool(name, inspect.getdoc(function) or "", parameters_of(function), run)
 
 
-def tools_of(given: Any) -> list[Tool]:
-    """Tools and functions as tools. Raises UsageError for two of one name."""
-    found = [one if isinstance(one, Tool) else tool_of(one) for one in given]
-    names = [tool.name for tool in found]
+def tools_of(functions: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
+    """Tools of functions; tools stay as they are. Raises UsageError if two have the same name."""
+    tools = [item if isinstance(item, Tool) else tool_of(item) for item in functions]
+    names = [tool.name for tool in tools]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"there are two tools named '{name}'.", hint="rename one of them")
-    return found
+    return tools

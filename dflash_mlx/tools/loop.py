@@ -1,4 +1,4 @@
-"""Answers a prompt with tools: `run`."""
+"""Answers a prompt and runs the tools that the model calls."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,45 +18,41 @@ from dflash_mlx.types import Block
 from .call import MAX_ROUNDS, Call, Step, Steps, arguments_of, run_rounds, step_messages
 from .functions import Tool, tools_of
 
-# Takes the calls of tools out of the blocks of one answer.
-
 
 class CallSplitter:
-    """Splits the answer of a model that was told of `tools` (JSON schemas)."""
+    """Collects the calls in one answer. tools: the JSON schemas that the model was given."""
 
     def __init__(self, tokenizer: TokenizerWrapper, tools: Sequence[dict[str, Any]]):
-        self._reader = make_tool_parser(tokenizer, tools)
-        self._found: list[Call] = []
+        self._parser = make_tool_parser(tokenizer, tools)
+        self._calls: list[Call] = []
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The calls that are whole."""
-        return tuple(self._found[: self._reader.closed if self._reader else 0])
+        """The calls that are complete."""
+        return tuple(self._calls[: self._parser.calls_ended if self._parser else 0])
 
     def split(self, block: Block) -> Block:
         """The block with its text outside of calls."""
-        if self._reader is None:
+        if self._parser is None:
             return block
-        said = self._reader.read(block.text, final=bool(block.finish_reason))
-        for part in said.parts:
-            if part.name:
-                self._found.append(Call(part.name, ""))
-            call = self._found[part.number]
-            self._found[part.number] = replace(call, arguments=call.arguments + part.arguments)
-        return replace(block, text=said.text)
+        parsed = self._parser.feed(block.text, final=bool(block.finish_reason))
+        for delta in parsed.calls:
+            if delta.name:
+                self._calls.append(Call(delta.name, ""))
+            call = self._calls[delta.number]
+            self._calls[delta.number] = replace(call, arguments=call.arguments + delta.arguments)
+        return replace(block, text=parsed.text)
 
 
-# How one call of a tool is run.
+def run_call(tools: dict[str, Tool], call: Call) -> Call:
+    """Run a call; returns it with the tool's result or error.
 
-
-def run_call(box: dict[str, Tool], call: Call) -> Call:
-    """A call with what came of it; whatever goes wrong is its result.
-
-    What is no Exception (Ctrl-C) is raised.
+    tools: by name. Only exceptions that are no Exception (Ctrl-C) are raised.
     """
-    tool, arguments = box.get(call.name), arguments_of(call)
+    tool = tools.get(call.name)
+    arguments = arguments_of(call)
     if tool is None:
-        known = ", ".join(box) or "none"
+        known = ", ".join(tools) or "none"
         return failed(call, f"there is no tool '{call.name}'; there are: {known}")
     if arguments is None:
         return failed(call, f"the arguments are no JSON object: {call.arguments:.200}")
@@ -70,17 +66,17 @@ def run_call(box: dict[str, Tool], call: Call) -> Call:
 
 
 def failed(call: Call, why: str) -> Call:
-    """A call that went wrong, as the model is told."""
+    """The call with an error as its result."""
     text = why if "error" in why.lower() else f"error: {why}"
     return replace(call, result=text, state="failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer with all that led to it.
+    """An answer and its steps.
 
-    text, thinking: of the last step. finish_reason: stop, length, or rounds where the limit of
-    rounds ended it. messages: the whole chat, to go on with. stats: of each step.
+    text, thinking: of the last step. finish_reason: "stop", "length", or "rounds" if `max_rounds`
+    ended it. messages: the whole chat. stats: of each step.
     """
 
     text: str
@@ -92,12 +88,11 @@ class Answered:
 
 
 def allow_all(call: Call) -> bool:
-    """Who gives functions of their own wants them called."""
     return True
 
 
 def ignore_block(block: Block) -> None:
-    """For who waits for the whole answer."""
+    pass
 
 
 @takes_options
@@ -115,52 +110,53 @@ def run(
 ) -> Answered:
     """Answer a prompt, running the tools that the model calls until it calls none.
 
-    A tool is a Python function (its docstring and annotations are what the model is told) or a
-    `Tool`, as `Servers.tools` are. `allow` says of each call whether it may run; one that may not,
-    or that fails, is told to the model. `on_block` gets the text as it comes, without the calls,
-    `on_call` each call with its result. The options are a `GenerationOptions`, or its fields.
+    functions: Python functions, whose docstrings and annotations describe them to the model, or
+    tools, such as `Servers.tools`. allow: whether a call may run; the model is told if it may not
+    or if it fails. on_block: gets new text without the calls. on_call: gets each call with its
+    result. The options are a `GenerationOptions`, or its fields.
 
-    Raises UsageError for wrong arguments and for a model that does not call tools.
+    Raises UsageError for wrong arguments, and for a model that does not support tools.
     """
-    box = {tool.name: tool for tool in tools_of(functions)}
-    asked = options_of(options, keywords, "dflash")
-    if asked.tools or "tools" in keywords:
+    tools = {tool.name: tool for tool in tools_of(functions)}
+    given_options = options_of(options, keywords, "dflash")
+    if given_options.tools or "tools" in keywords:
         raise UsageError("tools are given twice.", hint="give them as the third argument")
     if why := without_tools(pair.template, pair.tokenizer):
         raise UsageError(f"this model {why}.", hint="choose a model that does")
-    given = as_messages(prompt, raw=False)
-    if given is None:
+    chat = as_messages(prompt, raw=False)
+    if chat is None:
         raise UsageError("a prompt is a text or messages.", hint="give one of them")
-    session = Session(pair, mode=asked.mode)
+    session = Session(pair, mode=given_options.mode)
     stats: list[Stats] = []
-    schemas = [tool.schema for tool in box.values()]
+    schemas = [tool.schema for tool in tools.values()]
     tokenizer = pair.tokenizer
-    asked = replace(asked, tools=schemas)
+    step_options = replace(given_options, tools=schemas)
 
     def answer(steps: Steps) -> Step:
-        messages = [*given, *step_messages(steps, given)]
+        messages = [*chat, *step_messages(steps, chat)]
         splitter = CallSplitter(tokenizer, schemas)
         blocks = []
-        for block in session.stream(named_calls(messages, tokenizer), asked):
+        for block in session.stream(named_calls(messages, tokenizer), step_options):
             blocks.append(splitter.split(block))
             on_block(blocks[-1])
         stats.append(session.stats)
-        text, thinking = ("".join(getattr(b, n) for b in blocks) for n in ("text", "thinking"))
+        text = "".join(block.text for block in blocks)
+        thinking = "".join(block.thinking for block in blocks)
         reason = blocks[-1].finish_reason or "length"
         calls = splitter.calls if reason == "stop" else ()
         return Step(text.strip("\n"), thinking.strip("\n"), calls, reason)
 
     def call_tool(call: Call) -> Call:
         if allow(call):
-            done = run_call(box, call)
+            result = run_call(tools, call)
         else:
-            done = replace(call, result="refused by the user", state="refused")
+            result = replace(call, result="refused by the user", state="refused")
         if on_call is not None:
-            on_call(done)
-        return done
+            on_call(result)
+        return result
 
     steps = run_rounds(answer, call_tool, max_rounds)
     last = steps[-1]
-    messages = [*given, *step_messages(steps, given)]
+    messages = [*chat, *step_messages(steps, chat)]
     reason = "rounds" if last.calls else last.finish_reason
     return Answered(last.text, last.thinking, reason, steps, messages, tuple(stats))

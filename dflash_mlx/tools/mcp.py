@@ -1,6 +1,6 @@
-"""MCP servers: started, asked for their tools, and called, by an event loop in a thread of its own.
+"""MCP servers and their tools. An event loop in a thread of its own talks to the servers.
 
-Callers wait in their own threads; nothing else here is asynchronous.
+Callers wait in their own threads.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,13 +26,13 @@ from dflash_mlx.errors import DFlashError, UsageError, first_line
 
 from .functions import Tool
 
-# What an MCP tool gives back, as text for a model.
+# The result of an MCP tool as text
 
 
 def result_text(result: Any) -> str:
-    """The texts of a `CallToolResult`, a line break between them; what is no text is named.
+    """The text of a `CallToolResult`, one part per line; parts that are not text are named.
 
-    Structured content stands for a result without any.
+    A result without parts is its structured content as JSON.
     """
     parts = [part_text(part) for part in result.content]
     if not parts and result.structured_content is not None:
@@ -41,7 +41,6 @@ def result_text(result: Any) -> str:
 
 
 def part_text(part: Any) -> str:
-    """One part."""
     if part.type == "text":
         return part.text
     if part.type == "resource_link":
@@ -52,21 +51,21 @@ def part_text(part: Any) -> str:
     return f"[{part.type} {part.mime_type}: left out, only text is read]"
 
 
-# MCP servers as they are configured
+# The configuration of servers
 
 NAME = re.compile(r"[\w.-]{1,60}")
 KEYS = ("command", "args", "env", "cwd", "url", "headers", "type", "disabled")
-HTTP = ("http", "streamable-http", "streamableHttp", "streamable_http")
-HOLDERS = ("mcpServers", "context_servers")  # Claude's key, and Zed's
+HTTP_TYPES = ("http", "streamable-http", "streamableHttp", "streamable_http")
+SERVER_KEYS = ("mcpServers", "context_servers")  # Claude Desktop, Zed
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """One server: a program that is started (`command`), or an address (`url`).
+    """One server: a program to start (`command`), or an address (`url`).
 
-    `${NAME}` in the values of `env` and `headers` is a variable of this program's environment.
+    `${NAME}` in the values of `env` and `headers` is replaced by this environment variable.
     """
 
     name: str
@@ -79,15 +78,15 @@ class ServerConfig:
 
     @property
     def source(self) -> str:
-        """The program or the address, on one line."""
+        """The command or the address, on one line."""
         return self.url or " ".join((self.command, *self.args))
 
 
 def read_server_file(path: str | Path) -> list[ServerConfig]:
-    """The servers of a JSON file of another program, without those that it has disabled.
+    """The servers in another program's JSON file, without disabled ones.
 
-    Keys that only the other program understands are let be. DFlashError for a file that cannot be
-    read, has no servers, or has a wrong one.
+    Unknown keys are ignored. Raises DFlashError for a file that cannot be read, has no servers, or
+    has an invalid one.
     """
     path = Path(path).expanduser()
     try:
@@ -99,111 +98,122 @@ def read_server_file(path: str | Path) -> list[ServerConfig]:
         ) from None
     except (ValueError, RecursionError):
         raise DFlashError(f"the file '{path}' is not JSON in UTF-8.", hint="mend it") from None
-    tables = document if isinstance(document, dict) else {}
-    held = next((tables[key] for key in HOLDERS if key in tables), None)
-    if not isinstance(held, dict):
+    if not isinstance(document, dict):
+        document = {}
+    tables = next((document[key] for key in SERVER_KEYS if key in document), None)
+    if not isinstance(tables, dict):
         raise DFlashError(
             f"the file '{path}' has no MCP servers.",
             hint='it should be {"mcpServers": {"NAME": {"command": "...", "args": [...]}}}',
         )
-    return read_servers(held, f"in '{path}'", foreign=True)
+    return read_servers(tables, f"in '{path}'", foreign=True)
 
 
 def read_servers(
     tables: Mapping[str, Any], place: str, *, foreign: bool = False
 ) -> list[ServerConfig]:
-    """Servers by name, without those that are disabled; `foreign`: other keys are let be."""
-    found = [server_of(name, table, place, foreign=foreign) for name, table in tables.items()]
-    return [one for one in found if one is not None]
+    """The servers that are not disabled.
+
+    tables: by name. place: where they are, for errors. foreign: whether unknown keys are ignored.
+    """
+    servers = [server_of(name, table, place, foreign=foreign) for name, table in tables.items()]
+    return [server for server in servers if server is not None]
 
 
 def server_of(name: str, table: Any, place: str, *, foreign: bool) -> ServerConfig | None:
-    """One server; None where it is disabled. DFlashError names what is wrong and where."""
+    """One server; None if it is disabled. Raises DFlashError for an invalid one."""
 
-    def wrong(what: str, hint: str) -> DFlashError:
-        return DFlashError(f"the MCP server '{name}' {place} {what}.", hint=hint)
+    def invalid(fault: str, hint: str) -> DFlashError:
+        return DFlashError(f"the MCP server '{name}' {place} {fault}.", hint=hint)
 
     if not NAME.fullmatch(name):
-        raise wrong("has a name that cannot be", "use letters, digits and . _ -")
+        raise invalid("has a name that cannot be", "use letters, digits and . _ -")
     if not isinstance(table, dict):
-        raise wrong("is no table", 'write command = "..." and args = [...], or url = "..."')
+        raise invalid("is no table", 'write command = "..." and args = [...], or url = "..."')
     if unknown := [key for key in table if key not in KEYS and not foreign]:
-        raise wrong(f"has the key '{unknown[0]}'", f"keys: {', '.join(KEYS)}")
+        raise invalid(f"has the key '{unknown[0]}'", f"keys: {', '.join(KEYS)}")
     if table.get("disabled") is True or (foreign and table.get("enabled") is False):
         return None
     command = table.get("command") or ""
     url = table.get("url") or ""
     for key, value in (("command", command), ("url", url), ("cwd", table.get("cwd") or "")):
         if not isinstance(value, str):
-            raise wrong(f"has no text as its {key}", f'write {key} = "..."')
+            raise invalid(f"has no text as its {key}", f'write {key} = "..."')
     if bool(command) == bool(url):
-        raise wrong("needs a command or a url, and not both", "leave one of them")
-    kind = table.get("type")
-    if url and kind not in (None, *HTTP):
-        raise wrong(
-            f"is of the type '{kind}'",
+        raise invalid("needs a command or a url, and not both", "leave one of them")
+    server_type = table.get("type")
+    if url and server_type not in (None, *HTTP_TYPES):
+        raise invalid(
+            f"is of the type '{server_type}'",
             "servers of the type http (streamable) are asked, and those that a command starts",
         )
     if url and not url.startswith(("http://", "https://")):
-        raise wrong(f"has the address '{url}'", "it begins with http:// or https://")
+        raise invalid(f"has the address '{url}'", "it begins with http:// or https://")
     args = table.get("args") or []
-    if not isinstance(args, list) or not all(isinstance(one, str) for one in args):
-        raise wrong("has args that are no list of texts", 'write args = ["-y", "..."]')
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise invalid("has args that are no list of texts", 'write args = ["-y", "..."]')
     return ServerConfig(
         name,
         os.path.expanduser(command),
         tuple(args),
-        texts(table, "env", wrong),
+        texts(table, "env", invalid),
         os.path.expanduser(table["cwd"]) if table.get("cwd") else None,
         url,
-        texts(table, "headers", wrong),
+        texts(table, "headers", invalid),
     )
 
 
-def texts(table: dict[str, Any], key: str, wrong: Any) -> Pairs:
-    """A table of texts."""
-    found = table.get(key) or {}
-    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-        raise wrong(f"has other than texts in {key}", f'write {key} = {{ NAME = "..." }}')
-    return tuple(found.items())
+def texts(table: dict[str, Any], key: str, invalid: Callable[[str, str], DFlashError]) -> Pairs:
+    """A table whose values are strings, as pairs."""
+    values = table.get(key) or {}
+    if not isinstance(values, dict) or not all(isinstance(v, str) for v in values.values()):
+        raise invalid(f"has other than texts in {key}", f'write {key} = {{ NAME = "..." }}')
+    return tuple(values.items())
 
 
 def with_variables(pairs: Pairs) -> dict[str, str]:
-    """The values with the variables that they name; DFlashError for one that is not set."""
+    """The pairs with ${NAME} replaced. Raises DFlashError for a variable that is not set."""
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in os.environ:
-            raise DFlashError(f"the variable {found[1]} is not set", hint="set it")
-        return os.environ[found[1]]
+    def value_of(variable: re.Match[str]) -> str:
+        name = variable[1]
+        if name not in os.environ:
+            raise DFlashError(f"the variable {name} is not set", hint="set it")
+        return os.environ[name]
 
-    return {name: VARIABLE.sub(value, text) for name, text in pairs}
+    return {name: VARIABLE.sub(value_of, text) for name, text in pairs}
 
 
-START_SECONDS = 30.0  # in which a server has to tell its tools
-LEAVE_SECONDS = 10.0  # in which servers have to end; each is killed before that
-WAKE_SECONDS = 0.2  # a lock cannot be interrupted everywhere
+# Running servers
+
+START_SECONDS = 30.0  # until a server must have listed its tools
+STOP_SECONDS = 10.0  # to wait for the end of servers; the mcp package kills them earlier
+POLL_SECONDS = 0.2  # Ctrl-C does not interrupt waiting for a lock on every system
 ServerState = Literal["starting", "running", "failed", "off"]
 
 
 @dataclass(slots=True)
-class Server:
-    """A server: its state, why it failed, and its tools by the names that it has for them."""
+class McpServer:
+    """A server. why: the reason why it failed. tools: with the names that the server uses.
+
+    client: the mcp package's, while the server runs. stopping: set when it should end. deadline: of
+    its start.
+    """
 
     config: ServerConfig
     state: ServerState = "off"
     why: str = ""
     tools: tuple[Tool, ...] = ()
     client: Any = None
-    leave: asyncio.Event | None = None
-    limit: asyncio.Timeout | None = None  # of its start
+    stopping: asyncio.Event | None = None
+    deadline: asyncio.Timeout | None = None
     task: Future[None] | None = None
 
 
 class Servers:
-    """Some MCP servers, started at once; a context manager, or ended by `close`.
+    """Starts MCP servers, and ends them on `close` or at the end of a `with` block.
 
-    Any thread may call its methods. Raises DFlashError where the package mcp is missing, and
-    UsageError for two servers of one name.
+    Any thread may call its methods. Raises DFlashError if the mcp package is missing, and
+    UsageError if two servers have the same name.
     """
 
     def __init__(self, configs: Iterable[ServerConfig]):
@@ -212,7 +222,7 @@ class Servers:
                 "MCP servers need the package mcp, which is not installed.",
                 hint="`uv pip install -e '.[mcp]'` in the clone of dflash-chat",
             )
-        self.all = [Server(config) for config in configs]
+        self.all = [McpServer(config) for config in configs]
         names = Counter(server.config.name for server in self.all)
         for name, count in names.items():
             if count > 1:
@@ -237,105 +247,105 @@ class Servers:
         self.close()
 
     def start(self) -> None:
-        """Start the servers that do not run, and do not wait for them."""
+        """Start the servers that do not run, without waiting for them."""
         for server in self.all:
             if server.state in ("off", "failed"):
                 server.state = "starting"
                 server.why = ""
                 server.tools = ()
-                server.leave = asyncio.Event()
-                server.limit = None
-                live = self._live(server, server.leave)
-                server.task = asyncio.run_coroutine_threadsafe(live, self._loop)
+                server.stopping = asyncio.Event()
+                server.deadline = None
+                run = self._run(server, server.stopping)
+                server.task = asyncio.run_coroutine_threadsafe(run, self._loop)
 
     def wait(self) -> None:
-        """Until every server runs or has failed."""
+        """Wait until every server runs or has failed."""
         while any(server.state == "starting" for server in self.all):
             time.sleep(0.01)
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools of the servers that run, each with a name that models can call.
+        """The tools of the running servers, with names that models can call.
 
-        A name that two servers have gets the server's before it.
+        If two servers have a tool of the same name, the server's name is put before it.
         """
         running = [server for server in self.all if server.state == "running"]
-        found = [tool for server in running for tool in server.tools]
-        counts = Counter(callable_name(tool.key) for tool in found)
-        named = []
-        for tool in found:
+        tools = [tool for server in running for tool in server.tools]
+        counts = Counter(callable_name(tool.key) for tool in tools)
+        renamed = []
+        for tool in tools:
             name = callable_name(tool.key)
             if counts[name] > 1:
                 name = f"{callable_name(tool.server)}__{name}"
-            named.append(replace(tool, name=name))
-        return named
+            renamed.append(replace(tool, name=name))
+        return renamed
 
     def stop(self) -> None:
         """End the servers; `start` starts them again."""
-        ending = [server for server in self.all if server.leave is not None]
-        for server in ending:
-            self._loop.call_soon_threadsafe(end, server)
-        until = time.monotonic() + LEAVE_SECONDS
-        for server in ending:
-            with suppress(NotYet, Exception):
+        started = [server for server in self.all if server.stopping is not None]
+        for server in started:
+            self._loop.call_soon_threadsafe(request_stop, server)
+        deadline = time.monotonic() + STOP_SECONDS
+        for server in started:
+            with suppress(FutureTimeout, Exception):
                 if server.task is not None:
-                    server.task.result(max(until - time.monotonic(), 0))
+                    server.task.result(max(deadline - time.monotonic(), 0))
             server.state = "off"
             server.tools = ()
-            server.leave = None
+            server.stopping = None
 
     def close(self) -> None:
         """End the servers and the thread."""
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(LEAVE_SECONDS)
+        self._thread.join(STOP_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
 
-    # In the thread of the loop --------------------------------------------------------------------
+    # In the thread of the event loop --------------------------------------------------------------
 
-    async def _live(self, server: Server, leave: asyncio.Event) -> None:
-        """One server from its start to its end; what goes wrong is its state."""
+    async def _run(self, server: McpServer, stopping: asyncio.Event) -> None:
+        """Run a server from its start to its end; errors become its state."""
         from mcp import Client
 
-        if leave.is_set():
+        if stopping.is_set():
             return
-        with tempfile.TemporaryFile("w+", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", errors="replace") as stderr:
             try:
-                async with asyncio.timeout(START_SECONDS) as server.limit:
-                    async with Client(transport(server.config, said)) as client:
-                        server.tools = await self._listed(server, client)
+                async with asyncio.timeout(START_SECONDS) as server.deadline:
+                    async with Client(transport(server.config, stderr)) as client:
+                        server.tools = await self._list_tools(server, client)
                         server.client = client
                         server.state = "running"
-                        server.limit.reschedule(None)
-                        await leave.wait()
+                        server.deadline.reschedule(None)
+                        await stopping.wait()
             except Exception as error:
-                if server.state == "starting" or not leave.is_set():
-                    server.state, server.why = "failed", why(error, server.config, said)
+                if server.state == "starting" or not stopping.is_set():
+                    server.state = "failed"
+                    server.why = failure_reason(error, server.config, stderr)
             finally:
                 server.client = None
                 server.tools = ()
 
-    async def _listed(self, server: Server, client: Any) -> tuple[Tool, ...]:
-        """The tools of a server."""
-        found = []
+    async def _list_tools(self, server: McpServer, client: Any) -> tuple[Tool, ...]:
+        tools = []
         page = await client.list_tools()
         while True:
             for tool in page.tools:
                 run = partial(self._call, server, tool.name)
-                about = tool.description or tool.title or ""
+                description = tool.description or tool.title or ""
                 name = server.config.name
-                found.append(Tool(tool.name, about, tool.input_schema, run, name, tool.name))
+                tools.append(Tool(tool.name, description, tool.input_schema, run, name, tool.name))
             if not page.next_cursor:
-                return tuple(found)
+                return tuple(tools)
             page = await client.list_tools(cursor=page.next_cursor)
 
     # In the thread of a caller --------------------------------------------------------------------
 
-    def _call(self, server: Server, tool: str, arguments: dict[str, Any]) -> str:
-        """Call a tool and wait; what ends the waiting, such as Ctrl-C, ends the call.
+    def _call(self, server: McpServer, tool: str, arguments: dict[str, Any]) -> str:
+        """Call a tool and wait for its result; an exception while waiting (Ctrl-C) cancels it.
 
-        Raises DFlashError for a result that is an error.
+        Raises DFlashError if the call fails.
         """
         client = server.client
         if client is None:
@@ -343,44 +353,44 @@ class Servers:
         call = asyncio.run_coroutine_threadsafe(client.call_tool(tool, arguments), self._loop)
         try:
             while not call.done():
-                with suppress(NotYet):
-                    call.result(WAKE_SECONDS)
-            found = call.result()
+                with suppress(FutureTimeout):
+                    call.result(POLL_SECONDS)
+            result = call.result()
         except Exception as error:
-            self._check_alive(server, error)
+            self._note_end(server, error)
             raise DFlashError(first_line(innermost(error))) from error
         finally:
             call.cancel()
-        if found.is_error:
-            raise DFlashError(result_text(found) or "the tool failed and says no more")
-        return result_text(found)
+        if result.is_error:
+            raise DFlashError(result_text(result) or "the tool failed and says no more")
+        return result_text(result)
 
-    def _check_alive(self, server: Server, error: BaseException) -> None:
-        """Note that a server has ended."""
+    def _note_end(self, server: McpServer, error: BaseException) -> None:
+        """Change the server's state if the error shows that it has ended."""
         from mcp_types import CONNECTION_CLOSED
 
-        if getattr(error, "code", None) == CONNECTION_CLOSED and server.leave is not None:
+        if getattr(error, "code", None) == CONNECTION_CLOSED and server.stopping is not None:
             server.state = "failed"
             server.why = "it ended"
-            self._loop.call_soon_threadsafe(end, server)
+            self._loop.call_soon_threadsafe(request_stop, server)
 
 
-def end(server: Server) -> None:
-    """Have a server leave, also where it has not started yet; in the thread of the loop."""
-    if server.leave is not None:
-        server.leave.set()
-    if server.state == "starting" and server.limit is not None:
-        server.limit.reschedule(asyncio.get_running_loop().time())
+def request_stop(server: McpServer) -> None:
+    """Make a server end, also while it starts. Must run in the thread of the event loop."""
+    if server.stopping is not None:
+        server.stopping.set()
+    if server.state == "starting" and server.deadline is not None:
+        server.deadline.reschedule(asyncio.get_running_loop().time())
 
 
-def transport(config: ServerConfig, said: IO[str]) -> Any:
-    """What a client talks through; a program's messages on stderr go to the file `said`."""
+def transport(config: ServerConfig, stderr: IO[str]) -> Any:
+    """The mcp package's transport for a server. stderr: a file for the program's messages."""
     if config.url:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
         headers = with_variables(config.headers)
-        timeout = httpx2.Timeout(30.0, read=300.0)  # a result may take its time
+        timeout = httpx2.Timeout(30.0, read=300.0)  # a tool may take minutes
         client = httpx2.AsyncClient(headers=headers, timeout=timeout)
         return streamable_http_client(config.url, http_client=client)
     from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -391,11 +401,11 @@ def transport(config: ServerConfig, said: IO[str]) -> Any:
         env=with_variables(config.env),
         cwd=config.cwd,
     )
-    return stdio_client(program, errlog=said)  # type: ignore[arg-type]
+    return stdio_client(program, errlog=stderr)  # type: ignore[arg-type]
 
 
-def why(error: BaseException, config: ServerConfig, said: IO[str]) -> str:
-    """Why a server does not run, as the end of a sentence."""
+def failure_reason(error: BaseException, config: ServerConfig, stderr: IO[str]) -> str:
+    """Why a server failed, as the end of a sentence."""
     if isinstance(error, TimeoutError):
         return f"it told no tools within {START_SECONDS:.0f} seconds"
     error = innermost(error)
@@ -404,18 +414,19 @@ def why(error: BaseException, config: ServerConfig, said: IO[str]) -> str:
         return f"there is no '{missing}'"
     if isinstance(error, DFlashError):
         return error.message
-    said.seek(0)
-    lines = [line.strip() for line in said if line.strip()]
-    return (lines[-1] if lines else f"{type(error).__name__}: {first_line(error)}")[:200]
+    stderr.seek(0)
+    lines = [line.strip() for line in stderr if line.strip()]
+    reason = lines[-1] if lines else f"{type(error).__name__}: {first_line(error)}"
+    return reason[:200]
 
 
 def innermost(error: BaseException) -> BaseException:
-    """The first error of a group; what failed is there, and the rest followed."""
+    """The first error of a group, which caused the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def callable_name(name: str) -> str:
-    """A name with the characters that every form of calls has."""
+    """The name with only those characters that every format of calls allows."""
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:100]

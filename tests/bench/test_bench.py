@@ -164,7 +164,7 @@ def test_watch_stops_between_blocks(pair):
     with pytest.raises(KeyboardInterrupt):
         next(runner.run(pair, [asked("hello")], schedule_of(), {}, stop))
     with pytest.raises(KeyboardInterrupt):
-        runner.rest(1000, stop)
+        runner.cool_down(1000, stop)
 
 
 def test_a_question_that_does_not_fit_is_named(pair):
@@ -176,7 +176,9 @@ def test_a_question_that_does_not_fit_is_named(pair):
 def test_a_chat_that_may_outgrow_the_context_is_named(pair):
     """Before the run: in its midst an hour of answers would be lost with it."""
     chat, room = asked("hello", "and again", number=3), pair.target.context_length
-    least, most = runner.reach(dflash_mlx.Session(pair), chat, schedule_of(max_tokens=room // 2))
+    least, most = runner.prompt_lengths(
+        dflash_mlx.Session(pair), chat, schedule_of(max_tokens=room // 2)
+    )
     assert least < room // 2 < most < room
     runner.check(pair, schedule_of(max_tokens=room // 2), [chat])
     with pytest.raises(UsageError, match="question 3 of 's' with its answers can have"):
@@ -196,9 +198,9 @@ def test_nothing_is_measured_within_an_answer(pair, monkeypatch):
         answering.append(1)
         return honest(*args)
 
-    honest = runner.ask
+    honest = runner.answer_question
     monkeypatch.setattr("dflash_mlx.engine.latency_table.measure", costs)
-    monkeypatch.setattr(runner, "ask", ask)
+    monkeypatch.setattr(runner, "answer_question", ask)
     chat = asked("x" * 40, "and again")
     records = list(runner.run(pair, [chat], schedule_of("auto", max_tokens=100), {}))
     assert len(records[0].turns) == 2
@@ -316,7 +318,7 @@ def test_differences_are_those_of_the_same_repeat_at_zero():
     assert (found.wanted, found.said, found.gap) == (2, 9, None)
     row = next(r for r in results.summarise(records) if r.mode == "dflash" and not r.temperature)
     assert (row.identical, row.compared) == (0, 1)
-    ended = results.differs(records[0], record(KEY, turn(count=2)))
+    ended = results.difference_of(records[0], record(KEY, turn(count=2)))
     assert ended is not None
     assert (ended.token, ended.wanted, ended.said) == (3, 2, None)
 

@@ -6,28 +6,35 @@ import pytest
 import tiny
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-from dflash_mlx.chat.reasoning_parser import Reader, partial_match
+from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer, partial_match
 
 
 def read(
     tokenizer: TokenizerWrapper, text: str, sizes: list[int], stops: tuple[str, ...] = (), prompt=""
 ) -> tuple[str, str, bool, list[str]]:
     """Read a text in pieces: answer, thinking, whether a stop string ended it, and the pieces."""
-    reader = Reader(tokenizer, tokenizer.encode(prompt) if prompt else [], stops)
+    detokenizer = IncrementalDetokenizer(
+        tokenizer, tokenizer.encode(prompt) if prompt else [], stops
+    )
     tokens = tokenizer.encode(text, add_special_tokens=False)
     pieces = []
     first = 0
     while first < len(tokens):
         size = sizes[len(pieces) % len(sizes)]
-        pieces.append(reader.read(tokens[first : first + size]))
+        pieces.append(detokenizer.add_tokens(tokens[first : first + size]))
         first += size
-        if pieces[-1].stopped:
+        if pieces[-1].stop:
             break
     else:
-        pieces.append(reader.finish())
+        pieces.append(detokenizer.finish())
     answer = "".join(piece.text for piece in pieces)
     thinking = "".join(piece.thinking for piece in pieces)
-    return answer, thinking, pieces[-1].stopped, [piece.text + piece.thinking for piece in pieces]
+    return (
+        answer,
+        thinking,
+        bool(pieces[-1].stop),
+        [piece.text + piece.thinking for piece in pieces],
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,10 +89,10 @@ def test_nothing_is_held_without_need() -> None:
 def test_incomplete_character_at_the_end() -> None:
     """An answer cut inside a character ends with one replacement sign."""
     tokenizer = tiny.byte_tokenizer()
-    reader = Reader(tokenizer, [])
+    detokenizer = IncrementalDetokenizer(tokenizer, [])
     tokens = tokenizer.encode("a字")[:3]
-    assert reader.read(tokens).text == "a"
-    assert reader.finish().text == "\ufffd"
+    assert detokenizer.add_tokens(tokens).text == "a"
+    assert detokenizer.finish().text == "\ufffd"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import templates
 import tiny
 from thinking_cases import CASES, HARMONY
 
-from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, Reader, end_of_turn_ids
+from dflash_mlx.chat.reasoning_parser import LONGEST_HEADER, IncrementalDetokenizer, end_of_turn_ids
 
 
 def read(
@@ -16,14 +16,14 @@ def read(
 ) -> tuple[str, str]:
     """Read an answer in blocks of these sizes: its text and its thinking."""
     tokenizer = templates.tokenizer_of(family)
-    reader = Reader(tokenizer, tokenizer.encode(prompt), stops)
+    detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode(prompt), stops)
     pieces, first, number = [], 0, 0
-    while first < len(answer) and not (pieces and pieces[-1].stopped):
+    while first < len(answer) and not (pieces and pieces[-1].stop):
         size = sizes[number % len(sizes)]
-        pieces.append(reader.read(answer[first : first + size]))
+        pieces.append(detokenizer.add_tokens(answer[first : first + size]))
         first, number = first + size, number + 1
-    if not pieces[-1].stopped:
-        pieces.append(reader.finish())
+    if not pieces[-1].stop:
+        pieces.append(detokenizer.finish())
     assert not any("\ufffd" in piece.text + piece.thinking for piece in pieces)
     return "".join(p.text for p in pieces), "".join(p.thinking for p in pieces)
 
@@ -59,8 +59,10 @@ def test_stop_strings_are_looked_for_in_the_text_only() -> None:
 def test_a_header_without_an_end() -> None:
     """What a model writes that does not keep to its form is shown as it comes, not kept back."""
     tokenizer = templates.tokenizer_of("gpt_oss")
-    reader = Reader(tokenizer, tokenizer.encode("<|start|>assistant"))
-    shown = "".join(reader.read(tokenizer.encode("x" * LONGEST_HEADER)).text for _ in range(3))
+    detokenizer = IncrementalDetokenizer(tokenizer, tokenizer.encode("<|start|>assistant"))
+    shown = "".join(
+        detokenizer.add_tokens(tokenizer.encode("x" * LONGEST_HEADER)).text for _ in range(3)
+    )
     assert shown == "x" * 3 * LONGEST_HEADER
 
 

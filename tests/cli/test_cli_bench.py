@@ -201,7 +201,7 @@ def test_a_killed_run_goes_on(run, prompts, tmp_path, monkeypatch):
     assert 4 <= len(lines) < 13
     file.write_bytes(b"\n".join([*lines, b'{"kind": "answer", "suite"']))
 
-    monkeypatch.setattr("dflash_mlx.bench.runner.rest", lambda seconds, watch: None)
+    monkeypatch.setattr("dflash_mlx.bench.runner.cool_down", lambda seconds, watch: None)
     result = run(*flags)
     assert result.exit_code == 0, result.output
     found = file.read_bytes().splitlines()
@@ -222,7 +222,7 @@ def test_a_killed_run_goes_on(run, prompts, tmp_path, monkeypatch):
 def test_interrupt_keeps_what_was_measured(run, monkeypatch, tmp_path):
     """Ctrl-C: the report of what there is, how to go on, exit code 130."""
     runner, asked = import_module("dflash_mlx.bench.runner"), []
-    ask = runner.ask
+    ask = runner.answer_question
 
     def asking(*args):
         asked.append(args)
@@ -230,7 +230,7 @@ def test_interrupt_keeps_what_was_measured(run, monkeypatch, tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
         return ask(*args)
 
-    monkeypatch.setattr(runner, "ask", asking)
+    monkeypatch.setattr(runner, "answer_question", asking)
     handler = signal.getsignal(signal.SIGINT)
     result = run("--out", str(tmp_path / "r.jsonl"))
     assert result.exit_code == 130

@@ -60,17 +60,17 @@ DEEP = tool(
 
 def read(tokenizer: TokenizerWrapper, tools: Tools, pieces: Sequence[str]) -> tuple[str, list[Any]]:
     """The text of an answer, and its calls' names and pieces of arguments."""
-    reader = make_tool_parser(tokenizer, tools)
-    assert reader is not None
+    parser = make_tool_parser(tokenizer, tools)
+    assert parser is not None
     text, calls = "", []
     for number, piece in enumerate(pieces):
-        said = reader.read(piece, final=number == len(pieces) - 1)
+        said = parser.feed(piece, final=number == len(pieces) - 1)
         text += said.text
-        for part in said.parts:
+        for part in said.calls:
             if part.name:
                 calls.append((part.name, []))
             calls[part.number][1].append(part.arguments)
-    assert reader.closed == len(calls)
+    assert parser.calls_ended == len(calls)
     return text, calls
 
 

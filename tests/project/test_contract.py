@@ -408,7 +408,7 @@ def test_sampler_order() -> None:
 
 
 def test_tokenizer_wrapper() -> None:
-    """template.Template, thinking, text.Reader: the tokenizer inside, marks, a detokenizer each."""
+    """chat/: the tokenizer inside, marks, a detokenizer for each answer."""
     wrapper = tiny.byte_tokenizer()
     assert wrapper._tokenizer.apply_chat_template is not None
     assert (wrapper.think_start, wrapper.think_end) == ("<think>", "</think>")

@@ -26,7 +26,7 @@ import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
 from dflash_mlx.remote.client import EventReader, is_address, parse_address, send
-from dflash_mlx.remote.session import RemoteSession, Server, connect
+from dflash_mlx.remote.session import RemoteServer, RemoteSession, connect
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
 SEVEN = "3 + 4 = 7.\n\n3 plus 4 is 7.\n"
@@ -291,12 +291,12 @@ def piece(index: int | None, call_id: str | None, name: str | None, arguments: A
 )  # fmt: skip
 def test_where_calls_begin(pieces: list[Any]) -> None:
     """A name begins one, at an index that is new or with another id than the last one there."""
-    session = RemoteSession(Server(parse_address("http://box"), "m"))
+    session = RemoteSession(RemoteServer(parse_address("http://box"), "m"))
     for one in pieces:
-        session._take_calls([one])
+        session._add_calls([one])
     assert [(c.name, c.arguments) for c in session.calls] == [("a", "{}"), ("b", '{"c": "é"}')]
     with pytest.raises(ServerLost, match="no beginning"):
-        session._take_calls([piece(7, "z", None, "{}")])
+        session._add_calls([piece(7, "z", None, "{}")])
 
 
 @pytest.mark.parametrize("prompt", ["stall", "silence"])
@@ -312,7 +312,7 @@ def test_ctrl_c_cuts_the_connection(fake: Behaviour, prompt: str) -> None:
 def test_a_connection_that_nobody_waits_for_any_more(fake: Behaviour) -> None:
     """Who left while it was made sends nothing."""
     reader = EventReader.__new__(EventReader)  # without its thread, which would be too quick
-    reader._lock, reader._closed, reader._wire = threading.Lock(), False, None
+    reader._lock, reader._closed, reader._socket = threading.Lock(), False, None
     reader.close()
     with pytest.raises(DFlashError, match="cannot be reached"):
         send(f"{fake.url}/chat/completions", None, {"messages": PROMPT}, reader._connected)

@@ -21,13 +21,13 @@ def items_of(pieces: Sequence[str], parse: object) -> Told:
     """The items of an answer that comes in pieces."""
     tokenizer = tool_tokenizer()
     tokenizer._tool_parser = parse
-    reader, items = make_tool_parser(tokenizer, TOLD), OutputItems()
-    assert reader is not None
+    parser, items = make_tool_parser(tokenizer, TOLD), OutputItems()
+    assert parser is not None
     for number, piece in enumerate(pieces):
         final = number == len(pieces) - 1
-        said = reader.read(piece, final=final)
+        said = parser.feed(piece, final=final)
         steps = list(
-            items.add(Delta(0, Stats(), said.text, "", said.parts, (), "stop" if final else None))
+            items.add(Delta(0, Stats(), said.text, "", said.calls, (), "stop" if final else None))
         )
         assert not final or steps[-1].change == "closed"
     return [(item.kind, item.name, item.text) for item in items.all]

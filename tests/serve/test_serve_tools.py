@@ -213,11 +213,11 @@ def test_pieces_do_not_matter(step: int, parser: ModuleType) -> None:
     said = f"a<b <tool_call>{call}</tool_call> c </tool <tool_call>x</tool_call> d <tool_"
     reader = make_tool_parser(tokenizer(parser), [WEATHER])
     assert reader is not None
-    found = [reader.read(said[n : n + step]) for n in range(0, len(said), step)]
-    found.append(reader.read("", final=True))
+    found = [reader.feed(said[n : n + step]) for n in range(0, len(said), step)]
+    found.append(reader.feed("", final=True))
     text = "".join(one.text for one in found)
     assert text == "a<b  c </tool <tool_call>x</tool_call> d <tool_"
-    names = [part.name for one in found for part in one.parts if part.name]
+    names = [part.name for one in found for part in one.calls if part.name]
     assert names == ["weather"]
-    arguments = json.loads("".join(part.arguments for one in found for part in one.parts))
+    arguments = json.loads("".join(part.arguments for one in found for part in one.calls))
     assert arguments == (ARGUMENTS if parser is json_tools else {"city": "Brno"})

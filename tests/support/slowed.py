@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dflash_mlx.session as session
-from dflash_mlx.chat.reasoning_parser import Piece, Reader
+from dflash_mlx.chat.reasoning_parser import IncrementalDetokenizer, TextDelta
 from dflash_mlx.engine.engine import PREFILL_STEP_SIZE
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.models.packed import SequenceRows
@@ -28,7 +28,7 @@ wanted: dict[str, Any] = {}
 record, read, stream = Stats.record, Target.read, Session.stream
 
 
-class Scripted(Reader):
+class Scripted(IncrementalDetokenizer):
     """Reads the tokens, and gives out another text."""
 
     def __init__(self, *arguments: Any, **options: Any):
@@ -36,14 +36,14 @@ class Scripted(Reader):
         text, size = wanted["says"], wanted.get("piece", 20)
         self._parts = [text[at : at + size] for at in range(0, len(text), size)]
 
-    def read(self, tokens: Any) -> Piece:
+    def add_tokens(self, tokens: Any) -> TextDelta:
         """The next part of the text."""
         part = self._parts.pop(0)
-        return Piece(part, stop="" if self._parts else "the end")
+        return TextDelta(part, stop="" if self._parts else "the end")
 
-    def finish(self) -> Piece:
+    def finish(self) -> TextDelta:
         """The rest of the text."""
-        return Piece("".join(self._parts))
+        return TextDelta("".join(self._parts))
 
 
 def slow_record(self: Stats, block: Any) -> None:
@@ -64,7 +64,8 @@ def scripted_stream(self: Session, *arguments: Any, **options: Any) -> Any:
     wanted.clear()
     wanted.update(json.loads(Path(os.environ["SLOWED"]).read_text()))
     self.pair.engine.prefill_step_size = wanted.get("chunk", PREFILL_STEP_SIZE)
-    session.Reader = Scripted if "says" in wanted else Reader  # type: ignore[misc]
+    detokenizer = Scripted if "says" in wanted else IncrementalDetokenizer
+    session.IncrementalDetokenizer = detokenizer  # type: ignore[misc]
     target = self.pair.target
     target.eos_ids = (
         frozenset() if wanted.get("endless") or "says" in wanted else own_ends(self.pair)
