@@ -1,6 +1,5 @@
 """Streams one answer into a view, and stops it on Ctrl-C."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -183,7 +182,7 @@ class JsonLinesView(JsonView):
         """Print one committed block. A status line would mix with the JSON on the same terminal."""
         if not self.out.stdout_is_tty:
             super().block(block, stats)
-        self.out.write(json.dumps(block_json(block), ensure_ascii=self.out.stdout_is_tty) + "\n")
+        self.out.write_json(block_json(block))
 
 
 def spinner_symbol(frame: int, out: Output) -> str:

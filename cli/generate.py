@@ -1,6 +1,5 @@
 """`dflash generate`: one prompt, one answer."""
 
-import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -255,7 +254,7 @@ def report(
         document = {"type": "answer"} if own.jsonl else {}
         document |= answer_report(run.answer, backend, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
-        out.write(json.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json(document)
     elif comparison:
         show_comparison(comparison, backend, options, out)
     show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
