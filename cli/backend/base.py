@@ -1,4 +1,4 @@
-"""The interface of everything that answers prompts."""
+"""The interface of a model that answers prompts."""
 
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias

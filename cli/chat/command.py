@@ -32,7 +32,7 @@ from ..resolve import Resolved
 from ..terminal.keys import KeyReader, TypeAhead
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
-from ..terminal.signals import LeaveChat, suspendable, unseen_keys
+from ..terminal.signals import LeaveChat, cbreak_mode, suspendable
 from . import transcript
 from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
@@ -117,7 +117,7 @@ def make_keys(out: Output) -> KeyReader:
 
 def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
     """Switch off echo until the context ends. Ctrl-Z first restores the terminal."""
-    context.enter_context(unseen_keys())
+    context.enter_context(cbreak_mode())
     if keys.take_echoed() and out.stdout_live:
         out.draw(ERASE_BELOW)
     context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))

@@ -15,7 +15,7 @@ from ..terminal.keys import KeyReader
 from ..terminal.line_editor import edit_externally
 from ..terminal.output import Output, stderr_columns
 from ..terminal.render import wrap_hanging
-from ..terminal.signals import seen_lines
+from ..terminal.signals import cooked_mode
 from .dialogue import Dialogue
 
 
@@ -47,7 +47,7 @@ class ChatState:
     def terminal_for_others(self) -> Iterator[None]:
         """Inside, another program has the terminal in the state that a shell would give it."""
         with nullcontext() if self.keys is None else self.keys.paused():
-            with seen_lines():
+            with cooked_mode():
                 yield
             if self.keys is not None:
                 self.keys.take_echoed()

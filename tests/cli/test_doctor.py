@@ -754,7 +754,7 @@ def test_a_group(cli_app, monkeypatch, tmp_path):
     """Two ranks: a row each with versions, files and times; what is wrong with one is said."""
     ranks = import_module("ranks")
     group = part("doctor.group")
-    monkeypatch.setattr(group, "ANSWER", 120.0)  # others may have the cores
+    monkeypatch.setattr(group, "RECORD_SECONDS", 120.0)  # others may have the cores
     port = str(ranks.free_ports(1)[0])
     command = [
         "doctor",
@@ -794,7 +794,7 @@ def test_a_group(cli_app, monkeypatch, tmp_path):
 def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
     """It is named; nothing waits for it, and it is gone afterwards."""
     group = part("doctor.group")
-    monkeypatch.setattr(group, "ANSWER", 4.0)
+    monkeypatch.setattr(group, "RECORD_SECONDS", 4.0)
     begin, begun = subprocess.Popen, []
 
     def other(line, **how):
