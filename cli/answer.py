@@ -186,7 +186,6 @@ class JsonLinesView(JsonView):
 
 
 def spinner_symbol(frame: int, out: Output) -> str:
-    """The spinner's character in a frame."""
     return "|/-\\"[frame % 4] if out.ascii else SPINNER_FRAMES[frame % 10]
 
 

@@ -114,7 +114,6 @@ def discard_stdout() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Print the version and exit."""
     if requested:
         typer.echo(f"dflash {__version__}")
         raise typer.Exit

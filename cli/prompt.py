@@ -319,7 +319,6 @@ def text_or_file(value: str, flag: str, mark: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether a file has this name."""
     try:
         return Path(name).expanduser().is_file()
     except (OSError, ValueError):  # a text that cannot be a name

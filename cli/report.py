@@ -138,7 +138,6 @@ def warm_up(
 
 
 def plain_options(options: GenerationOptions) -> GenerationOptions:
-    """The options of plain decoding."""
     return replace(options, mode="baseline", tree_budget=None)
 
 

@@ -262,7 +262,6 @@ def describe_recommendation(values: Mapping[str, float]) -> str:
 
 
 def no_recommendation(backend: Backend) -> DFlashError:
-    """The error for a model that recommends nothing."""
     return DFlashError(
         f"'{backend.target_name}' recommends no sampling: no generation_config.json of it says "
         "how.",

@@ -56,7 +56,6 @@ class LocalBackend:
 
     @property
     def pair(self) -> "Pair":
-        """The loaded pair."""
         assert self._pair is not None, "the pair was released"
         return self._pair
 
@@ -83,7 +82,6 @@ class LocalBackend:
 
     @property
     def template(self) -> "Template":
-        """The target's chat template."""
         return self.pair.template
 
     @property
@@ -131,7 +129,6 @@ class LocalBackend:
         )
 
     def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
-        """The exact number."""
         return self.count_tokens(messages, options)
 
     def recommended_sampling(self) -> dict[str, float]:

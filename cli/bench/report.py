@@ -180,7 +180,6 @@ COST_COLUMNS = (
 
 
 def speed_cells(row: "Row", out: Output) -> tuple[str, ...]:
-    """A row of the speed table."""
     speedup = row.speedup
     return (
         row.task,
@@ -522,7 +521,6 @@ def draw_plots(path: Path, rows: list["Row"], results: "Results", out: Output) -
 
 
 def caption(results: "Results") -> str:
-    """The models, machine and versions of a plot."""
     pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
     return " · ".join(
         (

@@ -46,7 +46,6 @@ class Totals:
     uncounted: bool = False
 
     def add(self, answer: Answer) -> None:
-        """Add an answer's counts."""
         stats = answer.stats
         self.answers += 1
         self.tokens += stats.generated

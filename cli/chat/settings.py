@@ -98,7 +98,6 @@ def with_values(options: GenerationOptions, values: dict[str, Any]) -> Generatio
 
 
 def value_of(options: GenerationOptions, setting: Option) -> Any:
-    """A setting's value."""
     return getattr(options.sampling if setting.sampling else options, setting.name)
 
 

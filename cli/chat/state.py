@@ -39,7 +39,6 @@ class ChatState:
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     def drop_attachments(self) -> None:
-        """Attach nothing to the next prompt."""
         self.attached = []
         self.outputs = []
 
@@ -75,7 +74,6 @@ class ChatState:
         self.out.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def show_keys(self) -> None:
-        """Print the keys and what they do."""
         width = max(len(keys) for keys, _ in line_editor.KEYS) + 2
         for keys, effect in line_editor.KEYS:
             self.print_line(f"  {keys:{width}}{effect}")

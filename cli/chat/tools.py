@@ -143,7 +143,6 @@ class ToolBox:
                 self.servers.wait()
 
     def close(self) -> None:
-        """End the servers."""
         if self.servers is not None:
             self.servers.close()
 

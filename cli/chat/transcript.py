@@ -250,7 +250,6 @@ def load(name: str) -> Chat:
 
 
 def missing_error(name: str) -> DFlashError:
-    """The error for a missing chat."""
     return DFlashError(
         f"there is no saved chat '{name}'.", hint=f"saved chats: {summarise_names(chat_names())}"
     )

@@ -48,7 +48,6 @@ MEMORY_MAPS = Path("/proc/self/maps")
 
 
 def on_mac() -> bool:
-    """Whether this is macOS."""
     return sys.platform == "darwin"
 
 
@@ -412,7 +411,6 @@ def versions() -> CheckResult:
 
 
 def own_version() -> CheckResult:
-    """The version of this distribution."""
     if installed(DISTRIBUTION) is None:
         return warn(
             f"dflash {dflash_mlx.__version__}, not installed",

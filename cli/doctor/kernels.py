@@ -71,7 +71,6 @@ def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> 
 
 
 def has_experts(model: "Module") -> bool:
-    """Whether a model has layers of experts."""
     from dflash_mlx.models.linear import SWITCHES
 
     return any(isinstance(module, SWITCHES) for module in model.modules())

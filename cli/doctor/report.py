@@ -60,7 +60,6 @@ class CheckReport:
         self._out.write_json({"checks": [entry.data() for entry in entries], "ok": healthy})
 
     def show(self, entry: ReportEntry) -> None:
-        """Print one entry."""
         text = "\n".join(self.lines(entry)) + "\n"
         if not self._styled:
             self._out.write(text)
@@ -98,7 +97,6 @@ class CheckReport:
 
 
 def report_width() -> int:
-    """The width of the report on stdout."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):

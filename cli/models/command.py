@@ -44,13 +44,11 @@ class Row:
     note: str = ""
 
     def data(self) -> dict[str, Any]:
-        """The row as JSON."""
         fields = asdict(self)
         lacks = fields.pop("lacks")
         return {**fields, "supported": not lacks, "reason": lacks or None}
 
     def cells(self) -> tuple[str, ...]:
-        """The row as table cells."""
         approximately = "~" if self.estimated else ""
         size = "?" if self.target_bytes is None else f"{self.target_bytes / 1e9:.1f}"
         if self.draft is not None:
@@ -68,7 +66,6 @@ class Row:
 
 
 def gigabytes(count: int) -> str:
-    """Bytes in GB of 1e9 bytes."""
     return f"{count / 1e9:.1f} GB"
 
 

@@ -137,7 +137,6 @@ def choose_target(values: OptionValues, out: Output) -> OptionValues:
 
 
 def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> "Settings":
-    """The server's settings."""
     from dflash_mlx.serve.app import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
 

@@ -248,8 +248,6 @@ def make_completer(complete: CompletionSource) -> Any:
     from prompt_toolkit.completion import Completer, Completion
 
     class FunctionCompleter(Completer):
-        """Completes the last word before the cursor."""
-
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
             last = re.split(r"\s", text)[-1]

@@ -159,7 +159,6 @@ class Output:
             self._has_status = True
 
     def clear_status(self) -> None:
-        """Clear the status line, if there is one."""
         if self._has_status:
             self._has_status = False
             sys.stderr.write("\r\x1b[2K")
@@ -184,7 +183,6 @@ def format_bytes(count: int) -> str:
 
 
 def format_count(number: int, singular: str, plural: str) -> str:
-    """A number and its noun."""
     return f"{number:,} {singular if number == 1 else plural}"
 
 

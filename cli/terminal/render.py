@@ -70,7 +70,6 @@ class Highlighter:
         return copy
 
     def line(self, line: str) -> "Text":
-        """Highlight the next line."""
         from rich.text import Text
 
         if self._lexer is None or len(line) > MAX_LINE_LENGTH:
@@ -171,14 +170,12 @@ def record_lines(
 
 
 def longest_word(texts: Iterable["Text"]) -> int:
-    """Width of the longest word."""
     from rich.cells import cell_len
 
     return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
 
 
 def cell_alignment(cell: "Node") -> str:
-    """The alignment of a Markdown table cell."""
     return str(cell.attrs.get("style", "")).removeprefix("text-align:") or "left"
 
 

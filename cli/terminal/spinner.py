@@ -50,7 +50,6 @@ class Spinner:
             self._timer.start()
 
     def stop(self) -> None:
-        """Stop and erase the spinner."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -270,7 +270,6 @@ class View:
 
 
 def gib(count: int) -> str:
-    """Bytes as GiB."""
     return f"{count / 2**30:.1f} GiB"
 
 
