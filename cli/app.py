@@ -35,7 +35,7 @@ from .serve.command import serve
 from .terminal.output import Output, open_closed_streams
 from .train.command import train
 
-# What writing to a full disk, and to a closed or broken stream, raises.
+# Error numbers of writes to a full disk and to closed or broken streams.
 STREAM_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 
 

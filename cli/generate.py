@@ -59,7 +59,7 @@ MIN_VERIFIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
-    """What only `dflash generate` has."""
+    """Options of `dflash generate` only."""
 
     file: Annotated[
         list[str] | None,

@@ -181,7 +181,7 @@ def format_rate(answer: Answer) -> str:
 
 
 def output_verdict(comparison: Comparison) -> str:
-    """Whether both answers have the same tokens."""
+    """In words: whether both answers have the same tokens."""
     if comparison.sampled:
         return "not compared: both are samples"
     if comparison.differs_from is None:

@@ -158,7 +158,7 @@ class RemoteBackend:
     # Tools
 
     def no_tools_reason(self) -> str | None:
-        """None: whether the model calls tools turns out when it is asked."""
+        """None: only an answer shows whether the model calls tools."""
 
     def tool_parser(
         self, messages: Messages, schemas: Sequence[dict[str, Any]]
@@ -190,7 +190,7 @@ class RemoteBackend:
         return f"asked in {seconds:.1f} s · context {length}"
 
     def drafting_summary(self, options: GenerationOptions) -> str:
-        """Empty: the server drafts as it likes."""
+        """Empty: the server decides whether to draft."""
         return ""
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:

@@ -47,7 +47,7 @@ EXIT_DIFFERENT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What only `dflash bench` has."""
+    """Options of `dflash bench` only."""
 
     prompts: Annotated[
         Path | None,
@@ -197,7 +197,7 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
 def schedule_of(
     values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
-    """Which modes answer, how often, and with what options."""
+    """The modes, repeats and options of the run."""
     from dflash_mlx import bench as engine
 
     names = ["baseline"] if values["no_draft"] else engine.default_modes()

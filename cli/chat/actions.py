@@ -324,7 +324,7 @@ def code_blocks(text: str) -> list[str]:
 
 # Saved chats, exports, leaving
 
-MIN_ROWS = 12  # the end of a loaded chat takes half the screen, which counts at least so many rows
+MIN_ROWS = 12  # a smaller screen counts as this one: the end of a loaded chat takes half of it
 
 
 def saved_chats(state: ChatState) -> list[str]:

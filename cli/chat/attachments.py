@@ -1,4 +1,4 @@
-"""What goes with the next prompt: files, and the output of shell commands."""
+"""Attachments of the next prompt: files, and the output of shell commands."""
 
 import os
 import re

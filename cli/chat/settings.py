@@ -56,7 +56,7 @@ def parse(setting: Option, text: str) -> Any:
 
 
 def describe_values(setting: Option) -> str:
-    """The values of a setting in words, to stand after "give"."""
+    """The values of a setting in words, for a hint that begins with "give"."""
     if setting.choices:
         *first, last = CHOICES.get(setting.name, setting.choices)
         return f"{', '.join(first)} or {last}"

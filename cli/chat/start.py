@@ -22,7 +22,7 @@ from .transcript import Chat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What only `dflash chat` has."""
+    """Options of `dflash chat` only."""
 
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")

@@ -232,7 +232,7 @@ class ToolBox:
         return "refused by the user" if reply == "n" else None
 
     def _ask_user(self, call: Call) -> str | None:
-        """y, s, a or n, which also the end of the input means; None if nobody can be asked."""
+        """The user's reply: y, s, a or n (also at the end of the input); None without a user."""
         text = call_text(call)
         question = QUESTION + (", v view all of it" if len(text) > MAX_CALL else "")
         while True:

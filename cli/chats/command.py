@@ -95,8 +95,8 @@ def search_turns(saved: SavedChat, words: Sequence[str], columns: int) -> Iterat
         text = on_one_line(f"{turn.prompt} {turn.answer}")
         positions = [text.lower().find(on_one_line(word).lower()) for word in words]
         if min(positions) >= 0:
-            fits = truncate(text, columns) == text
-            start = 0 if fits else max(0, positions[0] - columns // 3)
+            fits_line = truncate(text, columns) == text
+            start = 0 if fits_line else max(0, positions[0] - columns // 3)
             excerpt = ("…" if start else "") + text[start:]
             yield number, truncate(excerpt, columns)
 

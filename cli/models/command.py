@@ -199,9 +199,9 @@ def show(
     if json:
         out.write_json([row.data() for row in rows])
         return
-    shown = rows if every else short_rows(rows)
-    show_rows(shown, out)
-    if hidden := len(rows) - len(shown):
+    listed = rows if every else short_rows(rows)
+    show_rows(listed, out)
+    if hidden := len(rows) - len(listed):
         out.note(f"{hidden} more, and other forms of these: dflash models list --all")
 
 

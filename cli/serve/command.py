@@ -40,7 +40,7 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What only `dflash serve` has."""
+    """Options of `dflash serve` only."""
 
     host: Annotated[
         str, option("--host", metavar="ADDRESS", help="Where to listen. [this machine only]")
@@ -228,7 +228,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     draft = pair.draft_label or "no drafter"
     sequence_bytes = runner.sequence_bytes(runner.context)
-    fits = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
+    fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     out.info(
         f"dflash serve · {pair.target_name} · {draft} · {server.settings.options.mode}", "bold"
     )
@@ -236,7 +236,7 @@ def show_address(server: "Server", port: int, host: str, seconds: float, out: Ou
     out.info(f"  Anthropic  http://{name}:{port}")
     out.info(
         f"  {runner.context:,} tokens of context, {format_bytes(sequence_bytes)} each; "
-        f"{fits} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
+        f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
         "dim",
     )
     key = "an API key is needed" if server.settings.api_key else "no API key"

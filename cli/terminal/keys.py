@@ -122,8 +122,8 @@ class TypeAhead:
             self.draft += key
 
     def _enter(self) -> None:
-        if (more := continued(self.draft)) is not None:
-            self.draft = more
+        if (text := continued(self.draft)) is not None:
+            self.draft = text
         elif self.draft.strip():
             self.messages.append(self.draft)
             self.draft = ""

@@ -198,8 +198,8 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
         if event.key_sequence[-1].data in SHIFT_ENTER:
             buffer.newline(copy_margin=False)
             return
-        if buffer.document.is_cursor_at_the_end and (more := continued(buffer.text)) is not None:
-            buffer.document = type(buffer.document)(more)
+        if buffer.document.is_cursor_at_the_end and (text := continued(buffer.text)) is not None:
+            buffer.document = type(buffer.document)(text)
             return
         size = event.app.output.get_size()
         # Only the end of a text that exceeds the screen would stay: `read` prints an excerpt.

@@ -70,14 +70,14 @@ def truncate(line: str, columns: int) -> str:
     from rich.cells import get_character_cell_size
 
     columns_left = columns
-    kept = ""
+    visible = ""
     for part in STYLE_SEQUENCE.split(line):
         if part.startswith("\x1b"):
-            kept += part  # also after the cut, so that open styles end
+            visible += part  # also after the cut, so that open styles end
             continue
         for character in part:
             columns_left -= 1 if character == "\ufe0f" else get_character_cell_size(character)
             if columns_left < 0:
                 break
-            kept += character
-    return kept
+            visible += character
+    return visible

@@ -236,8 +236,10 @@ class View:
         )
         self._show_bar("training", event.step, event.steps, note)
         # Steps differ in their blocks: the time of one is a running mean.
-        mean = self._seconds
-        self._seconds = event.seconds if mean is None else 0.9 * mean + 0.1 * event.seconds
+        if self._seconds is None:
+            self._seconds = event.seconds
+        else:
+            self._seconds = 0.9 * self._seconds + 0.1 * event.seconds
         left = duration(self._seconds * (event.steps - event.step))
         text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
         self._print_every(event.step, 50, text)
@@ -248,8 +250,8 @@ class View:
             f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
             f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
         )
-        kept = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
-        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in kept)}")
+        shares = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
+        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in shares)}")
 
     def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
         if self._task is None or self._task[0] != name:

@@ -54,7 +54,7 @@ def test_a_rank_that_goes_on_is_not_lost(ranks: list[Any]) -> None:
         nonlocal looks
         until = time.monotonic() + 20
         while looks != wanted and time.monotonic() < until:
-            looks = processes.looks_stopped(one, looks)
+            looks = processes.count_stopped_polls(one, looks)
         assert looks == wanted
 
     for _ in range(2):
