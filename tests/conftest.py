@@ -5,14 +5,16 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import devices
 import pytest
 import typer
 from golden_pair import PAIR
+from hub_server import Hub, point_client, serve
 from typer.testing import CliRunner, Result
 
 # One thread: with two, OpenBLAS crawls when anything else runs on the machine.
@@ -22,9 +24,6 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.models.cache import sliding
 
 use_openblas()
-# "cpu": tests that are not marked `metal` compute there also where there is a GPU. Programs that
-# they start do not.
-DEVICE = os.environ.get("DFLASH_TEST_DEVICE", "")
 # A background shell ignores Ctrl-C, and so would every program that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -60,18 +59,10 @@ def cli_app() -> typer.Typer:
     return import_module("dflash_mlx.cli.app").app
 
 
-def use_device(*, metal: bool, wanted: str) -> None:
-    """Compute a test on the device that its mark and DFLASH_TEST_DEVICE say."""
-    import mlx.core as mx  # after OpenBLAS
-
-    if wanted == "cpu":
-        mx.set_default_device(mx.gpu if metal else mx.cpu)
-
-
 @pytest.fixture(autouse=True)
 def device(request: pytest.FixtureRequest) -> None:
     """`use_device` for each test."""
-    use_device(metal=request.node.get_closest_marker("metal") is not None, wanted=DEVICE)
+    devices.use_device(request.node)
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +92,20 @@ def clean_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DFLASH_MODE", "dflash")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The folder of the Hub's cache."""
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub without models, which this process's client asks."""
+    with serve() as running:
+        point_client(monkeypatch, running.endpoint, cache)
+        yield running
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """Plant faults in the source, one at a time, and see which tests fail.
 
     python examples/measure/plants.py draw COVERAGE --count 90 > examples/measure/plants.json
-    python examples/measure/plants.py run COVERAGE [--all] [--only PACKAGE] [--part 1/2]
+    python examples/measure/plants.py run [COVERAGE] [--all] [--only PACKAGE] [--part 1/2]
 
 `draw` picks covered lines by seed, some in every package, and one fault for each line: a comparison
-turned, a sum off by one, a condition negated, a call left out. `run` makes a copy of the tree for
-each fault, and runs the tests that reach the changed line, then the tests of the package's folder.
-It stops at the first failure. Without `--all` it runs the tests of `make test` only. It prints one
-line of JSON for each fault.
+turned, a sum off by one, a condition negated, a call left out. Faults written by hand may be added
+to the list. `run` makes a copy of the tree and changes it for one fault at a time. It runs the test
+that the list names for the fault, then those that reach the changed line, then the tests of the
+package's folder, and stops at the first failure. Without `--all` it runs the tests of `make test`
+only. It prints one line of JSON for each fault.
 
 COVERAGE is a file of `coverage.py` with the test of each line:
 
@@ -53,13 +54,17 @@ PATIENCE = 240  # seconds until a fault that makes tests hang counts as caught
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One fault: the source lines `before`, found once in `file` from `line` on, become `after`."""
+    """One fault: the source lines `before`, which `file` has once, become `after`.
+
+    `test` catches it. A fault with a `reason` is equivalent: no answer, file or message changes.
+    """
 
     file: str
-    line: int
     rule: str
     before: str
     after: str
+    test: str = ""
+    reason: str = ""
 
 
 class Coverage:
@@ -235,7 +240,7 @@ def draw(coverage: Coverage, count: int, seed: int) -> list[Plant]:
                 if pair is None or pair[0] == pair[1] or (file, node.lineno) in taken:
                     continue
                 taken.add((file, node.lineno))
-                plants.append(Plant(file, node.lineno, rule, *pair))
+                plants.append(Plant(file, rule, *pair))
                 break
     return plants
 
@@ -253,21 +258,23 @@ def copy_of_tree(folder: Path) -> Path:
     return tree
 
 
-def run(plant: Plant, coverage: Coverage, tree: Path, *, everything: bool) -> dict[str, object]:
+def run(
+    plant: Plant, coverage: Coverage | None, tree: Path, *, everything: bool
+) -> dict[str, object]:
     """Run the tests that may see a fault: whether one fails, and which."""
     path = tree / plant.file
     source = path.read_text(encoding="utf-8")
     if source.count(plant.before) != 1:
-        return {**asdict(plant), "caught": None, "by": "the lines are gone"}
+        return {**asdict(plant), "caught": None, "by": "the file does not have these lines once"}
     began = time.monotonic()
     path.write_text(source.replace(plant.before, plant.after), encoding="utf-8")
     by = ""
     try:
         line = source[: source.index(plant.before)].count("\n") + 1
-        narrow = coverage.tests(plant.file, line)[:TESTS_OF_A_LINE]
+        narrow = coverage.tests(plant.file, line)[:TESTS_OF_A_LINE] if coverage else []
         folder = "tests/" + package(plant.file).removeprefix("dflash_mlx/")
-        for tests in (narrow, [folder] if (tree / folder).is_dir() else []):
-            by = first_failure(tree, tests, everything=everything) if tests else ""
+        for tests in ([plant.test], narrow, [folder] if (tree / folder).is_dir() else []):
+            by = first_failure(tree, tests, everything=everything) if any(tests) else ""
             if by:
                 break
     finally:
@@ -309,21 +316,24 @@ def main() -> None:
     """Draw a list of faults, or run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["draw", "run"])
-    parser.add_argument("coverage", type=Path)
+    parser.add_argument("coverage", type=Path, nargs="?")
     parser.add_argument("--count", type=int, default=90)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--all", action="store_true", help="run the slow tests, too")
     parser.add_argument("--only", default="", help="faults whose file has this in its path")
     parser.add_argument("--part", default="1/1", help="which part of the list: 1/2, 2/2")
     args = parser.parse_args()
-    coverage = Coverage(args.coverage)
+    coverage = Coverage(args.coverage) if args.coverage else None
     if args.verb == "draw":
+        if coverage is None:
+            parser.error("draw needs a coverage file")
         plants = draw(coverage, args.count, args.seed)
         print(json.dumps([asdict(plant) for plant in plants], indent=1))
         return
     part, parts = map(int, args.part.split("/"))
     chosen = [Plant(**item) for item in json.loads(LIST.read_text(encoding="utf-8"))]
-    chosen = [plant for plant in chosen if args.only in plant.file][part - 1 :: parts]
+    chosen = [plant for plant in chosen if args.only in plant.file and not plant.reason]
+    chosen = chosen[part - 1 :: parts]
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(Path(folder))
         for plant in chosen:

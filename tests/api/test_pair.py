@@ -12,6 +12,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
+from checkpoint_edits import edit_config, edit_weights, refused
+from lossless import assert_lossless
 from mlx_lm import stream_generate
 from mlx_lm.utils import load as stock_load
 
@@ -26,7 +28,7 @@ from dflash_mlx.files.formats import is_drafter
 from dflash_mlx.hub import registry
 from dflash_mlx.hub import resolve as hub
 from dflash_mlx.options import SamplingParams
-from dflash_mlx.pair import Pair, load, with_drafter
+from dflash_mlx.pair import load, with_drafter
 from dflash_mlx.session import Session
 
 Edit = Callable[[Path], None]
@@ -38,52 +40,10 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return tiny.save_pair(tmp_path, tiny.draft_settings)
 
 
-def refused(match: str, *args: Any, **options: Any) -> DFlashError:
-    """Load; the error that comes has a message with `match` in it and a hint, one sentence each."""
-    with pytest.raises(DFlashError, match=match) as caught:
-        load(*args, **options)
-    error = caught.value
-    assert error.message.endswith(".")
-    assert "\n" not in error.message + error.hint
-    assert error.hint
-    assert error.hint != error.message
-    return error
-
-
-def edit_config(folder: Path, **changes: Any) -> None:
-    """Change keys of a config.json; None takes one out. dflash_config is merged."""
-    config = json.loads((folder / "config.json").read_text())
-    nested = changes.pop("dflash_config", {})
-    config = {k: v for k, v in {**config, **changes}.items() if v is not None}
-    if "dflash_config" in config and isinstance(nested, dict):
-        config["dflash_config"] = {
-            k: v for k, v in {**config["dflash_config"], **nested}.items() if v is not None
-        }
-    elif nested:
-        config["dflash_config"] = nested
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-def edit_weights(folder: Path, change: Callable[[dict[str, mx.array]], None]) -> None:
-    """Change the tensors of a folder."""
-    loaded: Any = mx.load(str(folder / "model.safetensors"))
-    weights: dict[str, mx.array] = dict(loaded)
-    mx.eval(weights)
-    change(weights)
-    mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-
 def truncate(file: Path, share: float = 0.6) -> None:
     """Cut a file's end off."""
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * share)])
-
-
-def assert_lossless(pair: Pair) -> None:
-    """The pair answers as its target does."""
-    prompt = tiny.prompt_of(9)
-    answer = api.generate(pair, prompt, max_tokens=16).tokens
-    assert answer == tiny.plain(pair.target, prompt, 16, pair.target.eos_ids)
 
 
 def test_a_pair_from_folders(folders: Any) -> None:

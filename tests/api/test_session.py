@@ -8,10 +8,10 @@ import mlx.core as mx
 import pytest
 import tiny
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
+from scripted_pair import speaking
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -40,32 +40,6 @@ def tiny_pair(family: str, **changes: Any) -> Pair:
     """A random pair."""
     target = tiny.make_target(family, **changes)
     return tiny.make_pair(target, tiny.random_drafter(target), family, "random")
-
-
-def speaking(
-    text: str, tokenizer: TokenizerWrapper, prompt: list[int], *, strict: bool = True
-) -> Pair:
-    """A pair whose target says one text, whatever its weights say, and stops.
-
-    Its drafter fails where an answer is another one, if `strict`.
-    """
-    target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
-    target = tiny.with_ends(target, tokenizer)
-    script = [*prompt, *tokenizer.encode(text, add_special_tokens=False), 256, *[0] * 16]
-
-    def read(parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
-        found = []
-        starts = [part.cache.offset for part in parts]
-        for start, part, done in zip(starts, parts, honest(parts), strict=True):
-            following = script[start + 1 : start + 1 + part.tokens.size]
-            logits = 20 * mx.eye(272)[mx.array(following)][-len(done.logits) :]
-            found.append(SequencePass(0 * done.logits + logits, done.taps))
-        return found
-
-    honest = target.read
-    target.read = read  # type: ignore[method-assign]
-    fake: Any = tiny.scripted_drafter(script, vocab=272, strict=strict)
-    return tiny.make_pair(target, fake, "script", "script", tokenizer)
 
 
 def chat(

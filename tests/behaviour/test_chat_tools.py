@@ -1,6 +1,5 @@
 """MCP servers in a chat: whole sessions as they look, what is kept, and what is asked about."""
 
-import io
 import json
 import os
 import signal
@@ -19,96 +18,29 @@ import typer
 from golden_pair import PAIR
 from paths import SUPPORT
 from terminal import Terminal, environment
+from tool_chat import HERE, SERVER, ToolChat, tool_chats
 from tool_talk import says, talking_pair
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools import Call, ServerConfig, Step
 
-backends = import_module("dflash_mlx.cli.backend.local")
 dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
 loop = import_module("dflash_mlx.cli.chat.loop")
 mcp_servers = import_module("dflash_mlx.cli.config_file")
 messages = import_module("dflash_mlx.cli.chat.messages")
-options = import_module("dflash_mlx.cli.options")
-output = import_module("dflash_mlx.cli.terminal.output")
 permissions = import_module("dflash_mlx.cli.chat.tools")
 states = import_module("dflash_mlx.cli.chat.state")
-tool_box = import_module("dflash_mlx.cli.chat.tools")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 
-SERVER = SUPPORT / "mcp_server.py"
-HERE = ServerConfig("here", sys.executable, (str(SERVER),))
 QUESTION = "  run it? y once, s in this session, a always, n no › "
 
 
-class Session:
-    """A chat whose screen is a text: what is typed, asked and shown stands there in order."""
-
-    def __init__(self, screen: io.TextIOWrapper, *configs: ServerConfig, **more: Any):
-        self.screen, self.answers = screen, iter(more.pop("answers", ()))
-        self.pair: Any = more.pop("pair", None) or talking_pair(says)
-        out = output.Output()
-        self.talk = dialogue_module.Dialogue(
-            backends.LocalBackend(self.pair),
-            out,
-            settings=GenerationOptions(mode="dflash", **more),
-            display=dialogue_module.DisplaySettings(),
-            autosaves=True,
-        )
-        self.talk.tools = tool_box.ToolBox(out, configs)
-        self.talk.tools.ask = self.ask
-        self.talk.tools.wait()
-        self.state = states.ChatState(self.talk, out, options.ModelOptions())
-
-    def ask(self, question: str) -> str:
-        """Answer a question; Ctrl-C where the script says so."""
-        typed = next(self.answers)
-        self.screen.write(f"{question}{typed}\n")
-        if typed == "^C":
-            raise KeyboardInterrupt
-        return typed + "\n"
-
-    def type(self, text: str) -> str:
-        """Send one line; the screen since then."""
-        begin = len(self.text)
-        self.screen.write(f"› {text}\n")
-        loop.handle_input(self.state, text)
-        return self.text[begin:]
-
-    @property
-    def text(self) -> str:
-        """The whole screen."""
-        self.screen.flush()
-        return self.screen.buffer.getvalue().decode()  # type: ignore[attr-defined]
-
-    @property
-    def sent(self) -> list[int]:
-        """The tokens of the last prompt."""
-        return self.prompts[-1][1]
-
-    @property
-    def prompts(self) -> list[Any]:
-        """The messages that were asked, with their tokens."""
-        return self.pair.target.prompts
-
-
 @pytest.fixture
-def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
     """Begins chats; their servers end with the test."""
-    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    begun: list[Session] = []
-
-    def begin(*configs: ServerConfig, **more: Any) -> Session:
-        monkeypatch.setattr(sys, "stdout", screen)  # here: pytest has its own before the test
-        monkeypatch.setattr(sys, "stderr", screen)
-        begun.append(Session(screen, *configs, **more))
-        return begun[-1]
-
-    yield begin
-    for session in begun:
-        session.talk.tools.close()
+    with tool_chats(monkeypatch) as begin:
+        yield begin
 
 
 @pytest.fixture(params=["stdio", "http"])
@@ -216,7 +148,7 @@ weather Rome
 """
 
 
-def test_a_first_day(chat: Callable[..., Session], config: ServerConfig) -> None:
+def test_a_first_day(chat: Callable[..., ToolChat], config: ServerConfig) -> None:
     """A call once, in the session, refused and failed; without tools a call is text."""
     session = chat(config, answers=["what?", "y", "s", "n"])
     begin = len(session.text)
@@ -226,7 +158,7 @@ def test_a_first_day(chat: Callable[..., Session], config: ServerConfig) -> None
     assert session.text[begin:] == wanted
 
 
-def test_always_is_kept(chat: Callable[..., Session], tmp_path: Path) -> None:
+def test_always_is_kept(chat: Callable[..., ToolChat], tmp_path: Path) -> None:
     """For the next chats, in a file of the owner's; not for another program of that name."""
     asked = chat(HERE, answers=["a"])
     asked.type("weather Brno")
@@ -246,7 +178,7 @@ def test_always_is_kept(chat: Callable[..., Session], tmp_path: Path) -> None:
         chat(HERE)
 
 
-def test_nobody_can_be_asked(chat: Callable[..., Session]) -> None:
+def test_nobody_can_be_asked(chat: Callable[..., ToolChat]) -> None:
     """Through pipes nothing runs that is not allowed already; the end of the input is a no."""
     session = chat(HERE)
     session.talk.tools.ask = lambda question: None
@@ -255,7 +187,7 @@ def test_nobody_can_be_asked(chat: Callable[..., Session]) -> None:
     assert "It says: refused by the user" in session.type("weather Brno")
 
 
-def test_long_arguments_can_be_seen(chat: Callable[..., Session]) -> None:
+def test_long_arguments_can_be_seen(chat: Callable[..., ToolChat]) -> None:
     """All of it before it runs, if that is wanted; nothing in it can steer the terminal."""
     city = "x" * 700 + "\x1b[2J"
     shown = chat(HERE, answers=["v", "n"]).type(f"weather {city}")
@@ -270,7 +202,7 @@ def test_long_arguments_can_be_seen(chat: Callable[..., Session]) -> None:
 # What goes wrong ----------------------------------------------------------------------------------
 
 
-def test_a_call_is_interrupted(chat: Callable[..., Session]) -> None:
+def test_a_call_is_interrupted(chat: Callable[..., ToolChat]) -> None:
     """Ctrl-C ends the call and the turn; the model is told with the next prompt."""
     session = chat(HERE, answers=["s", "^C"])
     threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -286,7 +218,9 @@ def test_a_call_is_interrupted(chat: Callable[..., Session]) -> None:
     assert roles == ["user", "assistant", "tool", "assistant"] * 2 + ["user"]
 
 
-def test_rounds_have_a_limit(chat: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_have_a_limit(
+    chat: Callable[..., ToolChat], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is said, the calls that were not run are told, and the chat goes on."""
     monkeypatch.setattr(dialogue_module, "MAX_ROUNDS", 2)
     pair = talking_pair(
@@ -304,7 +238,7 @@ def test_rounds_have_a_limit(chat: Callable[..., Session], monkeypatch: pytest.M
     assert session.type("hello").endswith("Fine.\n\n")
 
 
-def test_a_long_result_is_cut(chat: Callable[..., Session], monkeypatch: Any) -> None:
+def test_a_long_result_is_cut(chat: Callable[..., ToolChat], monkeypatch: Any) -> None:
     """It leaves the context room, and the model is told; without room the turn is kept."""
     session = chat(HERE, answers=["s"])
     monkeypatch.setattr(session.pair.target, "context_length", 1000)
@@ -317,7 +251,7 @@ def test_a_long_result_is_cut(chat: Callable[..., Session], monkeypatch: Any) ->
     assert [turn.finish_reason for turn in session.talk.chat.turns] == ["stop", "calls"]
 
 
-def test_servers_that_do_not_run(chat: Callable[..., Session]) -> None:
+def test_servers_that_do_not_run(chat: Callable[..., ToolChat]) -> None:
     """Each is one sentence; the chat goes on, and a server that ends is told of and begun anew."""
     session = chat(
         HERE,
@@ -339,7 +273,7 @@ def test_servers_that_do_not_run(chat: Callable[..., Session]) -> None:
     assert "no MCP servers; [mcp.NAME] in " in chat().type("/mcp")
 
 
-def test_a_model_without_tools(chat: Callable[..., Session]) -> None:
+def test_a_model_without_tools(chat: Callable[..., ToolChat]) -> None:
     """It is said, and it gets none."""
     session = chat(HERE)
     session.pair.template._tokenizer._tokenizer.chat_template = (
@@ -354,7 +288,7 @@ def test_a_model_without_tools(chat: Callable[..., Session]) -> None:
 # Saved chats --------------------------------------------------------------------------------------
 
 
-def test_a_saved_chat_goes_on(chat: Callable[..., Session]) -> None:
+def test_a_saved_chat_goes_on(chat: Callable[..., ToolChat]) -> None:
     """The next prompt is the same to the token, also without the servers; a fault would be seen."""
     first = chat(HERE, answers=["s"])
     first.type("weather Brno")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import templates
 import tiny
-from test_session import speaking
+from scripted_pair import speaking
 
 from dflash_mlx import api
 from dflash_mlx.errors import UsageError

@@ -6,48 +6,20 @@ longer, so that it wraps.
 """
 
 from collections.abc import Callable, Iterable
-from functools import cache
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
+from lossless import LENGTH, LONG, NUMBERS, SHORT, drafter_of, stock, target_of
 
-from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.kernels import outcome
 from dflash_mlx.models.cache.target_cache import TargetCache
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 
-SHORT, LONG = tiny.prompt_of(5, 0), tiny.prompt_of(40, 0)
-LENGTH = 16
 KINDS = ("random", "random2", "right", "wrong")
-NUMBERS = {family: number for number, family in enumerate(tiny.FAMILIES)}
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
-
-
-@cache
-def target_of(family: str) -> Target:
-    """One target a family; the random drafter always taps the same layers."""
-    return tiny.make_target(family)
-
-
-@cache
-def stock(family: str, prompt: tuple[int, ...], length: int = LENGTH) -> list[int]:
-    """mlx-lm's answer."""
-    return tiny.plain(target_of(family), list(prompt), length)
-
-
-def drafter_of(kind: str, family: str, prompt: list[int], length: int = LENGTH) -> DFlashDrafter:
-    """One of the drafters, for this prompt."""
-    target = target_of(family)
-    if kind == "random":
-        return tiny.random_drafter(target)
-    if kind == "random2":
-        return tiny.random_drafter(target, **tiny.dflash2_settings(target))
-    text = prompt + stock(family, tuple(prompt), length)
-    return tiny.scripted_drafter(text, wrong=kind == "wrong")
 
 
 def check(family: str, kind: str, prompt: list[int], block_size: int, **options: Any) -> list[int]:

@@ -9,9 +9,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
+from checkpoint_edits import edit_weights
 from mlx import nn
 from mlx.utils import tree_flatten
-from test_pair import edit_weights
 from trace_ops import Operation, operations
 
 from dflash_mlx.drafters.dflash import load as drafters

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from bench_records import KEY, record, schedule_of, turn
 from golden_pair import GOLDEN
 
 import dflash_mlx
@@ -14,14 +15,12 @@ from dflash_mlx import bench
 from dflash_mlx.bench import questions, results, runner
 from dflash_mlx.bench import schedule as modes
 from dflash_mlx.bench.runner import curve_of
-from dflash_mlx.bench.schedule import Key, Record, Rounds, Schedule, Turn, record_of
+from dflash_mlx.bench.schedule import Rounds, record_of
 from dflash_mlx.errors import UsageError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.policy.latency import Latencies
 
-KEY = Key("s", 1, "d", "dflash", 0.0, 1)
 COSTS = Latencies(1e-2, 2e-3, ((1, 1e-2), (8, 1.2e-2)))
-FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +29,9 @@ def pair() -> dflash_mlx.Pair:
     return dflash_mlx.load(GOLDEN / "target", GOLDEN / "draft")
 
 
-def schedule_of(names="baseline,dflash", **values) -> Schedule:
-    """A schedule with short answers."""
-    return Schedule(modes=modes.parse_modes(names), **{"max_tokens": 8, **values})
-
-
 def asked(*turns, number=1, task="s") -> questions.Question:
     """A question of these turns."""
     return questions.Question("s", number, task, questions.from_user(list(turns)))
-
-
-def turn(count=11, seconds=1.0, **values) -> Turn:
-    """An answer of `count` tokens, ten of them in `seconds`."""
-    given = {
-        "prompt_tokens": 20, "cached_tokens": 0, "text": "x", "tokens": tuple(range(count)),
-        "finish_reason": "stop", "prefill_seconds": 0.5, "first_token_seconds": 0.6,
-        "decode_seconds": seconds, "verifies": 0, "committed": 0, "drafted": 0, "accepted": 0,
-        "accepted_by_position": (), "rounds": (Rounds(1, count - 1, count - 1, seconds),),
-    }  # fmt: skip
-    return Turn(**{**given, **values})
-
-
-def record(key=KEY, *turns, task="s", **changes) -> Record:
-    """A record of these turns, or of one."""
-    return Record(replace(key, **changes), task, turns or (turn(),), 1000)
 
 
 # --- statistics -------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+from bench_records import KEY, record, schedule_of, turn
 from golden_pair import GOLDEN
-from test_bench import KEY, record, schedule_of, turn
 from typer.testing import CliRunner
 
 from dflash_mlx.bench import results

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_bench import FACTS, KEY, record, turn
+from bench_records import FACTS, KEY, record, turn
 
 from dflash_mlx.bench import plot, results
 from dflash_mlx.bench import results as summary

@@ -8,21 +8,6 @@ from pathlib import Path
 
 import pytest
 from golden_pair import PAIR
-from typer.testing import CliRunner
-
-
-@pytest.fixture
-def run(cli_app):
-    """Run the command line in this process."""
-    return lambda *args, **kwargs: CliRunner().invoke(cli_app, list(args), **kwargs)
-
-
-@pytest.fixture
-def config():
-    """Write the config file."""
-    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
-    path.parent.mkdir(parents=True)
-    return path.write_text
 
 
 def test_version(run):

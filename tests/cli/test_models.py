@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hub_server import GATED, environment, point_client, serve, tiny_repo
+from hub_server import GATED, environment, tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.hub import cache as hub_cache
@@ -26,20 +26,12 @@ MAIN = "from importlib import import_module; import_module('dflash_mlx.cli.app')
 
 
 @pytest.fixture
-def cache(tmp_path):
-    """The Hub's cache of the test."""
-    return tmp_path / "hub"
-
-
-@pytest.fixture
-def server(cache, monkeypatch):
+def server(hub):
     """A Hub with some models, which this process's client asks."""
-    with serve() as running:
-        point_client(monkeypatch, running.endpoint, cache)
-        running.repos = {name: tiny_repo() for name in (REPO, KNOWN, EIGHT_BIT)}
-        drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
-        running.repos |= {DRAFT: drafter, KNOWN_DRAFT: drafter}
-        yield running
+    hub.repos = {name: tiny_repo() for name in (REPO, KNOWN, EIGHT_BIT)}
+    drafter = {**tiny_repo(8000), "config.json": b'{"architectures": ["DFlashDraftModel"]}'}
+    hub.repos |= {DRAFT: drafter, KNOWN_DRAFT: drafter}
+    return hub
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 `/preset` and `/model` change in a chat.
 """
 
-import os
 from importlib import import_module
 from pathlib import Path
 
@@ -10,37 +9,18 @@ import pytest
 import tiny
 import typer
 from golden_pair import PAIR
-from typer.testing import CliRunner
+from recorded_chat import recorded_chat
 
 from dflash_mlx.hub import registry
 from dflash_mlx.options import GenerationOptions
 
-backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-options = import_module("dflash_mlx.cli.options")
 option_tables = import_module("dflash_mlx.cli.presets")
-output = import_module("dflash_mlx.cli.terminal.output")
-states = import_module("dflash_mlx.cli.chat.state")
-transcript = import_module("dflash_mlx.cli.chat.transcript")
 settings = import_module("dflash_mlx.cli.chat.settings")
 
 TARGET = PAIR[1]
 RAW = ["--raw", "winter f!", "--no-stats"]
-
-
-@pytest.fixture
-def config():
-    """Write the config file."""
-    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
-    path.parent.mkdir(parents=True)
-    return path.write_text
-
-
-@pytest.fixture
-def run(cli_app):
-    """Run `dflash` in this process, through pipes."""
-    return lambda *args, **kwargs: CliRunner().invoke(cli_app, args, **kwargs)
 
 
 def test_the_order_of_precedence(run, config, monkeypatch):
@@ -174,30 +154,15 @@ def test_the_example_of_the_readme(cli_app, config):
 
 
 @pytest.fixture
-def state(cli_app, monkeypatch):
-    """A chat where every model is the golden pair; `told` and `loaded` say what it tells, loads."""
+def loaded():
+    """The models that `/model` loads, in order."""
+    return []
+
+
+@pytest.fixture
+def state(cli_app, loaded, monkeypatch):
+    """A chat where every model is the golden pair."""
     pair = tiny.golden_pair("qwen3_full")
-    talk = dialogue.Dialogue(
-        backends.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=GenerationOptions(mode="dflash"),
-        display=dialogue.DisplaySettings(),
-        autosaves=False,
-    )
-    talk.chat = transcript.Chat()
-
-    told: list[str] = []
-    loaded: list[str | None] = []
-
-    class RecordedState(states.ChatState):
-        def print_line(self, text, style=""):
-            told.append(text)
-
-    command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
-    tables = option_tables.OptionTables(typer.Context(command))
-    found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
-    RecordedState.told, RecordedState.loaded = told, loaded
-    found.general = settings.present_values(found)
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options, *rest):
@@ -206,22 +171,16 @@ def state(cli_app, monkeypatch):
 
     monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)
     monkeypatch.setattr(actions, "load_downloaded", load)
-    return found
+    return recorded_chat(cli_app, pair)
 
 
 @pytest.fixture
 def use(state):
-    """Type a command; what is told."""
-
-    def type_it(text):
-        state.told.clear()
-        commands.dispatch(state, text)
-        return "\n".join(state.told)
-
-    return type_it
+    """Run a command of the chat; what it prints."""
+    return state.enter
 
 
-def test_a_preset_in_a_chat(state, use, config):
+def test_a_preset_in_a_chat(state, use, loaded, config):
     """It lists, completes, applies only what it says, and loads a model only where it names one."""
     assert "no presets" in use("/preset")
     config(
@@ -238,10 +197,10 @@ def test_a_preset_in_a_chat(state, use, config):
     now = state.dialogue.settings
     assert (now.sampling.temperature, now.sampling.top_k) == (0.3, 5)
     assert (now.stop, state.dialogue.chat.system) == (("x",), "Be terse.")
-    assert state.loaded == []
+    assert loaded == []
     told = use("/preset other")
     assert "the preset 'other' is of another model: B is loaded" in told
-    assert state.loaded == ["B"]
+    assert loaded == ["B"]
     assert not state.dialogue.backend.drafting
     assert state.dialogue.settings.sampling.temperature == 0.3
     for name, part in (("bad", "'temp' cannot be -1"), ("revue", "there is no preset 'revue'")):

@@ -1,7 +1,6 @@
 """The sampling that a model recommends: read, offered, and taken only where it is asked for."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -12,20 +11,16 @@ import pytest
 import tiny
 import typer
 from golden_pair import PAIR
+from recorded_chat import RecordedState, recorded_chat
 from typer.testing import CliRunner, Result
 
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.checkpoint import Checkpoint
 from dflash_mlx.models.target import recommended_sampling
-from dflash_mlx.options import GenerationOptions, SamplingParams
+from dflash_mlx.options import SamplingParams
 
-backends = import_module("dflash_mlx.cli.backend.local")
 commands = import_module("dflash_mlx.cli.chat.commands")
 dialogue = import_module("dflash_mlx.cli.chat.dialogue")
-options = import_module("dflash_mlx.cli.options")
-option_tables = import_module("dflash_mlx.cli.presets")
-output = import_module("dflash_mlx.cli.terminal.output")
-states = import_module("dflash_mlx.cli.chat.state")
 settings = import_module("dflash_mlx.cli.chat.settings")
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1]}
@@ -58,14 +53,6 @@ def test_a_damaged_file(tmp_path: Path, raw: str) -> None:
     (tmp_path / "generation_config.json").write_text(raw)
     with pytest.raises(DFlashError, match=r"generation_config\.json"):
         recommended_sampling(Checkpoint(tmp_path, {}))
-
-
-@pytest.fixture
-def config() -> Callable[[str], int]:
-    """Write the config file."""
-    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
-    path.parent.mkdir(parents=True)
-    return path.write_text
 
 
 @pytest.fixture
@@ -131,29 +118,12 @@ def test_a_model_without_one(cli_app: typer.Typer, config: Callable[[str], int])
 
 
 @pytest.fixture
-def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedState:
     """A chat with that target; `/model NAME` takes the folder NAME as the target's."""
     pair = tiny.golden_pair("qwen3_full")
     monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(target, {}))
-    talk = dialogue.Dialogue(
-        backends.LocalBackend(pair),
-        output.Output(quiet=True),
-        settings=GenerationOptions(mode="dflash"),
-        display=dialogue.DisplaySettings(),
-        autosaves=False,
-    )
-
-    class RecordedState(states.ChatState):
-        told: list[str] = []  # noqa: RUF012
-
-        def print_line(self, text: str, style: str = "") -> None:
-            self.told.append(text)
-
-    command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
-    tables = option_tables.OptionTables(typer.Context(command))
-    found = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
-    found.told.clear()
-    found.general = {**settings.present_values(found), "sampling_by": "given"}
+    state = recorded_chat(cli_app, pair)
+    state.general["sampling_by"] = "given"
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options: Any, *rest: Any) -> Any:
@@ -163,16 +133,12 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(actions, "fetch_pair", lambda *args: None)
     monkeypatch.setattr(actions, "load_downloaded", load)
-    return found
+    return state
 
 
-def test_in_a_chat(state: Any, target: Path, config: Callable[[str], int]) -> None:
+def test_in_a_chat(state: RecordedState, target: Path, config: Callable[[str], int]) -> None:
     """The header offers it, /set lists it, /set recommended makes sampling just that."""
-
-    def use(text: str) -> str:
-        state.told.clear()
-        commands.dispatch(state, text)
-        return "\n".join(state.told)
+    use = state.enter
 
     def now() -> SamplingParams:
         return state.dialogue.settings.sampling

@@ -2,27 +2,26 @@
 
 import json
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import test_chat_tools as tools
-import typer
 from golden_pair import PAIR
-from typer.testing import CliRunner, Result
+from tool_chat import HERE, ToolChat, tool_chats
+from typer.testing import Result
 
 run_log = import_module("dflash_mlx.cli.report")
-chat = tools.chat
 
 SECRET = "winter finds Zanzibar"
 
 
 @pytest.fixture
-def run(cli_app: typer.Typer) -> Callable[..., Result]:
-    """Run `dflash` in this process, through pipes."""
-    return lambda *args, **more: CliRunner().invoke(cli_app, args, **more)
+def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
+    """Begins chats; their servers end with the test."""
+    with tool_chats(monkeypatch) as begin:
+        yield begin
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -96,13 +95,13 @@ def test_a_log_that_cannot_be(
     assert run(command, "hi", *PAIR, "--log-text").exit_code == 2
 
 
-def test_a_session(chat: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_session(chat: Callable[..., ToolChat], tmp_path: Path) -> None:
     """Each step, call and error of a chat, without a word; with words if that is asked for."""
 
     def log_of(*, with_text: bool) -> tuple[str, list[dict[str, Any]]]:
         path = tmp_path / f"log {with_text}"
         options = run_log.LogOptions(log=path, log_text=with_text)
-        session = chat(tools.HERE, answers=["y"])
+        session = chat(HERE, answers=["y"])
         with options.open("chat", lambda text: None) as log:
             session.talk.log = session.talk.tools.log = log
             session.talk.out.on_error = log.error

@@ -9,27 +9,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 import pytest
-import test_sampling as laws
+import sampling_law as laws
 import tiny
 from constrained import Plain, asked
 
 from dflash_mlx import api
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
-from dflash_mlx.errors import DFlashError
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import MODES, Mode, SamplingParams
 from dflash_mlx.pair import load
 from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.session import Session
+from dflash_mlx.speculation import sampling
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, Lattice
 from dflash_mlx.types import Block
 
@@ -177,6 +179,7 @@ def test_rejection_rules_follow_the_grammar(accept: str) -> None:
 LAW = Grammar("regex", "([ab]x?[bc]|c[ac]|bx)(ab|ba|c)?")
 LAW_PROMPT = [token % 90 for token in tiny.prompt_of(tiny.WINDOW + 8)]
 LIMIT = laws.LIMIT
+TOGETHER = 50  # answers that share their rounds
 
 
 @cache
@@ -235,25 +238,33 @@ def law_surprise(
     count: int = 400,
     **options: Any,
 ) -> float:
-    """How far answers are off that law; infinite where one is refused or has no probability."""
+    """How far answers are off that law; infinite if one is refused or has no probability."""
     params = params or SamplingParams(1.0)
-    law, counts = law_of(params), Counter[tuple[int, ...]]()
-    sequence = TokenSequence(law_target(), law_drafter(kind))
-    options = {"mode": "dflash", "block_size": 5, "opening": TEXT, **options}
-    for seed in range(count):
-        blocks = tiny.start(
-            sequence,
-            LAW_PROMPT,
-            replace(params, seed=seed),
-            accept,
-            grammar=LAW,
-            stops=law_target().eos_ids,
-            **options,
-        )
-        try:
-            counts[tuple(tiny.joined(list(blocks)))] += 1
-        except DFlashError:
-            return np.inf
+    law = law_of(params)
+    counts = Counter[tuple[int, ...]]()
+    target = law_target()
+    engine = Engine(target, law_drafter(kind), compiler=tiny.compiler_of(target))
+    sequences = [TokenSequence(target, *engine.drafters) for _ in range(TOGETHER)]
+    for first in range(0, count, TOGETHER):
+        texts: dict[TokenSequence, list[int]] = {}
+        for seed, sequence in enumerate(sequences, first):
+            request = Request(
+                tuple(LAW_PROMPT),
+                sampling=replace(params, seed=seed),
+                max_tokens=64,
+                stop_ids=target.eos_ids,
+                accept=cast(Any, accept),
+                grammar=LAW,
+                **{"mode": "dflash", "block_size": 5, "opening": TEXT, **options},
+            )
+            engine.begin(sequence, request, len(LAW_PROMPT) - 1)
+            texts[sequence] = []
+        while running := [one for one in texts if not one.answer.finish_reason]:
+            for sequence, block in zip(running, engine.step(running), strict=True):
+                if not isinstance(block, Block):
+                    return np.inf
+                texts[sequence] += block.tokens
+        counts.update(map(tuple, texts.values()))
     if counts.keys() - law.keys():
         return np.inf
     keys = list(law)
@@ -306,7 +317,7 @@ def after_filters(patch: pytest.MonkeyPatch) -> None:
     honest = Constraint.mask_logits
 
     def mask(self: Constraint, logits: mx.array, draft: Draft) -> mx.array:
-        best = laws.sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
+        best = sampling.apply_top_p(logits - mx.logsumexp(logits, axis=-1, keepdims=True), 0.9)
         masked = honest(self, best, draft)
         lost = mx.isinf(mx.max(masked, axis=-1, keepdims=True))
         return mx.where(lost, honest(self, logits, draft), masked)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any
 
+import engines
 import mlx.core as mx
 import pytest
 import templates
-import test_engine
-import test_thinking
+import thinking_cases
 import tiny
 from constrained import Plain, asked
-from test_session import speaking
+from scripted_pair import speaking
 from typer.testing import Result
 
 from dflash_mlx import Grammar, api
@@ -52,7 +52,7 @@ def ids_of(text: str) -> list[int]:
     return tiny.tokenizer().encode(text, add_special_tokens=False)
 
 
-@pytest.mark.parametrize(("family", "prompt", "answer", "text", "thinking"), test_thinking.CASES)
+@pytest.mark.parametrize(("family", "prompt", "answer", "text", "thinking"), thinking_cases.CASES)
 def test_a_grammar_begins_where_the_text_does(
     family: str, prompt: str, answer: str, text: str, thinking: str
 ) -> None:
@@ -78,8 +78,8 @@ OPENED = [
     ("qwen", SAID, {}),
     ("glm", f"hm, {{}}!</think>{SAID}", {}),
     ("gemma", f"<|channel>thought\nhm\n<channel|>{SAID}", {"think": True}),
-    ("gpt_oss", f"{test_thinking.HARMONY}{SAID}", {}),
-    ("muse", f"{test_thinking.MUSE} to=user<|message|>{SAID}", {}),
+    ("gpt_oss", f"{thinking_cases.HARMONY}{SAID}", {}),
+    ("muse", f"{thinking_cases.MUSE} to=user<|message|>{SAID}", {}),
 ]
 
 
@@ -261,7 +261,7 @@ def test_a_draft_that_is_cut_teaches_nothing() -> None:
 
 def request_of(number: int) -> Request:
     """Every second request of `test_engine`'s, and as many that follow grammars."""
-    free = test_engine.request_of(number // 2)
+    free = engines.request_of(number // 2)
     if number % 2:
         return free
     grammar, _ = asked(number // 2)
@@ -272,21 +272,21 @@ def request_of(number: int) -> Request:
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "gpt_oss"])
 def test_answers_do_not_depend_on_company(family: str) -> None:
     """Answers that follow grammars share passes with free ones, in all modes and samplings."""
-    engine = test_engine.engine_of(family)
+    engine = engines.engine_of(family)
     requests = [request_of(number) for number in range(10)]
-    wanted = [test_engine.alone(engine, request) for request in requests]
-    assert test_engine.together(engine, requests, random.Random(0)) == wanted
+    wanted = [engines.alone(engine, request) for request in requests]
+    assert engines.together(engine, requests, random.Random(0)) == wanted
     assert wanted[0] != wanted[2] != wanted[4]
 
 
 def test_a_fork_goes_on_by_itself() -> None:
     """Two copies in the middle of a text end it alike."""
-    engine = test_engine.engine_of("qwen3")
+    engine = engines.engine_of("qwen3")
     request = Request(
         tuple(tiny.prompt_of(9)), stop_ids=frozenset([98]), grammar=Grammar.of_schema(COLOURS),
         opening=TEXT,
     )  # fmt: skip
-    wanted = test_engine.alone(engine, request)
+    wanted = engines.alone(engine, request)
     sequence, said = Sequence(engine.target, *engine.drafters), list[int]()
     engine.begin(sequence, request, -1)
     while len(said) < 4:
@@ -300,11 +300,11 @@ def test_a_fork_goes_on_by_itself() -> None:
 
 def test_a_grammar_that_gives_up_ends_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reason is the fault of that answer; the others of the round go on."""
-    engine = test_engine.engine_of("qwen3")
+    engine = engines.engine_of("qwen3")
     hard = Grammar("lark", 'start: a\na: a a | a a a | "x" | "xx" | "xxx" | a "x" a')
-    requests = [test_engine.request_of(0), test_engine.request_of(1)]
+    requests = [engines.request_of(0), engines.request_of(1)]
     requests[1] = replace(requests[1], grammar=hard, opening=TEXT, max_tokens=500)
-    wanted = test_engine.alone(engine, replace(requests[0], max_tokens=60))
+    wanted = engines.alone(engine, replace(requests[0], max_tokens=60))
     requests[0] = replace(requests[0], max_tokens=60)
     sequences = [Sequence(engine.target, *engine.drafters) for _ in requests]
     for sequence, request in zip(sequences, requests, strict=True):

@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,12 +22,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hub_server import point_client, tiny_repo
-from hub_server import serve as hub_server
+from hub_server import Hub, tiny_repo
 from launched import Launched
-from ranks import Job, free_ports, ranks, results, save_family
+from ranks import free_ports, ranks, results, save_family
 from serving import serving
 from sharded_answers import ALL, SLOW, run
+from sharded_jobs import BUNDLED, FEW, check_equal, sharded
 from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, exhaustive, make_target
 
@@ -51,34 +51,9 @@ read_hosts = import_module("dflash_mlx.cli.launch.command").read_hosts
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 OWN_SHARDS = ("qwen3_next", "gemma4_text")
 FEW_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 4}
-BUNDLED: Job = [None, None]
-FEW = ("dflash", "ddtree", "packed", "shared")
 JSON_TYPE = {"Content-Type": "application/json"}
 # Seconds in which the loss of a rank has to be said; where tests share the cores, longer.
 LIMIT = 10.0 if EXHAUSTIVE else 60.0
-
-
-def sharded(
-    folder: Path, count: int, jobs: list[Job], kinds: Sequence[str] = ALL, **env: str
-) -> list[dict[str, Any]]:
-    """What rank 0 of so many says to all jobs."""
-    env["ANSWERS"] = " ".join(kinds)
-    file = folder / "jobs.json"
-    file.write_text(json.dumps(jobs))
-    with ranks(folder, count, ["tests/support/sharded_answers.py", str(file)], **env) as processes:
-        return json.loads(results(processes)[0].splitlines()[-1])
-
-
-def check_equal(found: dict[str, Any], job: Job, kinds: Sequence[str] = ALL) -> None:
-    """Answers of all kinds are the whole target's; each pass had one packet and no gather."""
-    whole = run(job, None, kinds)
-    for kind in kinds:
-        same = whole[kind] if kind != "shared" else pytest.approx(whole[kind], abs=1e-3)
-        assert found[kind] == same, (job, kind)
-    packets, passes, packet_bytes = found["packets"]
-    assert packets == passes > 50
-    assert packet_bytes < 250 * packets
-    assert found["gathers"] == 0
 
 
 def test_two_ranks_say_what_one_machine_says(tmp_path: Path) -> None:
@@ -258,16 +233,14 @@ def test_each_rank_has_to_have_room_for_its_part(
         memory_of_others(group, "/nowhere")
 
 
-def test_only_rank_0_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rank_0_downloads(hub: Hub) -> None:
     """Another rank without the model says so, and asks the Hub for nothing."""
-    with hub_server() as hub:
-        point_client(monkeypatch, hub.endpoint, tmp_path / "hub")
-        hub.repos = {"some/model": tiny_repo()}
-        with pytest.raises(DFlashError, match="'some/model' is not on this machine") as caught:
-            own_folder("some/model")
-        assert "models pull some/model" in caught.value.hint
-        assert not hub.requests
-        assert own_folder(str(fetch("some/model"))) == own_folder("some/model")
+    hub.repos = {"some/model": tiny_repo()}
+    with pytest.raises(DFlashError, match="'some/model' is not on this machine") as caught:
+        own_folder("some/model")
+    assert "models pull some/model" in caught.value.hint
+    assert not hub.requests
+    assert own_folder(str(fetch("some/model"))) == own_folder("some/model")
 
 
 @pytest.mark.parametrize(("rank", "offline"), [("0", None), ("1", "1")])

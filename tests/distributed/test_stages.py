@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ranks import save_family
-from test_distributed import BUNDLED, FEW, Job, check_equal, sharded
+from ranks import Job, save_family
+from sharded_jobs import BUNDLED, FEW, check_equal, sharded
 from tiny import ALL as EXHAUSTIVE
 from tiny import FAMILIES, make_target
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from test_pair import assert_lossless
+from lossless import assert_lossless
 
 from dflash_mlx.drafters.dflash.config import DraftConfig, parse
 from dflash_mlx.engine.sequence import Sequence

@@ -9,9 +9,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
+from checkpoint_edits import edit_config, edit_weights, refused
+from lossless import assert_lossless
 from mlx import nn
 from mlx.utils import tree_flatten
-from test_pair import assert_lossless, edit_config, edit_weights, refused
 
 from dflash_mlx import api
 from dflash_mlx.drafters.dflash.config import DFlash2, parse

@@ -11,7 +11,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from test_engine import alone, request_of, together
+from engines import alone, request_of, together
 
 from dflash_mlx.bench.runner import measure
 from dflash_mlx.drafters.small_model import BLOCK, ModelBlock, ModelCache, SmallModelDrafter
@@ -112,7 +112,9 @@ def check_cache(source: SmallModelDrafter) -> None:
             tokens = tokens[: dice.randrange(2, len(tokens))]
             cache.rewind(len(tokens))
         elif what < 0.4:
-            cache = cache.fork()
+            original, cache = cache, cache.fork()
+            original.append(mx.zeros((1, 2, 0)), [1, 2])  # is nothing to the fork
+            drafts_of(original, 3, 4)
         elif what < 0.6:
             parts = cache.copy_rows(0, len(tokens))
             cache = source.make_cache()

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from test_train_blocks import FULL
+import tiny
 
 from dflash_mlx.drafters.dflash.model import DraftModel
 
@@ -53,7 +53,9 @@ def test_yarn_is_that_of_transformers(more: dict[str, Any], scale: float) -> Non
 
     A drafter that was trained with them would otherwise read turned positions, and be wrong.
     """
-    config = dataclasses.replace(FULL, head_dim=DIMS, rope_theta=BASE, rope_scaling=more)
+    config = dataclasses.replace(
+        tiny.DRAFT_CONFIG, head_dim=DIMS, rope_theta=BASE, rope_scaling=more
+    )
     rope = DraftModel(config, 12).layers[0].self_attn.rope
     x = mx.random.normal((2, 3, 5, DIMS), key=mx.random.key(1))
     offsets = np.array([0, 700])

@@ -9,14 +9,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from test_engine import alone, request_of, together
+from eagle_heads import random_head
+from engines import alone, request_of, together
 
-from dflash_mlx.drafters.eagle3.config import EagleConfig, parse
+from dflash_mlx.drafters.eagle3.config import EagleConfig
 from dflash_mlx.drafters.eagle3.drafter import EagleBlock, EagleCache, EagleDrafter
-from dflash_mlx.drafters.eagle3.model import BoundHead, EagleModel
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.sequence import Sequence
-from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
 from dflash_mlx.pair import Pair, load
 from dflash_mlx.speculation.sampling import Shaper
@@ -27,35 +26,6 @@ MODES: dict[str, dict[str, Any]] = {
     "tree": {"mode": "ddtree", "tree_budget": 59, "max_tokens": 24},
     "chain": {"mode": "dflash", "block_size": 6, "max_tokens": 48},
 }
-
-
-def settings(**changes: Any) -> dict[str, Any]:
-    """A head's config.json for a tiny target."""
-    return {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
-        "hidden_size": tiny.BASE["hidden_size"],
-        "intermediate_size": 40,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": tiny.VOCAB,
-        "draft_vocab_size": 60,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 2]},
-        **changes,
-    }
-
-
-def random_head(target: Target, seed: int = 2, **changes: Any) -> EagleDrafter:
-    """A head that was never trained, bound to a target with three layers."""
-    config = parse(settings(vocab_size=target.vocab_size, **changes))
-    taps = (0, 1, 2)
-    model = EagleModel(config, len(taps), target.hidden_size, frozenset({"lm_head"}))
-    tiny.randomise(model, seed, 1.5)
-    if "d2t" in model:
-        model.d2t = mx.arange(60) // 2
-    target.tap(taps)
-    return EagleDrafter(BoundHead(model, target.embed, target.head, target.head_type), taps)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +155,9 @@ def check_cache() -> None:
             tokens = tokens[: dice.randrange(2, len(tokens) + 1)]
             cache.rewind(len(tokens))
         elif what < 0.5:
-            cache = cache.fork()
+            original, cache = cache, cache.fork()
+            original.append(text.taps(len(tokens), [1, 2]), [1, 2])  # is nothing to the fork
+            drafts_of(original, 3)
         elif what < 0.7:
             cut = dice.randrange(1, len(tokens))
             parts = [cache.copy_rows(0, cut), cache.copy_rows(cut, len(tokens))]

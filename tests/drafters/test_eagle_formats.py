@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from test_bench import schedule_of
+from bench_records import schedule_of
 
 from dflash_mlx.bench.schedule import Source, parse_sources
 from dflash_mlx.drafters.eagle3.config import parse

@@ -12,8 +12,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from test_pair import assert_lossless, edit_weights, refused
-from test_sampling import LIMIT, SETTINGS, Tables, block_surprise, random_tables
+from checkpoint_edits import edit_weights, refused
+from lossless import assert_lossless
+from sampling_law import LIMIT, SETTINGS, Tables, block_surprise, random_tables
 
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import FILE, DFlashDrafter, read_mask_embedding

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
-from test_train_run import start
+from train_runs import start
 
 from dflash_mlx.drafters.dflash import model
 from dflash_mlx.engine.sequence import Sequence

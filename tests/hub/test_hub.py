@@ -37,18 +37,10 @@ WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture
-def cache(tmp_path):
-    """The Hub's cache of the test."""
-    return tmp_path / "hub"
-
-
-@pytest.fixture
-def server(cache, monkeypatch):
+def server(hub):
     """A Hub with one model, which this process's client asks."""
-    with serve() as running:
-        point_client(monkeypatch, running.endpoint, cache)
-        running.repos[REPO] = tiny_repo()
-        yield running
+    hub.repos[REPO] = tiny_repo()
+    return hub
 
 
 def wanted(server, repo=REPO):

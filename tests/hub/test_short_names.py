@@ -3,7 +3,7 @@
 from importlib import import_module
 
 import pytest
-from hub_server import point_client, serve, tiny_repo
+from hub_server import tiny_repo
 from typer.testing import CliRunner
 
 from dflash_mlx.errors import DFlashError
@@ -93,12 +93,10 @@ def test_an_open_name_gets_the_nearest(name, part):
 
 
 @pytest.fixture
-def run(cli_app, monkeypatch, tmp_path):
+def run(cli_app, hub):
     """Run `dflash` beside a Hub that has one small repository under the name of a known target."""
-    with serve() as server:
-        point_client(monkeypatch, server.endpoint, tmp_path / "hub")
-        server.repos = {FOUR: tiny_repo()}
-        yield lambda *args: CliRunner().invoke(cli_app, args)
+    hub.repos = {FOUR: tiny_repo()}
+    return lambda *args: CliRunner().invoke(cli_app, args)
 
 
 def test_the_taken_id_is_told_once(run, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import conftest
+import devices
 import mlx.core as mx
 import pytest
 import yaml
@@ -143,13 +143,10 @@ def test_the_device_of_a_test(
     """DFLASH_TEST_DEVICE=cpu keeps the GPU for those that ask for it by their mark."""
     chosen: list[Any] = []
     monkeypatch.setattr(mx, "set_default_device", chosen.append)
-    conftest.use_device(metal=metal, wanted=wanted)
+    monkeypatch.setattr(devices, "DEVICE", wanted)
+    test: Any = SimpleNamespace(get_closest_marker=lambda name: metal or None)
+    devices.use_device(test)
     assert chosen == expected
-    asked = SimpleNamespace(node=SimpleNamespace(get_closest_marker=lambda name: metal or None))
-    monkeypatch.setattr(conftest, "DEVICE", wanted)
-    fixture: Any = conftest.device
-    fixture.__wrapped__(asked)
-    assert chosen == expected * 2
 
 
 def jobs(name: str) -> dict[str, Any]:

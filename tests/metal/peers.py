@@ -1,6 +1,6 @@
 """Fresh copies of other projects' modules with their Metal kernels built and emulated."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
 from typing import Any
@@ -9,6 +9,13 @@ from unittest.mock import patch
 import mlx.core as mx
 
 from .emulator import Emulator, emulated
+
+LOSSES: dict[str, Callable[[Any, mx.array, mx.array], Any]] = {
+    "kl_forward": lambda m, q, p: m.kl_div_loss(q, p),
+    "kl_backward": lambda m, q, p: mx.grad(lambda q: m.kl_div_loss(q, p).sum())(q),
+    "js_forward": lambda m, q, p: m.js_div_loss(q, p),
+    "js_backward": lambda m, q, p: mx.grad(lambda q: m.js_div_loss(q, p).sum())(q),
+}
 
 
 @contextmanager
@@ -29,3 +36,16 @@ def with_kernels(name: str, build: str, schedule: str, **options: Any) -> Iterat
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module, emulator
+
+
+def gated_delta_inputs(dk: int, dtype: mx.Dtype, vector: bool = False) -> list[mx.array]:
+    """Grouped heads, odd Dv and two sequences."""
+    batch, steps, hk, hv, dv = 2, 3, 1, 2, 5 if dk != 128 else 8
+    gates = (batch, steps, hv, dk) if vector else (batch, steps, hv)
+    keys = mx.random.split(mx.random.key(7), 6)
+    q, k = (mx.random.normal((batch, steps, hk, dk), key=key) * 0.3 for key in keys[:2])
+    v = mx.random.normal((batch, steps, hv, dv), key=keys[2])
+    g = mx.random.uniform(0.5, 1.0, gates, key=keys[3])
+    beta = mx.random.uniform(0.0, 1.0, (batch, steps, hv), key=keys[4])
+    state = mx.random.normal((batch, hv, dv, dk), key=keys[5])
+    return [q.astype(dtype), k.astype(dtype), v.astype(dtype), g, beta.astype(dtype), state]

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 import exact_rows
+import lossless
 import mlx.core as mx
 import pytest
-import test_ddtree as ddtree
 import tiny
 
 from dflash_mlx import api
@@ -87,7 +87,7 @@ def answer(plan: Plan, **options: Any) -> set[str]:
     """The hybrid's answer to drafts of which some are wrong; which kernels have run."""
     target, wanted = hybrid()
     prompt = tiny.prompt_of(30)
-    drafter = ddtree.hinted_drafter([*prompt, *wanted])
+    drafter = lossless.hinted_drafter([*prompt, *wanted])
     with kernels_of(target, **options) as emulator:
         blocks = tiny.speculate(
             target, drafter, prompt, block_size=8, max_tokens=16, policy=FixedPolicy(plan)

@@ -3,11 +3,10 @@
 import mlx.core as mx
 import pytest
 
-from . import test_memory, test_peers
 from .conftest import NEEDED
-from .kit import kernel
+from .kit import ATOMICS, ATTRIBUTES, MATRIX, kernel
 from .lint import find_clang, lint, types, words
-from .peers import with_kernels
+from .peers import LOSSES, gated_delta_inputs, with_kernels
 from .trace import Launch, trace
 
 A = "uint i = thread_position_in_grid.x;\n"
@@ -165,24 +164,24 @@ def test_right_code_is_left_alone(name: str) -> None:
 def test_published_and_own_kernels_are_left_alone() -> None:
     """Kernels that run on Macs every day, and those of the emulator's own tests."""
     launches = []
-    arrays = test_peers.gated_delta_inputs(128, mx.bfloat16)
+    arrays = gated_delta_inputs(128, mx.bfloat16)
     with with_kernels("mlx_lm.models.gated_delta", "plain", "forward") as (module, emulator):
         module.gated_delta_kernel(*arrays)
         module.gated_delta_kernel(*arrays, mx.ones((2, 3), mx.bool_))
         module.gated_delta_kernel_xtree(*arrays)
         launches += [r.launch for r in emulator.records]
-    for loss in test_peers.LOSSES.values():
+    for loss in LOSSES.values():
         q, p = mx.random.normal((2, 1, 300), key=mx.random.key(1))
         with with_kernels("mlx_lm.tuner.losses", "plain", "forward") as (module, emulator):
             mx.eval(loss(module, q, p))
             launches += [r.launch for r in emulator.records]
     outputs = {"o": ((8, 9), mx.float32), "p": ((32,), mx.float32), "q": ((64,), mx.float32)}
     for dtype in (mx.float32, mx.float16, mx.bfloat16):
-        fn = kernel(test_memory.MATRIX, "a b", outputs, template=[("T", dtype)])
+        fn = kernel(MATRIX, "a b", outputs, template=[("T", dtype)])
         launches += trace(fn, mx.ones((10, 10), dtype), mx.ones((8, 8), dtype))
-    fn = kernel(test_memory.ATOMICS, "a", {"o": ((7,), mx.int32)}, 96, 48, atomic_outputs=True)
+    fn = kernel(ATOMICS, "a", {"o": ((7,), mx.int32)}, 96, 48, atomic_outputs=True)
     launches += trace(fn, mx.ones(96, mx.int32))
-    fn = kernel(test_memory.ATTRIBUTES, "a", {"o": ((7,), mx.int32)})
+    fn = kernel(ATTRIBUTES, "a", {"o": ((7,), mx.int32)})
     launches += trace(fn, mx.ones(96))
     assert len(launches) >= 12
     for recorded in launches:

@@ -3,7 +3,6 @@
 Guards the emulator as a whole: a published kernel gives what its own reference gives, by running.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
@@ -13,20 +12,7 @@ from mlx_lm.models import gated_delta, ssm
 
 from .emulator import RUNS, KernelFault, compare
 from .lint import lint
-from .peers import with_kernels
-
-
-def gated_delta_inputs(dk: int, dtype: mx.Dtype, vector: bool = False) -> list[mx.array]:
-    """Grouped heads, odd Dv and two sequences."""
-    batch, steps, hk, hv, dv = 2, 3, 1, 2, 5 if dk != 128 else 8
-    gates = (batch, steps, hv, dk) if vector else (batch, steps, hv)
-    keys = mx.random.split(mx.random.key(7), 6)
-    q, k = (mx.random.normal((batch, steps, hk, dk), key=key) * 0.3 for key in keys[:2])
-    v = mx.random.normal((batch, steps, hv, dv), key=keys[2])
-    g = mx.random.uniform(0.5, 1.0, gates, key=keys[3])
-    beta = mx.random.uniform(0.0, 1.0, (batch, steps, hv), key=keys[4])
-    state = mx.random.normal((batch, hv, dv, dk), key=keys[5])
-    return [q.astype(dtype), k.astype(dtype), v.astype(dtype), g, beta.astype(dtype), state]
+from .peers import LOSSES, gated_delta_inputs, with_kernels
 
 
 @pytest.mark.slow
@@ -181,14 +167,6 @@ def test_other_published_kernels(name: str) -> None:
         for a, b in zip(got, wanted, strict=True):
             tolerance = 2e-2 if a.dtype == mx.bfloat16 else 2e-5
             compare(a, b, tolerance, tolerance, f"{build} {schedule}")
-
-
-LOSSES: dict[str, Callable[[Any, mx.array, mx.array], Any]] = {
-    "kl_forward": lambda m, q, p: m.kl_div_loss(q, p),
-    "kl_backward": lambda m, q, p: mx.grad(lambda q: m.kl_div_loss(q, p).sum())(q),
-    "js_forward": lambda m, q, p: m.js_div_loss(q, p),
-    "js_backward": lambda m, q, p: mx.grad(lambda q: m.js_div_loss(q, p).sum())(q),
-}
 
 
 @pytest.mark.parametrize("loss", LOSSES)

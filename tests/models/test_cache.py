@@ -2,19 +2,17 @@
 
 import random
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import mlx.core as mx
 import pytest
 import tiny
+from caches import EXACT, KINDS, assert_same, chunked, layers_of, read, rows, target_of
 from mlx_lm.models import qwen3_next
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
-    ChunkedKVCache,
     KVCache,
-    QuantizedKVCache,
     make_prompt_cache,
 )
 
@@ -29,30 +27,9 @@ from dflash_mlx.types import SNAPSHOT_LIMITS, SnapshotLimits
 STEPS, SOME_STEPS = 1000, 60
 COMPARE_EVERY = 20
 RESTART_AT = 200  # tokens; keeps the fresh prefills short
-EXACT = 1e-5  # float32; stock mlx-lm differs by a third of that when it reads in other pieces
-QUANTISED = 2e-1  # a step of 8 bits
 Rewind = Callable[[TargetCache, int], None]
 RECURRENT = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-KINDS = ("quantised", *tiny.FAMILIES)
 HELD = (1, 3 * 1024, 1 << 20)  # bytes: no state of a pass is kept, every third or so, every one
-
-
-def layers_of(kind: str) -> list[Any]:
-    """Empty caches for the layers of a tiny target."""
-    if kind == "quantised":
-        return [QuantizedKVCache(group_size=32, bits=8) for _ in range(3)]
-    return target_of(kind).make_cache().layers
-
-
-@cache
-def target_of(kind: str) -> Target:
-    """The target that goes with a kind of cache; quantised rows must divide into groups.
-
-    Its weights are sober, so that `EXACT` is some roundings and nothing more.
-    """
-    if kind == "quantised":
-        return tiny.make_target("llama", head_dim=32)
-    return tiny.make_target(kind, seed=7, scale=0.8, sober=True)
 
 
 def ours(cache: TargetCache, length: int) -> None:
@@ -64,46 +41,6 @@ def mlx_lm_trim(cache: TargetCache, length: int) -> None:
     """mlx-lm's own trim, without asking whether it can."""
     for layer in cache.layers:
         layer.trim(layer.offset - length)
-
-
-def read(target: Target, cache: TargetCache, tokens: list[int]) -> mx.array:
-    """A pass; logits of the last token."""
-    logits, _ = target.forward(mx.array([tokens]), cache)
-    mx.eval(logits, cache.state)
-    return logits[0, -1]
-
-
-def rows(layer: Any) -> tuple[mx.array, ...]:
-    """The newest rows that attention may still ask for, in the order of their tokens; or states."""
-    if isinstance(layer, RecurrentCache):
-        conv, state = layer.cache
-        assert conv is not None
-        assert state is not None
-        return conv, state
-    if isinstance(layer, SlidingCache):
-        keep = min(layer.offset, layer.max_size - 1)
-        keys, values = layer._temporal_order(layer.keys), layer._temporal_order(layer.values)
-        return keys[..., keys.shape[2] - keep :, :], values[..., values.shape[2] - keep :, :]
-    if isinstance(layer, QuantizedKVCache):
-        packed: Any = layer.keys_and_values()
-        keys, values = (
-            mx.dequantize(*part, group_size=layer.group_size, bits=layer.bits) for part in packed
-        )
-        return keys, values
-    return layer.keys_and_values()
-
-
-def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]) -> None:
-    """Every layer's rows are those of a fresh prefill; 8-bit ones within one step."""
-    fresh = TargetCache(layers_of(kind))
-    read(target, fresh, tokens)
-    assert cache.offset == len(tokens)
-    step = QUANTISED if kind == "quantised" else EXACT
-    for mine, theirs in zip(members(cache.layers), members(fresh.layers), strict=True):
-        assert mine.offset == theirs.offset
-        for a, b in zip(rows(mine), rows(theirs), strict=True):
-            assert a.shape == b.shape
-            assert tiny.apart(a, b) < step
 
 
 def walk(kind: str, rewind: Rewind, steps: int) -> None:
@@ -426,6 +363,40 @@ def test_shared_snapshots_are_noticed(kind: str, monkeypatch: pytest.MonkeyPatch
         there_and_back(kind)
 
 
+def fork_and_back(kind: str) -> None:
+    """A fork and its original read different texts, with a snapshot at one place, and go back."""
+    target, tokens = target_of(kind), tiny.prompt_of(90)
+    original = TargetCache(layers_of(kind))
+    read(target, original, tokens[:30])
+    original.snapshot()
+    twin = original.fork()
+    texts = {original: tokens[:40], twin: [*tokens[:30], *tokens[50:60]]}
+    for branch, text in texts.items():
+        read(target, branch, text[30:])
+        branch.snapshot()
+        for start in (60, 75):
+            read(target, branch, tokens[start : start + 15])
+    for branch, text in texts.items():
+        branch.rewind(40)
+        assert_same(target, kind, branch, text)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "gpt_oss"])
+def test_a_fork_has_snapshots_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one takes at a place is not where the other goes back to; a shared list is noticed."""
+    fork_and_back(kind)
+    honest = TargetCache.fork
+
+    def fork(self: TargetCache) -> TargetCache:
+        twin = honest(self)
+        twin._snapshots = self._snapshots
+        return twin
+
+    monkeypatch.setattr(TargetCache, "fork", fork)
+    with pytest.raises(AssertionError):
+        fork_and_back(kind)
+
+
 def test_snapshots_are_bounded() -> None:
     """By number and by bytes, the oldest going first; at one place there is one."""
     target = target_of("qwen3_5")
@@ -481,16 +452,6 @@ def test_a_snapshot_keeps_no_chunk_alive() -> None:
         old.__init__(*([8] if isinstance(old, SlidingCache) else []))
     assert before - mx.get_active_memory() > 3_000_000
     assert cache.snapshot_bytes == 2 * 7 * 4 * 4 + 3 * 4 * 4 + 16 * 4
-
-
-def chunked(reads: list[int], size: int = 8) -> ChunkedKVCache:
-    """A chunked cache that was fed keys which are their own positions, as Llama 4 does it."""
-    cache: Any = ChunkedKVCache(size)
-    for count in reads:
-        cache.maybe_trim_front()
-        keys = mx.arange(cache.offset, cache.offset + count, dtype=mx.float32)
-        cache.update_and_fetch(keys.reshape(1, 1, -1, 1), keys.reshape(1, 1, -1, 1))
-    return cache
 
 
 def test_chunked_caches() -> None:

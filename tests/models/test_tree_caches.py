@@ -8,16 +8,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import caches
 import mlx.core as mx
 import numpy as np
 import pytest
-import test_cache as caches
 import tiny
+from caches import FORK, state_of_the_row_before
 from mlx_lm.models.cache import RotatingKVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
 from dflash_mlx.errors import DFlashError, RewindError
-from dflash_mlx.models import recurrent
 from dflash_mlx.models.cache.rows import RowsAdapter
 from dflash_mlx.models.cache.sliding import SlidingAdapter, sliding_caches
 from dflash_mlx.models.cache.target_cache import TargetCache, members
@@ -26,7 +26,6 @@ from dflash_mlx.models.packed import PassRope, wrap_ropes
 from dflash_mlx.speculation.tree import Tree
 
 TREES, SOME_TREES = 1000, 15
-FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
 every_kind = pytest.mark.parametrize("kind", caches.KINDS)
 
 
@@ -144,15 +143,6 @@ def first_rows(patch: pytest.MonkeyPatch) -> None:
             "keep_path",
             lambda self, c, rows, n, do=honest: do(self, c, tuple(range(len(rows))), n),
         )
-
-
-def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
-    """A fault: the recurrence runs through the rows as if they were a chain."""
-
-    def chained(net: Any, *fed: Any) -> mx.array:
-        return recurrent.update(net, *fed[:-1])[0]
-
-    patch.setattr(recurrent, "update_tree", chained)
 
 
 def convolution_of_the_rows_before(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """OpenAI's chat and text completions, by OpenAI's own client over a real socket."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,31 +11,12 @@ from serving import Served, serving
 
 from dflash_mlx import api
 from dflash_mlx.options import Mode, SamplingParams
-from dflash_mlx.pair import Pair, load
+from dflash_mlx.pair import Pair
 from dflash_mlx.serve import answer_request
 
 QUESTION = "What is 12 plus 7?"
 PROMPTS = (QUESTION, "Name three colors.", "Count from 3 to 9.")
 USER: Any = {"role": "user", "content": QUESTION}
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    """The bundled pair."""
-    return load()
-
-
-@pytest.fixture(scope="module")
-def served(pair: Pair) -> Iterator[Served]:
-    """A server of it."""
-    with serving(pair) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> openai.OpenAI:
-    """OpenAI's client of it."""
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 
 def ask(client: openai.OpenAI, prompt: str = QUESTION, **options: Any) -> ChatCompletion:

@@ -1,31 +1,15 @@
 """What other projects' tests and clients rely on, by requests like theirs over a real socket."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-from serving import Served, serving
-
-from dflash_mlx.pair import load
+from serving import Served
 
 USER: Any = {"role": "user", "content": "What is 12 plus 7?"}
 CHAT: Any = {"messages": [USER], "max_tokens": 9}
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """A server of the bundled pair."""
-    with serving(load()) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> openai.OpenAI:
-    """OpenAI's client of it."""
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 
 def events(served: Served, path: str, **body: Any) -> list[dict[str, Any]]:

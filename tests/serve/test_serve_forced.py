@@ -5,19 +5,18 @@ import json
 from typing import Any
 
 import anthropic
+import messages_api
 import openai
 import pytest
+import responses_api
 import templates
-import test_serve_messages as messages_api
-import test_serve_responses as responses_api
 from call_families import tokenizer_of
-from scripted_server import TEMPLATE, pair_saying, server_of
+from scripted_server import HI, TEMPLATE, pair_saying, server_of
 
 from dflash_mlx.chat.tool_parser import numbered_calls
 from dflash_mlx.constrained.constraint import Constraint
 from dflash_mlx.serve.app import Server
 
-HI: Any = [{"role": "user", "content": "hi"}]
 NUMBERS = {
     "type": "object",
     "properties": {"a": {"enum": [1, 5]}},

@@ -10,19 +10,13 @@ import httpx
 import pytest
 from serving import Served, serving
 
-from dflash_mlx.pair import Pair, load
+from dflash_mlx.pair import Pair
 from dflash_mlx.serve import app
 from dflash_mlx.serve.protocol import Limits
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
 PATH = "/v1/chat/completions"
 LOCAL = (*app.LOCAL_HOSTS, "mac.local")
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    """The bundled pair."""
-    return load()
 
 
 @pytest.fixture(scope="module")

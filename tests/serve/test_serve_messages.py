@@ -6,109 +6,13 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic import AsyncAnthropic
-from scripted_server import (
-    ADD,
-    URL,
-    bundled,
-    events_of,
-    listening,
-    pair_saying,
-    server_of,
-    transport,
-)
-from serving import plant
+from messages_api import PATH, TOOL, ask, ask_streamed, client_of
+from scripted_server import CALL, HI, TOLD, events_of, pair_saying, server_of
+from serving import fail_to_answer
 
-from dflash_mlx import api
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import SamplingParams
-from dflash_mlx.serve.app import Server
 from dflash_mlx.serve.protocol import Limits
 
-PATH = "/v1/messages"
-QUESTION = "Write a story about a lighthouse."
-ASKED = [{"role": "user", "content": QUESTION}]
-HI: Any = [{"role": "user", "content": "hi"}]
-SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
-TOOL: Any = {
-    "name": "add",
-    "description": ADD["description"],
-    "input_schema": ADD["parameters"],
-}
-TOLD = [{"type": "function", "function": ADD}]
-CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
-
-
-def client_of(server: Server, key: str = "none") -> AsyncAnthropic:
-    """Anthropic's client, in process."""
-    return AsyncAnthropic(
-        api_key=key,
-        base_url=URL,
-        http_client=transport(server),
-        max_retries=0,
-    )
-
-
-def ask(server: Server, **body: Any) -> Any:
-    """A whole message."""
-    body = {"model": "tiny", "max_tokens": 200, "messages": HI, **body}
-    return asyncio.run(client_of(server).messages.create(**body))
-
-
-def ask_streamed(server: Server, **body: Any) -> Any:
-    """A message that the client has put together from a stream."""
-    body = {"model": "tiny", "max_tokens": 200, "messages": HI, **body}
-
-    async def read() -> Any:
-        async with client_of(server).messages.stream(**body) as stream:
-            return await stream.get_final_message()
-
-    return asyncio.run(read())
-
-
 both = pytest.mark.parametrize("asked", [ask, ask_streamed])
-
-
-def check_bundled(asked: Callable[..., Any]) -> None:
-    """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
-    server = server_of(bundled())
-    for sampling in (SamplingParams(), SEEDED):
-        found = asked(
-            server,
-            messages=ASKED,
-            max_tokens=60,
-            extra_body={
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "seed": sampling.seed,
-            },
-        )
-        result = api.generate(bundled(), ASKED, sampling=sampling, max_tokens=60)
-        assert [block.text for block in found.content] == [result.text]
-        assert found.usage.output_tokens == len(result.tokens)
-        read = found.usage.input_tokens + found.usage.cache_read_input_tokens
-        assert read == result.stats.prompt_tokens
-        assert (
-            found.stop_reason == {"stop": "end_turn", "length": "max_tokens"}[result.finish_reason]
-        )
-
-
-@both
-def test_answers_are_those_of_generate(asked: Callable[..., Any]) -> None:
-    """The server changes no token, whole or streamed."""
-    check_bundled(asked)
-
-
-@pytest.mark.quick_every(4)
-@both
-@pytest.mark.parametrize("fault", ["seed", "text"])
-def test_another_answer_would_be_seen(
-    asked: Callable[..., Any], fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check above fails for another seed, and for a piece of text that is lost."""
-    plant(fault, monkeypatch)
-    with pytest.raises(AssertionError):
-        check_bundled(asked)
 
 
 @both
@@ -185,10 +89,11 @@ def test_events_are_as_published() -> None:
 
 def test_progress_of_a_prompt() -> None:
     """Who asks for it sees how far the prompt is read, in pings, which clients leave out."""
-    pair = pair_saying("yes", ASKED)
+    asked: Any = [{"role": "user", "content": "Write a story about a lighthouse."}]
+    pair = pair_saying("yes", asked)
     pair.engine.chunk = 16
     body = {"model": "tiny", "max_tokens": 9, "stream": True, "return_progress": True}
-    found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": ASKED}))
+    found = asyncio.run(events_of(server_of(pair), PATH, {**body, "messages": asked}))
     told = [data["prompt_progress"] for name, data in found if name == "ping"]
     total = told[0]["total"]
     assert [one["processed"] for one in told] == [*range(0, total, 16), total]
@@ -393,29 +298,8 @@ def test_errors_are_the_clients_classes() -> None:
 def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head is sent by then; the client raises what the event says."""
     server = server_of(pair_saying("yes", HI))
-
-    async def failing(*given: Any) -> Any:
-        raise DFlashError("the cable is out", hint="plug it in")
-        yield
-
-    monkeypatch.setattr(server.runner, "answer", failing)
+    fail_to_answer(server, monkeypatch)
     with pytest.raises(anthropic.APIStatusError, match=r"the cable is out. \(plug it in\)"):
         ask_streamed(server)
     with pytest.raises(anthropic.InternalServerError):
         ask(server)
-
-
-def test_a_client_that_goes_stops_its_answer() -> None:
-    """Nothing runs on for nobody, and the place in the line is free."""
-    server = server_of(pair_saying("long " * 400, HI))
-    body = {"model": "tiny", "max_tokens": 2000, "messages": HI, "stream": True}
-
-    async def go() -> int:
-        async with listening(server, PATH, body) as listener:
-            while "text_delta" not in await listener.next():
-                pass
-            assert server.runner.admission.running == 1
-        return server.runner.admission.running
-
-    assert asyncio.run(go()) == 0
-    assert ask(server, max_tokens=5).usage.output_tokens == 5

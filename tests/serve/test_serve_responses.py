@@ -6,32 +6,11 @@ from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
 from openai.types.responses import Response
-from scripted_server import (
-    ADD,
-    URL,
-    bundled,
-    events_of,
-    listening,
-    pair_saying,
-    server_of,
-    transport,
-)
-from serving import plant
+from responses_api import PATH, TOOL, ask, ask_streamed
+from scripted_server import ADD, CALL, HI, TOLD, events_of, pair_saying, server_of
+from serving import fail_to_answer
 
-from dflash_mlx import api
-from dflash_mlx.errors import DFlashError
-from dflash_mlx.options import SamplingParams
-from dflash_mlx.serve.app import Server
-
-PATH = "/v1/responses"
-QUESTION = "Write a story about a lighthouse."
-HI: Any = [{"role": "user", "content": "hi"}]
-SEEDED = SamplingParams(temperature=0.9, top_p=0.99, seed=11)
-TOOL: Any = {"type": "function", **ADD}
-TOLD = [{"type": "function", "function": ADD}]
-CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
 PATCH: Any = {
     "type": "custom",
     "name": "patch",
@@ -47,96 +26,7 @@ PATCH_TOLD = {
         "required": ["input"],
     },
 }
-
-
-def client_of(server: Server, key: str = "none") -> AsyncOpenAI:
-    """OpenAI's client, in process."""
-    return AsyncOpenAI(
-        api_key=key, base_url=f"{URL}/v1", http_client=transport(server), max_retries=0
-    )
-
-
-def ask(server: Server, **body: Any) -> Any:
-    """A whole response."""
-    body = {"model": "tiny", "input": "hi", **body}
-    return asyncio.run(client_of(server).responses.create(**body))
-
-
-def ask_streamed(server: Server, **body: Any) -> Any:
-    """The response of a stream's last event, held against what its other events add up to."""
-    body = {"model": "tiny", "input": "hi", **body}
-
-    async def read() -> tuple[list[Any], Any]:
-        async with client_of(server).responses.stream(**body) as stream:
-            events: list[Any] = [event async for event in stream]
-        return events, events[-1].response
-
-    events, last = asyncio.run(read())
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    done = [event.item for event in events if event.type == "response.output_item.done"]
-    assert [bare(item) for item in done] == [bare(item) for item in last.output]
-    for number, item in enumerate(last.output):
-        deltas = [
-            event.delta
-            for event in events
-            if event.type.endswith(".delta") and event.output_index == number
-        ]
-        assert "".join(deltas) == text_of(item)
-    return last
-
-
-def bare(item: Any) -> tuple[str, ...]:
-    """An item without what the client adds to it."""
-    return item.id, item.type, item.status, getattr(item, "call_id", ""), text_of(item)
-
-
-def text_of(item: Any) -> str:
-    """What an item of the output says."""
-    if item.type == "function_call":
-        return item.arguments
-    if item.type == "custom_tool_call":
-        return item.input
-    return "".join(part.text for part in item.content or item.summary)
-
-
 both = pytest.mark.parametrize("asked", [ask, ask_streamed])
-
-
-def check_bundled(asked: Callable[..., Any]) -> None:
-    """Answers of the bundled pair are those of `generate`, greedily and with a seed."""
-    server = server_of(bundled())
-    for sampling in (SamplingParams(), SEEDED):
-        found = asked(
-            server,
-            input=QUESTION,
-            max_output_tokens=60,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            extra_body={"seed": sampling.seed},
-        )
-        result = api.generate(bundled(), QUESTION, sampling=sampling, max_tokens=60)
-        assert found.output_text == result.text
-        assert found.usage.output_tokens == len(result.tokens)
-        assert found.usage.input_tokens == result.stats.prompt_tokens
-        assert found.status == {"stop": "completed", "length": "incomplete"}[result.finish_reason]
-
-
-@both
-def test_answers_are_those_of_generate(asked: Callable[..., Any]) -> None:
-    """The server changes no token, whole or streamed."""
-    check_bundled(asked)
-
-
-@pytest.mark.quick_every(4)
-@both
-@pytest.mark.parametrize("fault", ["seed", "text"])
-def test_another_answer_would_be_seen(
-    asked: Callable[..., Any], fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check above fails for another seed, and for a piece of text that is lost."""
-    plant(fault, monkeypatch)
-    with pytest.raises(AssertionError):
-        check_bundled(asked)
 
 
 @both
@@ -366,12 +256,7 @@ def test_errors_are_the_clients_classes() -> None:
 def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head is sent by then: the response has failed, and says why."""
     server = server_of(pair_saying("yes", HI))
-
-    async def failing(*given: Any) -> Any:
-        raise DFlashError("the cable is out", hint="plug it in")
-        yield
-
-    monkeypatch.setattr(server.runner, "answer", failing)
+    fail_to_answer(server, monkeypatch)
     body = {"input": "hi", "stream": True}
     name, last = asyncio.run(events_of(server, PATH, body))[-1]
     assert (name, last["response"]["status"]) == ("response.failed", "failed")
@@ -381,19 +266,3 @@ def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> 
     }
     with pytest.raises(openai.InternalServerError):
         ask(server)
-
-
-def test_a_client_that_goes_stops_its_answer() -> None:
-    """Nothing runs on for nobody, and the place in the line is free."""
-    server = server_of(pair_saying("long " * 400, HI))
-    body = {"max_output_tokens": 2000, "input": "hi", "stream": True}
-
-    async def go() -> int:
-        async with listening(server, PATH, body) as listener:
-            while "output_text.delta" not in await listener.next():
-                pass
-            assert server.runner.admission.running == 1
-        return server.runner.admission.running
-
-    assert asyncio.run(go()) == 0
-    assert ask(server, max_output_tokens=5).usage.output_tokens == 5

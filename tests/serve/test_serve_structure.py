@@ -1,7 +1,6 @@
 """Answers in a given form, asked for by OpenAI's own client."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -11,7 +10,7 @@ from serving import Served, serving
 from dflash_mlx import api
 from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import Mode, SamplingParams
-from dflash_mlx.pair import Pair, load
+from dflash_mlx.pair import Pair
 
 ASKED: Any = [{"role": "user", "content": "What is 12 plus 7?"}]
 
@@ -23,25 +22,6 @@ SCHEMA = {
     "additionalProperties": False,
 }
 FORM: Any = {"type": "json_schema", "json_schema": {"name": "sum", "schema": SCHEMA}}
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    """The bundled pair."""
-    return load()
-
-
-@pytest.fixture(scope="module")
-def served(pair: Pair) -> Iterator[Served]:
-    """A server of it."""
-    with serving(pair) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> openai.OpenAI:
-    """OpenAI's client of it."""
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
 
 
 @pytest.mark.quick_every(4)

@@ -11,8 +11,8 @@ import pytest
 import tiny
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
+from scripted_pair import speaking
 from serving import serving
-from test_session import speaking
 
 from dflash_mlx.chat.tool_parser import make_tool_parser
 

@@ -7,12 +7,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import mlx.core as mx
-import numpy as np
+import lossless
 import pytest
-import test_lossless as lossless
-import test_sampling as laws
+import sampling_law as laws
 import tiny
+from lossless import LONG, SHORT, hinted_drafter
 
 from dflash_mlx import api
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
@@ -29,7 +28,6 @@ from dflash_mlx.speculation.drafts import Draft
 from dflash_mlx.types import Plan
 
 BUDGETS = (1, 4, 15, 16, 64)
-SHORT, LONG = lossless.SHORT, lossless.LONG
 every_family = pytest.mark.parametrize("family", tiny.FAMILIES)
 
 
@@ -99,27 +97,6 @@ def test_a_seeded_tree_commits_what_the_chain_commits(case: str) -> None:
             sequence.commit((anchor, *chain[:-1]), found.taps)
             anchor = chain[-1]
     assert more
-
-
-class Hinted(tiny.ScriptedCache):
-    """Knows the text, but often likes one or two other tokens better: paths branch off."""
-
-    def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """Logits of positions offset + 1 to offset + width - 1."""
-        right = super().draft_logits(anchor, width)
-        tokens = np.array(mx.argmax(right, axis=-1))
-        logits = np.array(mx.zeros_like(right))
-        for slot, token in enumerate(tokens.tolist()):
-            others = (self.offset + slot) % 3
-            for place, liked in enumerate((token + 7, token + 3)[:others]):
-                logits[slot, liked % self.vocab] = 8.6 - place * 0.3
-            logits[slot, token] = 8.0
-        return mx.array(logits)
-
-
-def hinted_drafter(text: Sequence[int]) -> DFlashDrafter:
-    """A drafter of that kind."""
-    return tiny.stand_in(lambda: Hinted(text, wrong=False, vocab=tiny.VOCAB, strict=True))
 
 
 def drafter_of(kind: str, family: str, prompt: list[int], wanted: list[int]) -> DFlashDrafter:

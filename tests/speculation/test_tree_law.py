@@ -10,9 +10,9 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-import test_sampling as laws
+import sampling_law as laws
 import tiny
-from test_tree_caches import FORK, state_of_the_row_before
+from caches import FORK, state_of_the_row_before
 
 from dflash_mlx import api
 from dflash_mlx.errors import DFlashError

@@ -11,8 +11,8 @@ import tiny
 from httpx2 import ASGITransport, AsyncClient
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from mlx_lm.tool_parsers import json_tools
+from scripted_pair import speaking
 from serving import settings_of
-from test_session import speaking
 
 import dflash_mlx
 from dflash_mlx.chat.template import TemplateOptions
@@ -37,6 +37,9 @@ ADD = {
     "description": "the sum of two numbers",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
+TOLD = [{"type": "function", "function": ADD}]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": [2, "}"]}}\n</tool_call>'
+HI: Any = [{"role": "user", "content": "hi"}]
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve.answer_request import OutputItems
@@ -83,3 +84,13 @@ def plant(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     else:
         write = OutputItems._write
         monkeypatch.setattr(OutputItems, "_write", lambda self, text: write(self, text[:-1]))
+
+
+def fail_to_answer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a server fail when an answer begins; the head of a stream is sent by then."""
+
+    async def failing(*given: Any) -> Any:
+        raise DFlashError("the cable is out", hint="plug it in")
+        yield
+
+    monkeypatch.setattr(server.runner, "answer", failing)

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from dflash_mlx.chat.reasoning_parser import eos_ids_of
 from dflash_mlx.constrained.compiler import Compiler
-from dflash_mlx.drafters.dflash.config import parse
+from dflash_mlx.drafters.dflash.config import DraftConfig, parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
 from dflash_mlx.engine.engine import Engine
@@ -206,6 +206,31 @@ SEEDS = {
     "glm_moe_dsa": 5,
     "muse_glimmer": 7,
 }
+# A drafter that attends to everything before it.
+DRAFT_CONFIG = DraftConfig(
+    hidden_size=16,
+    intermediate_size=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    vocab_size=40,
+    rms_norm_eps=1e-6,
+    block_size=5,
+    mask_token_id=39,
+    target_layer_ids=(0, 2),
+    num_target_layers=4,
+    sliding=(False, False),
+    window=None,
+    is_causal=None,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    max_position_embeddings=64,
+    attention_bias=False,
+    input_embedding_scale=1.0,
+    output_multiplier=1.0,
+    final_logit_softcapping=None,
+)
 
 
 @cache

@@ -4,12 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import mlx.core as mx
 import tiny
+from scripted_pair import VOCAB, follow_script
 from scripted_server import tool_tokenizer
 
 from dflash_mlx.chat.template import DEFAULTS, TemplateOptions
-from dflash_mlx.models.packed import SequencePass
 from dflash_mlx.pair import Pair
 
 
@@ -24,20 +23,11 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
     `prompts` of the pair's target are the messages it was asked, each with its tokens.
     """
     tokenizer = more.pop("tokenizer", None) or tool_tokenizer()
-    target = tiny.make_target("qwen3", vocab_size=272, num_hidden_layers=3)
+    target = tiny.make_target("qwen3", vocab_size=VOCAB, num_hidden_layers=3)
     target = tiny.with_ends(target, tokenizer)
     script: list[int] = []
     prompts: list[tuple[Any, list[int]]] = []
-    honest = target.read
-
-    def read(parts: Any, *, at_once: bool = False) -> list[SequencePass]:
-        found = []
-        starts = [part.cache.offset for part in parts]
-        for start, part, done in zip(starts, parts, honest(parts), strict=True):
-            following = script[start + 1 : start + 1 + part.tokens.size]
-            logits = 20 * mx.eye(272)[mx.array(following)][-len(done.logits) :]
-            found.append(SequencePass(0 * done.logits + logits, done.taps))
-        return found
+    follow_script(target, script)
 
     class TalkingPair(Pair):
         """Notes each prompt, and what is to be said to it."""
@@ -50,11 +40,10 @@ def talking_pair(says: Callable[[list[dict[str, Any]]], str], **more: Any) -> Pa
             return ids
 
     def draft_cache() -> tiny.ScriptedCache:
-        cache = tiny.ScriptedCache((), False, 272, strict=False)
+        cache = tiny.ScriptedCache((), False, VOCAB, strict=False)
         cache.text = script
         return cache
 
-    target.read = read  # type: ignore[method-assign]
     target.prompts = prompts  # type: ignore[attr-defined]
     drafter = tiny.stand_in(draft_cache)
     return TalkingPair.of(target, drafter, tokenizer, "talker", "script")

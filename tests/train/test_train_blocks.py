@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+import tiny
 from mlx.optimizers import Muon
 from mlx.utils import tree_flatten
 
@@ -28,31 +29,7 @@ from dflash_mlx.train.settings import TrainSettings
 from dflash_mlx.train.step import BlockGradient, Blocks, StreamedMuon
 from dflash_mlx.train.streams import Streams
 
-FULL = DraftConfig(
-    hidden_size=16,
-    intermediate_size=24,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    vocab_size=40,
-    rms_norm_eps=1e-6,
-    block_size=5,
-    mask_token_id=39,
-    target_layer_ids=(0, 2),
-    num_target_layers=4,
-    sliding=(False, False),
-    window=None,
-    is_causal=None,
-    rope_theta=10000.0,
-    rope_scaling=None,
-    max_position_embeddings=64,
-    attention_bias=False,
-    input_embedding_scale=1.0,
-    output_multiplier=1.0,
-    final_logit_softcapping=None,
-)
-SLIDING = dataclasses.replace(FULL, sliding=(True, False), window=4)
+SLIDING = dataclasses.replace(tiny.DRAFT_CONFIG, sliding=(True, False), window=4)
 HIDDEN, LENGTH = 12, 14
 
 
@@ -89,7 +66,7 @@ def training_logits(
     return drafter.head(hidden)
 
 
-@pytest.mark.parametrize("config", [FULL, SLIDING], ids=["full", "sliding"])
+@pytest.mark.parametrize("config", [tiny.DRAFT_CONFIG, SLIDING], ids=["full", "sliding"])
 def test_training_block_equals_inference_draft(config):
     """Guards the mask and the positions: one wrong row and the drafter learns another task."""
     drafter = make_drafter(config)
@@ -116,7 +93,7 @@ def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
             config, layer, queries + 1, keys, anchor + shift
         ),
     )
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     target_hidden, tokens = make_data()
     trained = training_logits(drafter, target_hidden, tokens, mx.array([[6], [8]]))
     drafted = inference_logits(drafter, target_hidden[:1], int(tokens[0, 6]), 6)
@@ -125,7 +102,7 @@ def test_the_comparison_finds_a_wrong_mask(monkeypatch, fault):
 
 def test_labels_and_counted_slots():
     """Guards the shift (slot k predicts the token at anchor + k) and the sequence's end."""
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[2, 11], [8, -1]]), mx.array([LENGTH, 10])
     context = drafter.model.context(target_hidden, 0)
@@ -181,7 +158,7 @@ def largest_difference(ours, wanted) -> float:
 
 
 @pytest.mark.parametrize("fault", [None, "context", "own rows"])
-@pytest.mark.parametrize("config", [FULL, SLIDING], ids=["full", "sliding"])
+@pytest.mark.parametrize("config", [tiny.DRAFT_CONFIG, SLIDING], ids=["full", "sliding"])
 def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
     """Guards the context that is held once and the slices: nothing may be missing from the sums.
 
@@ -224,7 +201,7 @@ def test_gradient_equals_that_of_repeated_rows(monkeypatch, config, fault):
 
 def test_memory_does_not_grow_with_the_anchors():
     """Guards a step's peak: with four times the anchors it was three times as high."""
-    config = dataclasses.replace(FULL, max_position_embeddings=512)
+    config = dataclasses.replace(tiny.DRAFT_CONFIG, max_position_embeddings=512)
     drafter, peaks = make_drafter(config), dict[int, list[int]]()
     taps, tokens = mx.random.normal((1, 400, 2 * HIDDEN)), mx.random.randint(0, 39, (1, 420))
     for count in (16, 128) * 4:  # how far MLX runs ahead of what it frees is never the same
@@ -241,7 +218,7 @@ def test_memory_does_not_grow_with_the_anchors():
 
 def test_bfloat16_computes_the_same_direction():
     """Guards mixed precision: float32 gradients of float32 weights, near those of float32."""
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     taps, tokens = make_data()
     part = blocks_of(np.array([[1, 6], [3, 8]]), taps, tokens)
     exact, mixed = (
@@ -274,7 +251,7 @@ def test_muon_on_streams_is_muon():
 
 def test_padding_changes_no_loss():
     """Guards batching: taps and tokens after a sequence's end must not leak into its blocks."""
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     target_hidden, tokens = make_data()
     anchors, lengths = mx.array([[3, 6]]), mx.array([9])
     short, long = (drafter.model.context(target_hidden[:1, :end], 0) for end in (9, LENGTH))
@@ -285,7 +262,7 @@ def test_padding_changes_no_loss():
 
 def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
     """Guards the slices that bound memory for big vocabularies."""
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
 
     def total(hidden: mx.array) -> mx.array:
@@ -300,7 +277,7 @@ def test_sliced_head_gives_the_same_loss_and_gradient(monkeypatch):
 
 def test_candidates_have_their_labels_and_their_gradient(monkeypatch):
     """Guards DFlash 2's loss: the head's slopes by hand equal those of logits that are kept."""
-    drafter = make_drafter(FULL)
+    drafter = make_drafter(tiny.DRAFT_CONFIG)
     hidden, labels = mx.random.normal((7, 16)), mx.array([1, 5, 39, 0, 7, 7, 2])
     monkeypatch.setattr(head_loss, "MAX_LOGITS", 3 * 40)
     ids = head_loss.loss_and_candidates(drafter, hidden, labels, 4)[1]

@@ -19,6 +19,7 @@ import pytest
 import tiny
 from mlx import nn
 from mlx.utils import tree_flatten
+from train_runs import SHAPE, start
 from typer.testing import CliRunner
 
 import dflash_mlx
@@ -39,14 +40,12 @@ from dflash_mlx.train.events import (
     TapsProgress,
     TauMeasured,
 )
-from dflash_mlx.train.run import Run, TrainJob
-from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings
+from dflash_mlx.train.run import Run
+from dflash_mlx.train.settings import DrafterShape, TrainSettings
 from dflash_mlx.train.streams import Streams
 from dflash_mlx.train.taps import Taps, stacked
 
 TARGET = tiny.GOLDEN / "qwen3_full" / "target"
-SHAPE = DrafterShape(layers=1, block_size=6, taps=3, intermediate=32)
-QUICK = {"steps": 12, "batch": 3, "rate": 5e-3, "eval_every": 100, "save_every": 6, "chunk": 16}
 
 
 @pytest.fixture(scope="module")
@@ -61,31 +60,6 @@ def prompts(tmp_path_factory) -> Path:
 def target() -> Target:
     """A fresh random target."""
     return tiny.load_target(TARGET)
-
-
-def start(
-    target, prompts, out, *, resume=False, warm_start=None, shape=SHAPE, answers=None, taps=None,
-    **settings,
-):  # fmt: skip
-    """A run that is ready to train, and the list its events go to."""
-    events = []
-    if warm_start is not None:
-        shape = DrafterShape(dflash2=shape.dflash2, selector_rank=shape.selector_rank)
-    job = TrainJob(
-        prompts,
-        out,
-        val_share=0.2,
-        answers=answers or prompts.with_name("answers.jsonl"),
-        taps=taps,
-        resume=resume,
-        warm_start=warm_start,
-        shape=shape,
-    )
-    numbers = TrainSettings(**{**QUICK, **settings})
-    tokenizer = tiny.tokenizer()
-    return Run(
-        target, tokenizer, job, numbers, AnswerSettings(max_tokens=20), events.append
-    ), events
 
 
 def test_taps_are_kept_and_damaged_ones_made_again(target, prompts, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import templates
 import tiny
+from recorded_chat import RecordedState
 
 import dflash_mlx
 from dflash_mlx.chat.template import Template
@@ -29,7 +30,6 @@ shell = import_module("dflash_mlx.cli.chat.attachments")
 output = import_module("dflash_mlx.cli.terminal.output")
 external_editor = import_module("dflash_mlx.cli.terminal.line_editor")
 line_editor = import_module("dflash_mlx.cli.terminal.line_editor")
-states = import_module("dflash_mlx.cli.chat.state")
 thinking = import_module("dflash_mlx.cli.resolve")
 transcript = import_module("dflash_mlx.cli.chat.transcript")
 chat_settings = import_module("dflash_mlx.cli.chat.settings")
@@ -42,8 +42,8 @@ def golden() -> Pair:
 
 
 @pytest.fixture
-def state(golden: Pair) -> Any:
-    """A chat that nobody watches; `state.told` is what it says."""
+def state(golden: Pair) -> RecordedState:
+    """A chat that nobody watches."""
     talk = dialogue.Dialogue(
         backends.LocalBackend(golden),
         output.Output(quiet=True),
@@ -51,27 +51,13 @@ def state(golden: Pair) -> Any:
         display=dialogue.DisplaySettings(quiet=True),
         autosaves=True,
     )
-    told: list[str] = []
-
-    class RecordedState(states.ChatState):
-        def print_line(self, text: str, style: str = "") -> None:
-            told.append(text)
-
-    state = RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
-    state.__class__.told = told
-    return state
+    return RecordedState(talk, talk.out, options.ModelOptions(model="x", draft="y"))
 
 
 @pytest.fixture
-def use(state: Any) -> Callable[[str], str]:
-    """Type a command; what is told."""
-
-    def run(text: str) -> str:
-        state.told.clear()
-        commands.dispatch(state, text)
-        return "\n".join(state.told)
-
-    return run
+def use(state: RecordedState) -> Callable[[str], str]:
+    """Run a command of the chat; what it prints."""
+    return state.enter
 
 
 @pytest.mark.parametrize(
@@ -524,8 +510,8 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     assert shell.is_shell_command("!ls")
     assert not any(map(shell.is_shell_command, ("!", "! ", " !ls", "a!")))
     shell.run_in_shell(state, "!echo one; echo two >&2; exit 3")
-    assert state.told[:3] == ["  one", "  two", "  exit code 3"]
-    assert "with the next prompt; /read off drops it" in state.told[3]
+    assert state.lines[:3] == ["  one", "  two", "  exit code 3"]
+    assert "with the next prompt; /read off drops it" in state.lines[3]
     wanted = "why?\n\n$ echo one; echo two >&2; exit 3:\n\n```text\none\ntwo\n```"
     assert files.with_files(state, "why?") == wanted
     assert files.with_files(state, "why?") == "why?"
@@ -594,8 +580,8 @@ def test_modes_in_one_chat(state: Any, use: Callable[[str], str]) -> None:
 def test_a_cut_output_is_told(state: Any, monkeypatch: Any, limit: int, told: str | None) -> None:
     """Guards a model that reads a part and a user who believes that it read everything."""
     monkeypatch.setattr(shell, "MAX_OUTPUT", limit)
-    state.told.clear()
+    state.lines.clear()
     shell.run_in_shell(state, "!echo 12345; echo 67890")
-    assert (told in state.told[-1]) if told else ("characters" not in state.told[-1])
-    assert "with the next prompt" in state.told[-1]
+    assert (told in state.lines[-1]) if told else ("characters" not in state.lines[-1])
+    assert "with the next prompt" in state.lines[-1]
     assert state.outputs[-1].text == "12345\n67890"[-limit:]

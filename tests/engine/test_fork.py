@@ -1,0 +1,143 @@
+"""A fork and its original go on by themselves, as two sequences that never met."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import tiny
+
+from dflash_mlx.drafters.base import Drafter
+from dflash_mlx.drafters.ngram import NgramDrafter
+from dflash_mlx.drafters.small_model import ModelCache, SmallModelDrafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.models.cache.target_cache import TargetCache
+from dflash_mlx.options import SamplingParams
+from dflash_mlx.types import Block
+
+START = tiny.prompt_of(21, 1)
+LEFT = [*START, *tiny.prompt_of(9, 2)]  # two prompts of one length that begin alike
+RIGHT = [*START, *tiny.prompt_of(9, 3)]
+SAMPLING = SamplingParams(0.8, repetition_penalty=1.3, seed=3)
+
+
+@cache
+def engine_of(family: str, kind: str = "dflash") -> Engine:
+    """An engine of a tiny target. Its small model is a copy of the target, often right."""
+    target = tiny.make_target(family)
+    drafters: dict[str, Callable[[], Drafter]] = {
+        "dflash": lambda: tiny.random_drafter(target),
+        "small": lambda: SmallModelDrafter(tiny.make_target(family), tiny.VOCAB),
+        "ngram": NgramDrafter,
+    }
+    return Engine(target, drafters[kind](), compiler=tiny.compiler_of(target))
+
+
+def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Iterator[Block]:
+    """The rounds of an answer; each of its blocks waits until it is asked for."""
+    request = Request(tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash")
+    engine.begin(sequence, request, len(prompt) - 1)
+    return tiny.rounds(engine, sequence)
+
+
+def half(engine: Engine) -> Sequence:
+    """A sequence in the middle of an answer."""
+    sequence = Sequence(engine.target, *engine.drafters)
+    blocks = begun(engine, sequence, START)
+    for _ in range(3):
+        next(blocks)
+    blocks.close()
+    return sequence
+
+
+def branch(engine: Engine, sequence: Sequence, prompt: list[int]) -> Iterator[tuple[int, ...]]:
+    """A branch's blocks: the end of its answer, another answer, and one from an earlier place."""
+    for block in tiny.rounds(engine, sequence):
+        yield block.tokens
+    for text in (prompt, [*prompt[:-1], 7, 8]):
+        for block in begun(engine, sequence, text):
+            yield block.tokens
+
+
+def in_turn(*branches: Iterator[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """What each gives if all are advanced by one block in turn."""
+    given: list[list[tuple[int, ...]]] = [[] for _ in branches]
+    running = dict(enumerate(branches))
+    while running:
+        for number, blocks in list(running.items()):
+            block = next(blocks, None)
+            if block is None:
+                del running[number]
+            else:
+                given[number].append(block)
+    return given
+
+
+def forked(engine: Engine) -> list[list[tuple[int, ...]]]:
+    """The blocks of an original and its fork, one of each in turn."""
+    original = half(engine)
+    twin = original.fork()
+    return in_turn(branch(engine, original, LEFT), branch(engine, twin, RIGHT))
+
+
+def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
+    """The blocks of two sequences that share nothing, one after the other."""
+    return [list(branch(engine, half(engine), prompt)) for prompt in (LEFT, RIGHT)]
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [  # all rows, recurrent states, windows
+        ("qwen3", "dflash"),
+        ("qwen3", "small"),
+        ("qwen3_5", "dflash"),
+        ("gpt_oss", "ngram"),
+    ],
+)
+def test_each_goes_on_as_if_alone(family: str, kind: str) -> None:
+    """The same tokens in the same blocks, so that the drafts are the same, too."""
+    engine = engine_of(family, kind)
+    assert forked(engine) == apart(engine)
+
+
+def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A fault: a fork of `kind` shares an attribute with its original."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        honest: Any = kind.__dict__["fork"]
+
+        def fork(self: Any) -> Any:
+            twin = honest(self)
+            setattr(twin, name, getattr(self, name))
+            return twin
+
+        patch.setattr(kind, "fork", fork)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("fault", "family", "kind"),
+    [
+        (share(TargetCache, "layers"), "qwen3", "dflash"),
+        (share(ModelCache, "_cache"), "qwen3", "small"),
+        (share(Sequence, "tokens"), "qwen3", "ngram"),
+    ],
+)
+def test_what_is_shared_is_noticed(
+    fault: Callable[[pytest.MonkeyPatch], None],
+    family: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The test above can fail."""
+    engine = engine_of(family, kind)
+    wanted = apart(engine)
+    fault(monkeypatch)
+    try:
+        blocks = forked(engine)
+    except Exception:
+        return
+    assert blocks != wanted

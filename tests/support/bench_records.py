@@ -1,0 +1,30 @@
+"""Records of made-up bench runs, for tests of what is made of them."""
+
+from dataclasses import replace
+
+from dflash_mlx.bench import schedule as modes
+from dflash_mlx.bench.schedule import Key, Record, Rounds, Schedule, Turn
+
+KEY = Key("s", 1, "d", "dflash", 0.0, 1)
+FACTS = {"pair": {"target": "a"}, "settings": {"max_tokens": 8}}
+
+
+def schedule_of(names="baseline,dflash", **values) -> Schedule:
+    """A schedule with short answers."""
+    return Schedule(modes=modes.parse_modes(names), **{"max_tokens": 8, **values})
+
+
+def turn(count=11, seconds=1.0, **values) -> Turn:
+    """An answer of `count` tokens, ten of them in `seconds`."""
+    given = {
+        "prompt_tokens": 20, "cached_tokens": 0, "text": "x", "tokens": tuple(range(count)),
+        "finish_reason": "stop", "prefill_seconds": 0.5, "first_token_seconds": 0.6,
+        "decode_seconds": seconds, "verifies": 0, "committed": 0, "drafted": 0, "accepted": 0,
+        "accepted_by_position": (), "rounds": (Rounds(1, count - 1, count - 1, seconds),),
+    }  # fmt: skip
+    return Turn(**{**given, **values})
+
+
+def record(key=KEY, *turns, task="s", **changes) -> Record:
+    """A record of these turns, or of one."""
+    return Record(replace(key, **changes), task, turns or (turn(),), 1000)

@@ -1,0 +1,98 @@
+"""Caches of tiny targets: passes over them, their rows, and what a fresh prefill leaves in them."""
+
+from functools import cache
+from typing import Any
+
+import mlx.core as mx
+import pytest
+import tiny
+from mlx_lm.models.cache import ChunkedKVCache, QuantizedKVCache
+
+from dflash_mlx.models import recurrent
+from dflash_mlx.models.cache.recurrent import RecurrentCache
+from dflash_mlx.models.cache.sliding import SlidingCache
+from dflash_mlx.models.cache.target_cache import TargetCache, members
+from dflash_mlx.models.target import Target
+from dflash_mlx.speculation.tree import Tree
+
+EXACT = 1e-5  # float32; stock mlx-lm differs by a third of that when it reads in other pieces
+QUANTISED = 2e-1  # a step of 8 bits
+KINDS = ("quantised", *tiny.FAMILIES)
+FORK = Tree((5, 6, 7), (0, 0, 2), (1, 1, 2), (0.0, 0.0, 0.0))
+
+
+def layers_of(kind: str) -> list[Any]:
+    """Empty caches for the layers of a tiny target."""
+    if kind == "quantised":
+        return [QuantizedKVCache(group_size=32, bits=8) for _ in range(3)]
+    return target_of(kind).make_cache().layers
+
+
+@cache
+def target_of(kind: str) -> Target:
+    """The target that goes with a kind of cache; quantised rows must divide into groups.
+
+    Its weights are sober, so that `EXACT` is some roundings and nothing more.
+    """
+    if kind == "quantised":
+        return tiny.make_target("llama", head_dim=32)
+    return tiny.make_target(kind, seed=7, scale=0.8, sober=True)
+
+
+def read(target: Target, cache: TargetCache, tokens: list[int]) -> mx.array:
+    """A pass; logits of the last token."""
+    logits, _ = target.forward(mx.array([tokens]), cache)
+    mx.eval(logits, cache.state)
+    return logits[0, -1]
+
+
+def rows(layer: Any) -> tuple[mx.array, ...]:
+    """The newest rows that attention may still ask for, in the order of their tokens; or states."""
+    if isinstance(layer, RecurrentCache):
+        conv, state = layer.cache
+        assert conv is not None
+        assert state is not None
+        return conv, state
+    if isinstance(layer, SlidingCache):
+        keep = min(layer.offset, layer.max_size - 1)
+        keys, values = layer._temporal_order(layer.keys), layer._temporal_order(layer.values)
+        return keys[..., keys.shape[2] - keep :, :], values[..., values.shape[2] - keep :, :]
+    if isinstance(layer, QuantizedKVCache):
+        packed: Any = layer.keys_and_values()
+        keys, values = (
+            mx.dequantize(*part, group_size=layer.group_size, bits=layer.bits) for part in packed
+        )
+        return keys, values
+    return layer.keys_and_values()
+
+
+def assert_same(target: Target, kind: str, cache: TargetCache, tokens: list[int]) -> None:
+    """Every layer's rows are those of a fresh prefill; 8-bit ones within one step."""
+    fresh = TargetCache(layers_of(kind))
+    read(target, fresh, tokens)
+    assert cache.offset == len(tokens)
+    step = QUANTISED if kind == "quantised" else EXACT
+    for mine, theirs in zip(members(cache.layers), members(fresh.layers), strict=True):
+        assert mine.offset == theirs.offset
+        for a, b in zip(rows(mine), rows(theirs), strict=True):
+            assert a.shape == b.shape
+            assert tiny.apart(a, b) < step
+
+
+def chunked(reads: list[int], size: int = 8) -> ChunkedKVCache:
+    """A chunked cache that was fed keys which are their own positions, as Llama 4 does it."""
+    cache: Any = ChunkedKVCache(size)
+    for count in reads:
+        cache.maybe_trim_front()
+        keys = mx.arange(cache.offset, cache.offset + count, dtype=mx.float32)
+        cache.update_and_fetch(keys.reshape(1, 1, -1, 1), keys.reshape(1, 1, -1, 1))
+    return cache
+
+
+def state_of_the_row_before(patch: pytest.MonkeyPatch) -> None:
+    """A fault: the recurrence runs through the rows as if they were a chain."""
+
+    def chained(net: Any, *fed: Any) -> mx.array:
+        return recurrent.update(net, *fed[:-1])[0]
+
+    patch.setattr(recurrent, "update_tree", chained)

@@ -1,0 +1,80 @@
+"""Engines of tiny pairs, and requests of all kinds answered alone and together."""
+
+import random
+from functools import cache
+from typing import Any
+
+import tiny
+
+from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
+from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
+from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.models.target import Target
+from dflash_mlx.options import SamplingParams
+from dflash_mlx.types import Block
+
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.8, seed=3),
+    SamplingParams(temperature=1.3, top_p=0.9, min_p=0.02, seed=4),
+    SamplingParams(temperature=1.0, top_k=9, repetition_penalty=1.2, seed=5),
+)
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "dflash", "block_size": 5},
+    {"mode": "dflash", "block_size": 3},
+    {"mode": "ddtree", "tree_budget": 6},
+    {"mode": "baseline"},
+)
+CHUNK = 7  # tokens of a prompt a pass, so that pieces of prompts share passes with all else
+
+
+@cache
+def target_of(family: str) -> Target:
+    """One target a family."""
+    return tiny.make_target(family)
+
+
+def request_of(number: int) -> Request:
+    """Requests of all kinds: prompts of several lengths, modes, samplings."""
+    return Request(
+        prompt=tuple(tiny.prompt_of((4, 23, 9, 38)[number % 4], number)),
+        sampling=SAMPLINGS[number // 4 % 4],
+        max_tokens=(9, 14, 5, 11)[number // 2 % 4],
+        **MODES[number % len(MODES)],
+    )
+
+
+def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
+    """An engine that reads prompts in small pieces."""
+    target = target_of(family)
+    drafter = drafter or tiny.random_drafter(target)
+    engine = Engine(target, drafter, compiler=tiny.compiler_of(target))
+    engine.chunk = CHUNK
+    return engine
+
+
+def alone(engine: Engine, request: Request) -> list[int]:
+    """The answer of a sequence that has the engine for itself."""
+    sequence = Sequence(engine.target, *engine.drafters)
+    engine.begin(sequence, request, len(request.prompt) - 1)
+    return tiny.joined(list(tiny.rounds(engine, sequence)))
+
+
+def together(engine: Engine, requests: list[Request], dice: random.Random) -> list[list[int]]:
+    """The answers of sequences that join and leave at random rounds, and sometimes sit one out."""
+    waiting, running = list(enumerate(requests)), {}
+    said: list[list[int]] = [[] for _ in requests]
+    while waiting or running:
+        while waiting and (not running or dice.random() < 0.4):
+            number, request = waiting.pop(0)
+            running[number] = Sequence(engine.target, *engine.drafters)
+            engine.begin(running[number], request, len(request.prompt) - 1)
+        asked = [number for number in running if dice.random() < 0.9] or list(running)
+        dice.shuffle(asked)
+        for number, block in zip(asked, engine.step([running[n] for n in asked]), strict=True):
+            assert isinstance(block, Block)
+            said[number] += block.tokens
+            if block.finish_reason:
+                del running[number]
+    return said

@@ -1,0 +1,52 @@
+"""A chat of this process whose printed lines are kept."""
+
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from dflash_mlx.options import GenerationOptions
+from dflash_mlx.pair import Pair
+
+backends = import_module("dflash_mlx.cli.backend.local")
+commands = import_module("dflash_mlx.cli.chat.commands")
+dialogue = import_module("dflash_mlx.cli.chat.dialogue")
+options = import_module("dflash_mlx.cli.options")
+output = import_module("dflash_mlx.cli.terminal.output")
+presets = import_module("dflash_mlx.cli.presets")
+settings = import_module("dflash_mlx.cli.chat.settings")
+states = import_module("dflash_mlx.cli.chat.state")
+
+
+class RecordedState(states.ChatState):
+    """The state of a chat that keeps the lines it prints."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.lines: list[str] = []
+        super().__init__(*args, **kwargs)
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Keep a line."""
+        self.lines.append(text)
+
+    def enter(self, command: str) -> str:
+        """Run a command such as `/set`; what it prints."""
+        self.lines.clear()
+        commands.dispatch(self, command)
+        return "\n".join(self.lines)
+
+
+def recorded_chat(cli_app: typer.Typer, pair: Pair) -> RecordedState:
+    """A chat with a pair that was loaded as the model A, without any other option."""
+    talk = dialogue.Dialogue(
+        backends.LocalBackend(pair),
+        output.Output(quiet=True),
+        settings=GenerationOptions(mode="dflash"),
+        display=dialogue.DisplaySettings(),
+        autosaves=False,
+    )
+    command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
+    tables = presets.OptionTables(typer.Context(command))
+    state = RecordedState(talk, talk.out, options.ModelOptions(model="A"), tables=tables)
+    state.general = settings.present_values(state)
+    return state

@@ -1,0 +1,36 @@
+"""What ranks with a sharded target answer to jobs, held against the whole target's answers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Job, ranks, results
+from sharded_answers import ALL, run
+
+BUNDLED: Job = [None, None]
+FEW = ("dflash", "ddtree", "packed", "shared")
+
+
+def sharded(
+    folder: Path, count: int, jobs: list[Job], kinds: Sequence[str] = ALL, **env: str
+) -> list[dict[str, Any]]:
+    """What rank 0 of so many says to all jobs."""
+    env["ANSWERS"] = " ".join(kinds)
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(jobs))
+    with ranks(folder, count, ["tests/support/sharded_answers.py", str(file)], **env) as processes:
+        return json.loads(results(processes)[0].splitlines()[-1])
+
+
+def check_equal(found: dict[str, Any], job: Job, kinds: Sequence[str] = ALL) -> None:
+    """Answers of all kinds are the whole target's; each pass had one packet and no gather."""
+    whole = run(job, None, kinds)
+    for kind in kinds:
+        same = whole[kind] if kind != "shared" else pytest.approx(whole[kind], abs=1e-3)
+        assert found[kind] == same, (job, kind)
+    packets, passes, packet_bytes = found["packets"]
+    assert packets == passes > 50
+    assert packet_bytes < 250 * packets
+    assert found["gathers"] == 0

@@ -1,0 +1,61 @@
+"""Answers with thinking of every family, token by token, and what a reader gets of them."""
+
+THOUGHT = "<|channel|>analysis<|message|>hm <|end|><|start|>assistant"
+HARMONY = THOUGHT + "<|channel|>final<|message|>"
+CALL = '<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}'
+MUSE = " to=self<|message|>hm<|eom|><|start|>assistant"
+# Family, what the prompt ends with, the answer's tokens as text, its text, its thinking.
+CASES = [
+    ("llama", "[a]", "<think>no</think>", "<think>no</think>", ""),
+    ("qwen", "[a]\n", "<think>\nhm\n</think>\n\nyes", "\n\nyes", "\nhm\n"),
+    ("qwen", "[a]\n<think>\n\n</think>\n\n", "yes", "yes", ""),
+    ("glm", "[a]<think>", "hm</think>yes", "yes", "hm"),
+    ("glm", "[a]</think>", "yes", "yes", ""),
+    ("gemma", "[model]\n", "<|channel>thought\nhm\n<channel|>yes", "yes", "\nhm\n"),
+    ("gemma", "[model]\n<|channel>thought\n<channel|>", "yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant", HARMONY + "yes", "yes", "hm "),
+    ("gpt_oss", "<|start|>assistant", HARMONY + "naïve 漢字 ", "naïve 漢字 ", "hm "),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>final<|message|>yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant<|channel|>final<|message|>", "yes", "yes", ""),
+    ("gpt_oss", "<|start|>assistant<|channel|>analysis<|message|>we", "ll<|end|>", "", "ll"),
+    ("gpt_oss", "<|start|>assistant", HARMONY, "", "hm "),
+    ("gpt_oss", "<|start|>assistant", HARMONY.removesuffix("<|message|>"), "", "hm "),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>analysis<|message|>hm", "", "hm"),
+    ("gpt_oss", "<|start|>assistant", "<|channel|>anal", "", ""),
+    ("gpt_oss", "<|start|>assistant", "no mark at all", "no mark at all", ""),
+    ("gpt_oss", "raw text", "<|channel|>final", "<|channel|>final", ""),
+    # A call's name stands in its header, so the header is text.
+    ("gpt_oss", "<|start|>assistant", CALL, CALL, ""),
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        THOUGHT + " to=functions.add<|channel|>commentary<|message|>{}",
+        "to=functions.add<|channel|>commentary<|message|>{}",
+        "hm ",
+    ),
+    # Several messages to the same reader are paragraphs.
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        "<|channel|>commentary<|message|>wait<|end|><|start|>assistant" + HARMONY + "yes",
+        "wait\n\nyes",
+        "hm ",
+    ),
+    (
+        "gpt_oss",
+        "<|start|>assistant",
+        THOUGHT * 2 + "<|channel|>final<|message|>yes",
+        "yes",
+        "hm \n\nhm ",
+    ),
+    ("muse", "<|start|>assistant", MUSE + " to=user<|message|>yes", "yes", "hm"),
+    ("muse", "<|start|>assistant", " to=user<|message|>yes", "yes", ""),
+    ("muse", "<|start|>assistant", " to=se", "", ""),
+    (
+        "muse",
+        "<|start|>assistant",
+        MUSE + " to=wx.now<|message|><atem:x>",
+        "to=wx.now<|message|><atem:x>",
+        "hm",
+    ),
+]

@@ -1,0 +1,94 @@
+"""A chat that calls tools, typed and read in this process."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import pytest
+from paths import SUPPORT
+from tool_talk import says, talking_pair
+
+from dflash_mlx.options import GenerationOptions
+from dflash_mlx.tools import ServerConfig
+
+backends = import_module("dflash_mlx.cli.backend.local")
+dialogue_module = import_module("dflash_mlx.cli.chat.dialogue")
+loop = import_module("dflash_mlx.cli.chat.loop")
+options = import_module("dflash_mlx.cli.options")
+output = import_module("dflash_mlx.cli.terminal.output")
+states = import_module("dflash_mlx.cli.chat.state")
+tool_box = import_module("dflash_mlx.cli.chat.tools")
+
+SERVER = SUPPORT / "mcp_server.py"
+HERE = ServerConfig("here", sys.executable, (str(SERVER),))
+
+
+class ToolChat:
+    """A chat whose screen is a text: what is typed, asked and shown stands there in order."""
+
+    def __init__(self, screen: io.TextIOWrapper, *configs: ServerConfig, **more: Any):
+        self.screen, self.answers = screen, iter(more.pop("answers", ()))
+        self.pair: Any = more.pop("pair", None) or talking_pair(says)
+        out = output.Output()
+        self.talk = dialogue_module.Dialogue(
+            backends.LocalBackend(self.pair),
+            out,
+            settings=GenerationOptions(mode="dflash", **more),
+            display=dialogue_module.DisplaySettings(),
+            autosaves=True,
+        )
+        self.talk.tools = tool_box.ToolBox(out, configs)
+        self.talk.tools.ask = self.ask
+        self.talk.tools.wait()
+        self.state = states.ChatState(self.talk, out, options.ModelOptions())
+
+    def ask(self, question: str) -> str:
+        """Answer a question; Ctrl-C where the script says so."""
+        typed = next(self.answers)
+        self.screen.write(f"{question}{typed}\n")
+        if typed == "^C":
+            raise KeyboardInterrupt
+        return typed + "\n"
+
+    def type(self, text: str) -> str:
+        """Send one line; the screen since then."""
+        begin = len(self.text)
+        self.screen.write(f"› {text}\n")
+        loop.handle_input(self.state, text)
+        return self.text[begin:]
+
+    @property
+    def text(self) -> str:
+        """The whole screen."""
+        self.screen.flush()
+        return self.screen.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+    @property
+    def sent(self) -> list[int]:
+        """The tokens of the last prompt."""
+        return self.prompts[-1][1]
+
+    @property
+    def prompts(self) -> list[Any]:
+        """The messages that were asked, with their tokens."""
+        return self.pair.target.prompts
+
+
+@contextmanager
+def tool_chats(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ToolChat]]:
+    """Begins chats; their servers end with the block."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    begun: list[ToolChat] = []
+
+    def begin(*configs: ServerConfig, **more: Any) -> ToolChat:
+        monkeypatch.setattr(sys, "stdout", screen)  # here: pytest has its own before the test
+        monkeypatch.setattr(sys, "stderr", screen)
+        begun.append(ToolChat(screen, *configs, **more))
+        return begun[-1]
+
+    yield begin
+    for session in begun:
+        session.talk.tools.close()
