@@ -1,4 +1,4 @@
 """The command line: the only code that knows about a terminal. Installed as `dflash_mlx.cli`.
 
-`app.py` imports the commands, no other module here does. `terminal/` imports none of the others.
+`app.py` registers the commands. `terminal/` imports no other package of the command line.
 """

@@ -1,4 +1,4 @@
-"""The start of `dflash`, and of `python -m dflash_mlx.cli`: Ctrl-C counts from here on."""
+"""The start of `dflash`, and of `python -m dflash_mlx.cli`: handles Ctrl-C from here on."""
 
 import signal
 import sys

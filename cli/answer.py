@@ -1,6 +1,5 @@
-"""Runs one prompt through a session, shows the answer while it streams, and stops on Ctrl-C."""
+"""Streams one answer into a view, and stops it on Ctrl-C."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -81,19 +80,23 @@ class PlainView:
 class LiveView(PlainView):
     """For a terminal: a progress bar during a long prefill, a status line while no text is visible.
 
-    Streaming text on the same terminal replaces the status line. Hidden thinking is summed up in
-    one line.
+    Once text streams on the same terminal, the status line is gone. Hidden thinking becomes one
+    line with its seconds and tokens.
     """
 
     def __init__(
         self, out: Output, *, thinking: bool = False, hidden: bool = False, label: str = ""
     ):
         super().__init__(out, thinking=thinking)
-        self._hidden, self._label = hidden, label
+        self._hidden = hidden
+        self._label = label
         self._text_visible = False  # text has reached this terminal, so no status line is drawn
         self._spinner: Spinner | None = None
-        self._drawn_at, self._frame = 0.0, 0
-        self._thinking_began, self._thinking_tokens, self._thought = 0.0, 0, False
+        self._drawn_at = 0.0
+        self._frame = 0
+        self._thinking_began = 0.0
+        self._thinking_tokens = 0
+        self._has_thinking = False  # thinking that the summary line has not covered yet
 
     def prefill(self, done: int, total: int) -> None:
         """Show the bar when prefill takes long."""
@@ -113,12 +116,12 @@ class LiveView(PlainView):
         if block.thinking and not self._show_thinking:
             self._thinking_began = self._thinking_began or time.perf_counter()
             self._thinking_tokens += len(block.tokens)
-            self._thought = True
-        if block.text and self._thought:
+            self._has_thinking = True
+        if block.text and self._has_thinking:
             self._print_thinking_summary()
-        shown = block.thinking if self._show_thinking else ""
-        shown += block.text if self.out.stdout_is_tty and not self._hidden else ""
-        if shown and not self._text_visible:
+        visible = block.thinking if self._show_thinking else ""
+        visible += block.text if self.out.stdout_is_tty and not self._hidden else ""
+        if visible and not self._text_visible:
             self.out.clear_status()
             self._text_visible = True
         super().block(block, stats)
@@ -134,23 +137,26 @@ class LiveView(PlainView):
         """Clear the moving lines."""
         self._stop_spinner()
         self.out.clear_status()
-        if self._thought:
+        if self._has_thinking:
             self._print_thinking_summary()
         super().finish()
 
     def _print_thinking_summary(self) -> None:
         self.out.clear_status()
         seconds = time.perf_counter() - self._thinking_began
-        self.out.note(thought_line(seconds, self._thinking_tokens))
-        self._thinking_tokens, self._thought = 0, False
+        self.out.note(thinking_summary(seconds, self._thinking_tokens))
+        self._forget_thinking()
+
+    def _forget_thinking(self) -> None:
+        self._thinking_tokens = 0
+        self._has_thinking = False
 
     def _show_progress(self, stats: "Stats") -> None:
-        now = time.perf_counter()
-        if now - self._drawn_at >= STATUS_INTERVAL:
-            self._drawn_at, self._frame = now, self._frame + 1
-            symbol = (
-                "|/-\\"[self._frame % 4] if self.out.ascii else SPINNER_FRAMES[self._frame % 10]
-            )
+        seconds = time.perf_counter()
+        if seconds - self._drawn_at >= STATUS_INTERVAL:
+            self._drawn_at = seconds
+            self._frame += 1
+            symbol = spinner_symbol(self._frame, self.out)
             self.out.status(f"{symbol} {self._label}{progress_line(stats)}")
 
     def _stop_spinner(self) -> None:
@@ -166,21 +172,25 @@ class JsonView(LiveView):
         super().__init__(out, hidden=True, label=label)
 
     def _print_thinking_summary(self) -> None:
-        self._thinking_tokens, self._thought = 0, False
+        self._forget_thinking()
 
 
 class JsonLinesView(JsonView):
     """Prints each block as a JSON object on a line of its own."""
 
     def block(self, block: "Block", stats: "Stats") -> None:
-        """Print one committed block; draw no status where stdout is the same terminal."""
+        """Print one committed block. A status line would mix with the JSON on the same terminal."""
         if not self.out.stdout_is_tty:
             super().block(block, stats)
-        self.out.write(json.dumps(block_json(block), ensure_ascii=self.out.stdout_is_tty) + "\n")
+        self.out.write_json(block_json(block))
+
+
+def spinner_symbol(frame: int, out: Output) -> str:
+    return "|/-\\"[frame % 4] if out.ascii else SPINNER_FRAMES[frame % 10]
 
 
 def block_json(block: "Block") -> dict[str, Any]:
-    """A committed block; `accepted` of the `drafted` tokens are among its tokens."""
+    """A committed block as JSON."""
     return {
         "type": "block",
         "text": block.text,
@@ -192,25 +202,25 @@ def block_json(block: "Block") -> dict[str, Any]:
 
 
 def acceptance_summary(stats: "Stats") -> str:
-    """τ and the acceptance rate, as far as they are known; empty without a verify."""
+    """τ and the acceptance rate; empty without a verify."""
     tau = f" · τ {stats.acceptance_length:.2f}" if stats.verifies else ""
     return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
 
 
-def thought_line(seconds: float, tokens: int) -> str:
-    """How long a model thought; 0 tokens are not counted here."""
+def thinking_summary(seconds: float, tokens: int) -> str:
+    """How long the model thought; `tokens` is 0 if a server does not report them."""
     return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
 
 
-def counted(stats: "Stats", name: str) -> str:
-    """A count of tokens, or that a server has not told it."""
+def format_tokens(stats: "Stats", name: str) -> str:
+    """A count of tokens with its noun; "unknown" if a server does not report it."""
     if name in stats.unknown:
         return "tokens unknown"
     return format_count(getattr(stats, name), "token", "tokens")
 
 
-def prompt_words(stats: "Stats") -> str:
-    """How much of the prompt was read, and how much was cached."""
+def prompt_summary(stats: "Stats") -> str:
+    """How many tokens of the prompt were new, and how many came from the cache."""
     if "prompt_tokens" in stats.unknown:
         return "unknown"
     if "cached_tokens" in stats.unknown:
@@ -220,7 +230,7 @@ def prompt_words(stats: "Stats") -> str:
 
 
 def progress_line(stats: "Stats") -> str:
-    """The numbers of an answer that is streaming."""
+    """Tokens, rate and acceptance so far."""
     if "generated" in stats.unknown:
         return f"{stats.decode_seconds:.1f} s"
     return (
@@ -229,9 +239,9 @@ def progress_line(stats: "Stats") -> str:
 
 
 def stats_line(answer: "Answer", backend: Backend, max_tokens: int) -> str:
-    """The numbers of a finished answer."""
+    """The numbers of a finished answer, for `dflash generate`."""
     stats = answer.stats
-    line = common_stats(stats, answer.finish_reason)
+    line = stats_summary(stats, answer.finish_reason)
     if stats.generated and stats.prefill_seconds >= 1:
         line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == "length":
@@ -242,9 +252,9 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int) -> str:
 def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     """The numbers of a finished answer in a chat, with the cached part of the prompt."""
     stats = answer.stats
-    line = common_stats(stats, answer.finish_reason)
+    line = stats_summary(stats, answer.finish_reason)
     if stats.generated or "generated" in stats.unknown:
-        line += f" · prompt {prompt_words(stats)} in {stats.prefill_seconds:.1f} s"
+        line += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == INTERRUPTED:
         line += " (Ctrl-C again to leave)"
     if answer.finish_reason == "length":
@@ -252,11 +262,11 @@ def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) 
     return line
 
 
-def common_stats(stats: "Stats", finish_reason: str) -> str:
-    """The numbers that both stats lines begin with."""
+def stats_summary(stats: "Stats", finish_reason: str) -> str:
+    """Tokens, rate, acceptance and seconds: what both stats lines begin with."""
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
-    line = "  " + counted(stats, "generated")
+    line = "  " + format_tokens(stats, "generated")
     if finish_reason == INTERRUPTED:
         known = "generated" not in stats.unknown
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
@@ -267,10 +277,11 @@ def common_stats(stats: "Stats", finish_reason: str) -> str:
 
 @dataclass(slots=True)
 class Answer:
-    """One answer of a session; `finish_reason` is stop, length or interrupted.
+    """One answer. finish_reason: stop, length or interrupted.
 
-    `calls` of tools are not in its text. `rounds`: of each block the seconds since the answer was
-    asked for, its tokens, and how many drafts were checked and accepted.
+    tokens: ids; empty if a server answered. calls: tool calls, which the text does not contain.
+    rounds: for each block the seconds since the request, its tokens, and the drafts that were
+    verified and accepted.
     """
 
     stats: "Stats"
@@ -283,12 +294,15 @@ class Answer:
     rounds: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     @property
-    def said(self) -> bool:
-        """Whether there is anything of it; a server's tokens have no ids here."""
-        return bool(self.tokens or self.text or self.thinking)
+    def is_empty(self) -> bool:
+        """Whether nothing has been generated yet."""
+        return not (self.tokens or self.text or self.thinking)
 
-    def add(self, block: "Block") -> "Block":
-        """Append a block. Drops the empty lines that chat templates put around thinking."""
+    def append(self, block: "Block") -> "Block":
+        """Append a block without the empty lines that chat templates put around thinking.
+
+        Returns the block as it was appended.
+        """
         text = block.text.lstrip("\n") if self.thinking and not self.text else block.text
         thinking = block.thinking if self.thinking else block.thinking.lstrip("\n")
         self.tokens += block.tokens
@@ -304,51 +318,53 @@ def answer_prompt(
     view: PlainView,
     interrupt: Interrupt,
     *,
-    keep: Callable[[Answer], None] = lambda answer: None,
-    splitter: "CallSplitter | RemoteSession | None" = None,
+    on_end: Callable[[Answer], None] = lambda answer: None,
+    tool_parser: "CallSplitter | RemoteSession | None" = None,
 ) -> Answer:
     """Stream an answer into a view and return it.
 
     After Ctrl-C the text so far is the answer. Ctrl-C is checked between blocks and, during
-    prefill, between chunks. `keep` gets the answer at the end, also where a signal ends the program
-    or the terminal or another machine is gone. After a second Ctrl-C the caller must leave; the
-    interrupt is deferred while `keep` runs. `splitter` takes calls of tools out of the text.
+    prefill, between chunks. `on_end` is called with the answer at the end, even if a signal ends
+    the program or the terminal or another machine is gone. After a second Ctrl-C the caller must
+    leave; the interrupt is deferred while `on_end` runs. `tool_parser` takes tool calls out of the
+    text.
     """
 
     def on_prefill(done: int, total: int) -> None:
         interrupt.check()
-        if not result.said:
+        if answer.is_empty:
             view.prefill(done, total)
 
     interrupt.defer(False)
     started_at = time.perf_counter()
     with Spinner(view.out, "measuring this machine"):  # done once, by the mode auto
         blocks = backend.stream(prompt, options, on_prefill=on_prefill)
-    result = Answer(backend.stats)
+    answer = Answer(backend.stats)
     try:
         with view:
             try:
                 for block in blocks:
                     seconds = time.perf_counter() - started_at
-                    result.first_token_seconds = result.first_token_seconds or seconds
-                    numbers = len(block.tokens), block.drafted, block.accepted
-                    result.rounds.append((seconds, *numbers))
-                    if splitter is not None:
-                        block = splitter.split(block)
-                        result.calls = splitter.calls
-                    block = result.add(block)
-                    view.block(block, result.stats)
+                    answer.first_token_seconds = answer.first_token_seconds or seconds
+                    answer.rounds.append(
+                        (seconds, len(block.tokens), block.drafted, block.accepted)
+                    )
+                    if tool_parser is not None:
+                        block = tool_parser.split(block)
+                        answer.calls = tool_parser.calls
+                    block = answer.append(block)
+                    view.block(block, answer.stats)
                     if block.finish_reason:
-                        result.finish_reason = block.finish_reason
+                        answer.finish_reason = block.finish_reason
                     elif interrupt.requested:
                         break
             except KeyboardInterrupt:
-                pass  # `result` holds the text so far
+                pass  # `answer` holds the text so far
             finally:
                 interrupt.defer()
                 blocks.close()
     except (SystemExit, OSError, RankLost, ServerLost):
-        keep(result)
+        on_end(answer)
         raise
-    keep(result)
-    return result
+    on_end(answer)
+    return answer

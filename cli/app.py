@@ -1,6 +1,6 @@
 """`dflash`: registers the commands and turns every error into a message and an exit code.
 
-Knows no models: a command imports the engine when it runs, so that `--help` is quick.
+A command imports the engine when it runs, so that `--help` is quick.
 
     0 done    1 error    2 wrong usage    3 `bench --check` found a difference
     130 Ctrl-C    141 the reader closed the pipe    143 SIGTERM, after `train` has saved
@@ -35,7 +35,7 @@ from .serve.command import serve
 from .terminal.output import Output, open_closed_streams
 from .train.command import train
 
-# What writing to a full disk, and to a closed or broken stream, raises.
+# Error numbers of writes to a full disk and to closed or broken streams.
 STREAM_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 
 
@@ -88,7 +88,8 @@ def report_error(error: Exception) -> int:
 
 def usage_hint(error: typer.TyperException) -> str:
     """Name the variable or file that set a wrong value; otherwise point to `--help`."""
-    ctx, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    ctx = getattr(error, "ctx", None)
+    parameter = getattr(error, "param", None)
     if ctx is None:
         return "`dflash --help` lists the commands"
     if parameter is not None:
@@ -113,7 +114,6 @@ def discard_stdout() -> None:
 
 
 def print_version(requested: bool) -> None:
-    """Print the version and exit."""
     if requested:
         typer.echo(f"dflash {__version__}")
         raise typer.Exit

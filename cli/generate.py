@@ -1,6 +1,5 @@
 """`dflash generate`: one prompt, one answer."""
 
-import json
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from .answer import (
 )
 from .backend.base import Backend
 from .backend.open import open_backend
-from .chat.messages import ChatFile, chat_messages, keep_turn, load_latest, with_turn
+from .chat.messages import ChatFile, chat_messages, load_latest, save_turn, with_turn
 from .chat.start import with_saved_pair
 from .loading import bundled_note
 from .options import (
@@ -60,7 +59,7 @@ MIN_VERIFIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateOptions:
-    """What only `dflash generate` has."""
+    """Options of `dflash generate` only."""
 
     file: Annotated[
         list[str] | None,
@@ -128,9 +127,10 @@ def generate(
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))
     values = with_preset(values, own.preset)
-    log.typed = text = read_prompt(prompt, own.file or ())
-    saved = ChatFile()
-    chat = load_latest(saved, raw=own.raw, compare=own.compare) if own.latest else None
+    text = read_prompt(prompt, own.file or ())
+    log.typed = text
+    chat_file = ChatFile()
+    chat = load_latest(chat_file, raw=own.raw, compare=own.compare) if own.latest else None
     resolved = resolve(
         values,
         out,
@@ -142,7 +142,7 @@ def generate(
     messages = prompt_messages(text, system, raw=own.raw)
     grammar = read_grammar(own.schema, own.grammar, remote=resolved.remote)
     show_bundled_note(own, resolved, out)
-    # One answer goes on from nothing that is in memory.
+    # There is only one answer, so a cache in memory alone would serve nobody.
     cache = resolved.cache if resolved.cache.cache_disk else NO_CACHE
     backend, load_seconds = open_backend(resolved.values, cache, remote, out)
     out.warn(*backend.warnings())
@@ -155,8 +155,8 @@ def generate(
     backend.prepare(options, out)
     log.loaded(backend, load_seconds, options)
     run = ask(backend, messages, options, own, resolved.prompt, text, log, out)
-    if chat is not None and run.answer.said:
-        keep_turn(saved, with_turn(chat, text, run.answer), backend, out)
+    if chat is not None and not run.answer.is_empty:
+        save_turn(chat_file, with_turn(chat, text, run.answer), backend, out)
     report(run, backend, options, own, load_seconds, out)
     backend.finish(out)
     if run.interrupted:
@@ -165,26 +165,26 @@ def generate(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An answer, and that of plain decoding where it was asked for."""
+    """An answer, and with --compare the answer of plain decoding."""
 
     answer: Answer
     baseline: Answer | None = None
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended one of them."""
+        """Whether Ctrl-C ended either answer."""
         baseline = self.baseline
         return INTERRUPTED in (self.answer.finish_reason, baseline and baseline.finish_reason)
 
     def comparison(self, options: GenerationOptions) -> Comparison | None:
-        """Both side by side; None where there are not two whole answers."""
+        """The comparison of the two answers; None unless both are complete."""
         if self.baseline is None or self.baseline.finish_reason == INTERRUPTED:
             return None
         return Comparison(self.answer, self.baseline, sampled=not options.sampling.greedy)
 
 
 def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
-    """UsageError for flags that contradict each other."""
+    """Raise UsageError for flags that contradict each other."""
     if own.compare and resolved.model.no_draft:
         no_draft = resolved.values.origin("no_draft") is not Origin.DEFAULT
         flag = "--no-draft" if no_draft else "--mode baseline"
@@ -196,7 +196,7 @@ def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
 
 
 def show_bundled_note(own: GenerateOptions, resolved: Resolved, out: Output) -> None:
-    """Say that the bundled pair answers, where no model was chosen."""
+    """Print a note if no model was chosen and the bundled pair answers."""
     note = bundled_note(resolved.model)
     if note and own.compare:
         out.info(note, "dim")
@@ -214,8 +214,9 @@ def ask(
     log: RunLog,
     out: Output,
 ) -> Run:
-    """Answer the prompt, with --compare by plain decoding too; KeyboardInterrupt after a second
-    Ctrl-C.
+    """Answer the prompt; with --compare also by plain decoding.
+
+    KeyboardInterrupt after a second Ctrl-C.
     """
     view = make_view(out, own, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
@@ -229,13 +230,12 @@ def ask(
             options,
             view,
             interrupt,
-            keep=lambda answer: log.answered(answer, backend, options, typed),
+            on_end=lambda answer: log.answered(answer, backend, options, typed),
         )
         if interrupt.requested_twice:
             raise KeyboardInterrupt
         baseline = None
-        whole = answer.finish_reason != INTERRUPTED
-        if own.compare and whole:
+        if own.compare and answer.finish_reason != INTERRUPTED:
             baseline = baseline_answer(backend, prompt, options, out, interrupt)
     return Run(answer, baseline)
 
@@ -248,19 +248,19 @@ def report(
     load_seconds: float,
     out: Output,
 ) -> None:
-    """Print the JSON object, the comparison and the numbers that are asked for."""
+    """Print what the flags ask for: JSON, the comparison, the numbers."""
     comparison = run.comparison(options)
     if own.as_data:
         document = {"type": "answer"} if own.jsonl else {}
         document |= answer_report(run.answer, backend, options, load_seconds)
         document |= comparison_json(comparison) if comparison else {}
-        out.write(json.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json(document)
     elif comparison:
         show_comparison(comparison, backend, options, out)
-    shown = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
+    show_stats = out.stderr_is_tty and not (out.quiet or own.as_data or comparison)
     if own.stats is not None:
-        shown = own.stats
-    if shown:
+        show_stats = own.stats
+    if show_stats:
         line = stats_line(run.answer, backend, options.token_limit)
         out.info(line, "dim")
     if not own.as_data and options.mode != "auto":  # auto drafts less by itself
@@ -268,7 +268,7 @@ def report(
 
 
 def make_view(out: Output, own: GenerateOptions, *, thinking: bool) -> PlainView:
-    """The view that fits the options and the terminals on stdout and stderr."""
+    """The view for the flags and for what stdout and stderr are."""
     if own.jsonl:
         return JsonLinesView(out)
     if own.json:
@@ -278,7 +278,8 @@ def make_view(out: Output, own: GenerateOptions, *, thinking: bool) -> PlainView
 
 def warn_low_acceptance(answer: Answer, out: Output) -> None:
     """Print a note when drafting costs more than it saves."""
-    tau, verifies = answer.stats.acceptance_length, answer.stats.verifies
+    tau = answer.stats.acceptance_length
+    verifies = answer.stats.verifies
     if verifies >= MIN_VERIFIES and tau < LOW_ACCEPTANCE_LENGTH:
         out.note(
             f"  low acceptance: τ {tau:.2f} over {verifies} blocks; drafting may cost more than it "

@@ -1,4 +1,4 @@
-"""Finds, downloads and loads a pair, and shows progress meanwhile.
+"""Finds, downloads and loads a pair, and shows the progress.
 
 Imports the engine inside functions, because that import takes a second.
 """
@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 
 def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
-    """The options with the Hub id of a short name; unchanged for ids, folders, unknown names and
-    a server's address.
+    """The options with a short name replaced by its Hub id.
 
-    DFlashError for a pair that does not fit the memory, before anything is downloaded; not with
-    --force.
+    Unchanged for ids, folders, unknown names and a server's address. Without --force, DFlashError
+    for a pair that does not fit the memory, before anything is downloaded.
     """
     if model_options.model in (None, BUNDLED):
         return replace(model_options, model=None)
@@ -57,7 +56,7 @@ def with_known_target(model_options: ModelOptions, out: Output) -> ModelOptions:
 
 
 def known_target(name: str, out: Output) -> str:
-    """The Hub id that a name means, which is told; the name itself where that is open."""
+    """The Hub id of a short name, which is printed; an unknown name is returned unchanged."""
     from dflash_mlx.hub.registry import find_target
 
     target = find_target(name) or name
@@ -67,10 +66,10 @@ def known_target(name: str, out: Output) -> str:
 
 
 def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) -> ModelOptions:
-    """The options with a pair filled in; unchanged options mean the bundled pair.
+    """The options with a pair filled in; unchanged for the bundled pair.
 
-    Takes a downloaded pair without a question. Otherwise offers the best pair that fits memory and
-    disk, if the user can be asked.
+    Takes a downloaded pair without asking. Otherwise, if `interactive`, offers the best pair that
+    fits memory and disk.
     """
     if not has_metal():
         return model_options
@@ -94,7 +93,7 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
 
 
 def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
-    """Whether all files of a pair are downloaded."""
+    """Whether all files of the pair, or with --no-draft of the target, are downloaded."""
     from dflash_mlx.hub.cache import cached_state
 
     needed = [entry.target] if model_options.no_draft else [entry.target, entry.draft]
@@ -102,7 +101,7 @@ def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
 
 
 def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
-    """Show the pair and its size, and ask."""
+    """Show a pair and its size and ask; the options with it, or unchanged after a no."""
     from dflash_mlx.hub.download import plan
 
     try:
@@ -155,7 +154,7 @@ def free_disk() -> int:
 def load_pair(
     model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
 ) -> tuple["Pair", float]:
-    """The pair and the seconds it took; DFlashError when it does not fit the memory."""
+    """Download and load a pair; the pair and the seconds. DFlashError if it does not fit."""
     started_at = time.perf_counter()
     fetch_pair(model_options, out)
     return load_downloaded(model_options, out, cache_options), time.perf_counter() - started_at
@@ -164,7 +163,7 @@ def load_pair(
 def load_downloaded(
     model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
 ) -> "Pair":
-    """Load a pair that `fetch_pair` found."""
+    """Load a pair that `fetch_pair` has checked and downloaded."""
     with Spinner(out, f"loading {model_options.model or 'the bundled pair'}") as spinner:
         import dflash_mlx
         from dflash_mlx.distributed.group import world
@@ -185,9 +184,9 @@ def load_downloaded(
 
 
 def fetch_pair(model_options: ModelOptions, out: Output) -> None:
-    """Find both model folders and download what is missing; raises errors before loading.
+    """Download what is missing of a pair and check that it fits the memory, before loading.
 
-    Refuses a pair that does not fit the memory, unless --force.
+    DFlashError for a pair that does not fit, unless --force is given.
     """
     target_label, target, draft = find_pair(model_options, out)
     check_memory(target, draft, target_label, model_options, out)
@@ -228,27 +227,33 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """Refuse a pair that does not fit the memory, or warn about it; with --force only warn.
+    """DFlashError for a pair that does not fit the memory; a warning if it is tight.
 
-    Of several machines each has to have room for its part.
+    With --force only a warning. In a group of machines each must have room for its part.
     """
     from dflash_mlx.distributed.group import world
     from dflash_mlx.kernels.dispatch import on_cpu
     from dflash_mlx.models.memory import check_fits, estimate_memory, working_set
 
-    group, bits, item = world(), model_options.draft_bits, 4 if on_cpu() else 2
-    ranks = 1 if group is None else group.size
-    needed = estimate_memory(target, draft, draft_bits=bits, item_bytes=item, ranks=ranks)
+    group = world()
+    needed = estimate_memory(
+        target,
+        draft,
+        draft_bits=model_options.draft_bits,
+        item_bytes=4 if on_cpu() else 2,
+        ranks=1 if group is None else group.size,
+    )
     checks = [(needed, working_set(), "here")]
     if group is not None:
         from dflash_mlx.distributed.leader import memory_of_others
         from dflash_mlx.pair import elsewhere
 
         name = label if model_options.model is None else elsewhere(label)
-        found = memory_of_others(group, name)
-        checks += [(part, room, f"on {rank}") for rank, part, room in found]
-    for part, room, where in checks:
-        if warning := check_fits(part, room, label, force=model_options.force, where=where):
+        checks += [
+            (part, limit, f"on {rank}") for rank, part, limit in memory_of_others(group, name)
+        ]
+    for part, limit, where in checks:
+        if warning := check_fits(part, limit, label, force=model_options.force, where=where):
             out.warn(warning)
 
 
@@ -256,15 +261,15 @@ def prepare_libraries(*, offline: bool) -> None:
     """Set the variables that other packages read once at import."""
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    # Without it, transformers warns about long prompts.
+    # By default transformers warns about long prompts.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair":
-    """Give the loaded target the drafter of the options, the known one, or none.
+    """A pair of the loaded target and the drafter of the options, its known one, or none.
 
-    Refuses a pair that does not fit the memory, unless --force.
+    DFlashError for a pair that does not fit the memory, unless --force is given.
     """
     label = f"loading {model_options.draft or 'the drafter'}"
     with Spinner(out, label) as spinner:
@@ -290,7 +295,7 @@ def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair
 
 
 def has_another_drafter(pair: "Pair") -> bool:
-    """Whether the target has a known drafter, and not that one drafts."""
+    """Whether the target has a known drafter that is not the one in use."""
     from dflash_mlx.pair import names_with
 
     with suppress(DFlashError):

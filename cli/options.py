@@ -35,7 +35,7 @@ def option(*names: str, help: str, **details: Any) -> Any:
 
 
 def parse_bits(value: str | int) -> int:
-    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, for what is no number."""
+    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, for another text."""
     if value == "none":
         return 0
     if not str(value).isdecimal():
@@ -44,7 +44,7 @@ def parse_bits(value: str | int) -> int:
 
 
 def parse_size(value: str | int) -> int:
-    """Bytes of a text such as 500MB (units of 1000) or 4GiB (of 1024); ValueError for others."""
+    """Bytes from a text such as 500MB (units of 1000) or 4GiB (of 1024); ValueError for others."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", str(value).strip().lower())
     if not match:
         raise ValueError(f"'{value}' is not a size such as 500MB or 4GB")

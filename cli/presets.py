@@ -104,13 +104,13 @@ class OptionTables:
         except (typer.BadParameter, DFlashError) as error:
             raise DFlashError(
                 f"{place}: '{key}' cannot be {settings_text(value)}.",
-                hint=error.hint if isinstance(error, DFlashError) else in_short(error.message),
+                hint=error.hint if isinstance(error, DFlashError) else short_message(error.message),
             ) from None
         return parsed
 
 
-def in_short(message: str) -> str:
-    """A message of Typer about a wrong value, in our words."""
+def short_message(message: str) -> str:
+    """A Typer message about a wrong value, shortened for a hint."""
     message = message.replace("Value error, ", "").replace("Input should be", "it must be")
     return " ".join(message.split()).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Reads the prompt from the argument, a file and standard input."""
+"""Reads the prompt from the argument, files and standard input, and the grammar of the answer."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from dflash_mlx.grammar import Grammar, asked_grammar
 from .config_file import file_error_reason
 from .terminal.output import format_bytes, format_count
 
-# Fences of code blocks in Markdown.
+# Fences of code blocks in Markdown
 
 
 def fenced(text: str, language: str = "text") -> str:
@@ -39,22 +39,24 @@ def close_fence(text: str) -> str:
 
 # Files that go into a prompt
 
-MAX_FILES, MAX_BYTES = 200, 2_000_000  # together, and far beyond what contexts hold
-MAX_ENTRIES = 20_000  # of a folder that are looked at
-MAX_NAME = 40  # characters of a name that are shown
-# The beginning of a file in a prompt, and all of it, as `Attachment.block` has it.
-FILE_BEGINS = re.compile(r"\n\n[^\n]+:\n\n```")
-FILE = re.compile(
+# Limits for all files of a prompt together, far beyond what contexts hold.
+MAX_FILES = 200
+MAX_BYTES = 2_000_000
+MAX_ENTRIES = 20_000  # entries of a folder and its subfolders
+MAX_NAME = 40  # characters of a file's name on the screen
+# The beginning of an attached file in a prompt, and the whole file: what `Attachment.block` writes.
+ATTACHMENT_START = re.compile(r"\n\n[^\n]+:\n\n```")
+ATTACHMENT = re.compile(
     r"\n\n([^\n]+):\n\n(`{3,})([^\n`]*)\n((?:(?!\2).)*)\n\2(?=\n\n[^\n]+:\n\n```|\Z)", re.S
 )
-LEFT_OUT_FOLDERS = {"__pycache__", "node_modules"}  # and those whose names begin with a dot
+SKIPPED_FOLDERS = {"__pycache__", "node_modules"}  # and those whose names begin with a dot
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file; `name` as the user wrote it, or as found from there.
+    """A text file in a prompt. name: as the user wrote it, or a path below a folder they named.
 
-    `language` of its fence; empty takes the file's suffix.
+    language: of its code fence; if empty, the file's suffix.
     """
 
     name: str
@@ -63,48 +65,49 @@ class Attachment:
 
     @property
     def nbytes(self) -> int:
-        """Its length in UTF-8."""
+        """Length in UTF-8."""
         return len(self.text.encode("utf-8", "replace"))
 
     @property
     def block(self) -> str:
-        """The file as it stands in a prompt: its name, and its text in a fence."""
+        """The file as the prompt has it: its name, then its text in a fence."""
         language = self.language or Path(self.name).suffix[1:] or "text"
         return f"{self.name}:\n\n{fenced(self.text, language)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """The files of one prompt, and how many were left out because they are not text."""
+    """The files of one prompt. skipped: number of files that are not text."""
 
     files: tuple[Attachment, ...] = ()
-    left_out: int = 0
+    skipped: int = 0
 
     @property
     def text(self) -> str:
-        """All files as they stand in a prompt."""
+        """All files as the prompt has them."""
         return "\n\n".join(file.block for file in self.files)
 
     @property
     def summary(self) -> str:
-        """How many, or which, and their size."""
+        """The file's name or the number of files, and their size."""
         names = [file.name for file in self.files]
-        what = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
+        label = shorten(names[0]) if len(names) == 1 else format_count(len(names), "file", "files")
         size = format_bytes(sum(file.nbytes for file in self.files))
-        others = f" · {self.left_out:,} not text, left out" if self.left_out else ""
-        return f"{what} · {size}{others}"
+        skipped = f" · {self.skipped:,} not text, left out" if self.skipped else ""
+        return f"{label} · {size}{skipped}"
 
 
 def split_attached(prompt: str) -> tuple[str, Attachments]:
-    """A prompt without the files at its end, and those files."""
-    for begin in FILE_BEGINS.finditer(prompt):
-        place, files = begin.start(), []
-        while found := FILE.match(prompt, place):
-            name, _, language, text = found.groups()
+    """Split a prompt into its text and the files attached at its end."""
+    for start in ATTACHMENT_START.finditer(prompt):
+        position = start.start()
+        files = []
+        while match := ATTACHMENT.match(prompt, position):
+            name, _, language, text = match.groups()
             files.append(Attachment(name, text, language))
-            place = found.end()
-        if place == len(prompt):
-            return prompt[: begin.start()], Attachments(tuple(files))
+            position = match.end()
+        if position == len(prompt):
+            return prompt[: start.start()], Attachments(tuple(files))
     return prompt, Attachments()
 
 
@@ -116,14 +119,16 @@ def shorten(name: str) -> str:
 
 
 def read_attachments(names: Iterable[str]) -> Attachments:
-    """Read files, the text files of folders, and those that patterns name, each once.
+    """Read files, the text files in folders, and files that match patterns, each once.
 
-    UsageError for what is not there, for a named file that is not text, and for too much.
+    UsageError for a missing file, a named file that is not text, and for more than MAX_FILES or
+    MAX_BYTES.
     """
     files: dict[str, Attachment] = {}
-    left_out, size = 0, 0
+    skipped = 0
+    size = 0
     for name in names:
-        for path, named in matches(name):
+        for path, named in matching_files(name):
             if path in files:
                 continue
             try:
@@ -131,7 +136,7 @@ def read_attachments(names: Iterable[str]) -> Attachments:
             except UsageError:
                 if named:
                     raise
-                left_out += 1
+                skipped += 1
                 continue
             files[path] = Attachment(path, text)
             size += files[path].nbytes
@@ -141,19 +146,19 @@ def read_attachments(names: Iterable[str]) -> Attachments:
                     f"{format_bytes(MAX_BYTES)}.",
                     hint="name fewer files, or a pattern such as 'src/*.py'",
                 )
-    if not files and left_out:
+    if not files and skipped:
         raise UsageError("none of these files is text.", hint="give text files in UTF-8")
-    return Attachments(tuple(files.values()), left_out)
+    return Attachments(tuple(files.values()), skipped)
 
 
-def matches(name: str) -> Iterator[tuple[str, bool]]:
-    """The files that a name stands for, and whether it is the name of that file itself."""
+def matching_files(name: str) -> Iterator[tuple[str, bool]]:
+    """The paths that a file name, folder or pattern stands for; True with a file's own name."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
-        found = list(files_below(path))
-        if not found:
+        paths = list(files_below(path))
+        if not paths:
             raise UsageError(f"the folder '{name}' has no files.", hint="hidden ones do not count")
-        yield from ((file, False) for file in found)
+        yield from ((file, False) for file in paths)
     elif has_magic(path) and not os.path.lexists(path):
         paths = sorted(file for file in glob(path, recursive=True) if os.path.isfile(file))
         if not paths:
@@ -164,24 +169,24 @@ def matches(name: str) -> Iterator[tuple[str, bool]]:
 
 
 def files_below(folder: str) -> Iterator[str]:
-    """The files of a folder and the folders in it, sorted, without hidden ones."""
-    seen = 0
-    for place, folders, names in os.walk(folder):
-        folders[:] = sorted(n for n in folders if n[0] != "." and n not in LEFT_OUT_FOLDERS)
-        seen += len(names) + len(folders)
-        if seen > MAX_ENTRIES:
+    """The files in a folder and its subfolders, sorted, without hidden ones."""
+    entries = 0
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(n for n in folders if n[0] != "." and n not in SKIPPED_FOLDERS)
+        entries += len(names) + len(folders)
+        if entries > MAX_ENTRIES:
             raise UsageError(
                 f"the folder '{folder}' has more than {MAX_ENTRIES:,} files.",
                 hint="name a smaller one",
             )
         for name in sorted(names):
-            file = os.path.join(place, name)
+            file = os.path.join(parent, name)
             if name[0] != "." and os.path.isfile(file):
                 yield file
 
 
 def read_text(path: Path) -> str:
-    """A text file without its last newline; UsageError for what cannot be read or is not text."""
+    """A text file without its last newline; UsageError if it cannot be read or is not text."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -197,40 +202,44 @@ def read_text(path: Path) -> str:
 
 
 def complete_path(start: str) -> list[str]:
-    """The paths that begin so, folders with a slash at the end; hidden ones only when asked for."""
+    """The paths that begin with `start`, folders with a slash at the end.
+
+    Hidden files are only completed after a dot.
+    """
     folder, _, name = start.rpartition("/")
-    shown = f"{folder}/" if "/" in start else ""
+    prefix = f"{folder}/" if "/" in start else ""
     try:
-        with os.scandir(os.path.expanduser(shown) or ".") as entries:
-            found = [
-                f"{shown}{entry.name}{'/' if entry.is_dir() else ''}"
+        with os.scandir(os.path.expanduser(prefix) or ".") as entries:
+            paths = [
+                f"{prefix}{entry.name}{'/' if entry.is_dir() else ''}"
                 for entry in entries
                 if entry.name.startswith(name) and (name or entry.name[0] != ".")
             ]
     except OSError:
         return []
-    return sorted(found)[:MAX_FILES]
+    return sorted(paths)[:MAX_FILES]
 
 
 EMPTY_HINT = "give it as an argument, with --file, or on standard input"
 
 
 def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
-    """Join the given parts with an empty line between them; UsageError when all are empty.
+    """Join argument, files and standard input with empty lines; UsageError when all are empty.
 
-    One file is taken as it is; of several, of folders and of patterns each has its name and a
-    fence. Standard input is read when it is not a terminal nor `mlx.launch`'s, or when the argument
-    is `-`. One trailing newline of a file or of standard input is removed.
+    A single file is its text alone. Several files, and those of folders and patterns, have their
+    name and a code fence. Standard input is read if the argument is `-`, or if it is neither a
+    terminal nor the one that `mlx.launch` shares. The last newline of a file or of standard input
+    is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
         raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
     parts = [] if argument in (None, "-") else [argument]
-    if len(files) == 1 and list(matches(files[0])) == [(os.path.expanduser(files[0]), True)]:
+    if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
         parts.append(read_file(Path(files[0])))
     elif files:
         parts.append(read_attachments(files).text)
-    waiting = not (sys.stdin is None or sys.stdin.isatty() or input_is_shared())
-    if argument == "-" or waiting:
+    piped = not (sys.stdin is None or sys.stdin.isatty() or input_is_shared())
+    if argument == "-" or piped:
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:
@@ -239,7 +248,7 @@ def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
 
 
 def read_file(path: Path, flag: str = "--file") -> str:
-    """Read a text file that a flag names."""
+    """The text of a file that a flag names, without its last newline."""
     try:
         return path.expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -250,7 +259,7 @@ def read_file(path: Path, flag: str = "--file") -> str:
 
 
 def read_stdin() -> str:
-    """Read standard input to its end."""
+    """All of standard input, without its last newline."""
     if sys.stdin is None:
         return ""
     try:
@@ -262,7 +271,7 @@ def read_stdin() -> str:
 
 
 def prompt_messages(text: str, system: str | None, *, raw: bool) -> str | list[dict[str, str]]:
-    """The prompt in the form that a session takes: messages, or text with `raw`."""
+    """The prompt as a session takes it: messages, or with `raw` the text itself."""
     if raw:
         if system is not None:
             raise UsageError(
@@ -280,23 +289,26 @@ def prompt_messages(text: str, system: str | None, *, raw: bool) -> str | list[d
 def read_grammar(
     schema: str | None, grammar: str | None, *, remote: bool = False
 ) -> Grammar | None:
-    """What --schema and --grammar ask for; UsageError, with the reason, if it is wrong.
+    """The grammar of --schema or --grammar; UsageError, with the reason, if it is invalid.
 
-    A `remote` model's server judges it.
+    With `remote` only the server checks it.
     """
-    asked = asked_grammar(
-        None if schema is None else read_value(schema, "--schema", "{"),
-        None if grammar is None else read_value(grammar, "--grammar", ":"),
+    constraint = asked_grammar(
+        None if schema is None else text_or_file(schema, "--schema", "{"),
+        None if grammar is None else text_or_file(grammar, "--grammar", ":"),
     )
-    if asked is not None and not remote:
+    if constraint is not None and not remote:
         from dflash_mlx.constrained.grammar import check_grammar
 
-        check_grammar(asked)
-    return asked
+        check_grammar(constraint)
+    return constraint
 
 
-def read_value(value: str, flag: str, mark: str) -> str:
-    """The text itself where it has the mark that no name of a file has, or the file's text."""
+def text_or_file(value: str, flag: str, mark: str) -> str:
+    """The value of a flag that takes a text or a file's name.
+
+    A value with `mark` in it is the text, unless a file has that name.
+    """
     if mark in value and not is_file(value):
         return value
     if not is_file(value):
@@ -307,8 +319,7 @@ def read_value(value: str, flag: str, mark: str) -> str:
 
 
 def is_file(name: str) -> bool:
-    """Whether there is such a file; a text may be no possible name."""
     try:
         return Path(name).expanduser().is_file()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # a text that cannot be a name
         return False

@@ -1,4 +1,4 @@
-"""Builds the object that `--json` prints: raw counts and seconds."""
+"""What is reported of an answer: the object of `--json`, the comparison, the lines of `--log`."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from .terminal.signals import Interrupt, LeaveChat
 def answer_report(
     answer: Answer, backend: Backend, options: GenerationOptions, load_seconds: float
 ) -> dict[str, Any]:
-    """One answer with all its numbers; None is what nobody tells."""
+    """The object that `--json` prints; None for numbers that a server does not report."""
     return {
         **answer_json(answer),
         **backend.model_json(),
@@ -40,7 +40,7 @@ def answer_report(
 
 
 def sampling_json(backend: Backend, options: GenerationOptions) -> dict[str, Any]:
-    """How tokens were chosen and when the answer would have ended; the seed stands by itself."""
+    """The sampling options and the limits of the answer, without the seed."""
     settings = asdict(options.sampling)
     del settings["seed"], settings["logit_bias"]
     return {
@@ -52,7 +52,7 @@ def sampling_json(backend: Backend, options: GenerationOptions) -> dict[str, Any
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """The text, tokens and token counts of an answer; the seed is None where nothing is drawn."""
+    """Text, tokens, token counts, and the seed (None for a greedy answer)."""
     stats = answer.stats
     return {
         "text": answer.text,
@@ -69,7 +69,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def timing_json(answer: Answer) -> dict[str, float]:
-    """Times in seconds, and the decode rate after the first token."""
+    """Times in seconds, and the decode rate in tokens per second after the first token."""
     stats = answer.stats
     return {
         "prefill_s": round(stats.prefill_seconds, 4),
@@ -79,7 +79,7 @@ def timing_json(answer: Answer) -> dict[str, float]:
     }
 
 
-# Compares the answers of DFlash and of plain mlx-lm decoding to the same prompt.
+# `--compare`: the answers of DFlash and of plain mlx-lm decoding to the same prompt
 
 WARM_UP_TOKENS = 16  # enough for a whole block
 WARM_UP_PROMPT_TOKENS = 64  # the warm-up reads this much of the end of the prompt
@@ -96,10 +96,9 @@ class Comparison:
     @property
     def speedup(self) -> float | None:
         """DFlash's decode rate over the plain one; None when an answer is too short for a rate."""
-        ours, theirs = self.dflash.stats, self.plain.stats
-        if not (ours.tokens_per_second and theirs.tokens_per_second):
-            return None
-        return ours.tokens_per_second / theirs.tokens_per_second
+        dflash = self.dflash.stats.tokens_per_second
+        plain = self.plain.stats.tokens_per_second
+        return dflash / plain if dflash and plain else None
 
     @property
     def differs_from(self) -> int | None:
@@ -108,12 +107,14 @@ class Comparison:
         A stop string ends DFlash's answer inside a block, so extra tokens after the same text are
         not a difference.
         """
-        ours, theirs = self.dflash, self.plain
-        for number, (one, other) in enumerate(zip(ours.tokens, theirs.tokens, strict=False), 1):
-            if one != other:
+        dflash = self.dflash
+        plain = self.plain
+        tokens = zip(dflash.tokens, plain.tokens, strict=False)
+        for number, (dflash_token, plain_token) in enumerate(tokens, 1):
+            if dflash_token != plain_token:
                 return number
-        same_text = (ours.text, ours.thinking) == (theirs.text, theirs.thinking)
-        return None if same_text else min(len(ours.tokens), len(theirs.tokens)) + 1
+        same_text = (dflash.text, dflash.thinking) == (plain.text, plain.thinking)
+        return None if same_text else min(len(dflash.tokens), len(plain.tokens)) + 1
 
 
 def warm_up(
@@ -123,21 +124,20 @@ def warm_up(
     out: Output,
     interrupt: Interrupt,
 ) -> None:
-    """Answer a few tokens in both modes, so that one-time startup costs are not measured."""
+    """Generate a few tokens in both modes, so that one-time startup costs are not measured."""
     tokens = backend.fresh_session().tokens(
         prompt, think=options.think, reasoning_effort=options.reasoning_effort, raw=options.raw
     )[-WARM_UP_PROMPT_TOKENS:]
     limit = min(WARM_UP_TOKENS, options.token_limit)
     short = replace(options, max_tokens=limit, stop=(), think=None, reasoning_effort=None)
     out.status("warming up")
-    for asked in (short, plain_options(short)):
-        for _ in backend.fresh_session().stream(tokens, asked):
+    for mode_options in (short, plain_options(short)):
+        for _ in backend.fresh_session().stream(tokens, mode_options):
             interrupt.check()
     out.clear_status()
 
 
 def plain_options(options: GenerationOptions) -> GenerationOptions:
-    """The options of plain decoding."""
     return replace(options, mode="baseline", tree_budget=None)
 
 
@@ -161,26 +161,27 @@ def show_comparison(
     sampling = options.sampling
     mode = options.mode
     drafting = backend.drafting_summary(options)
-    ours, theirs = comparison.dflash.stats, comparison.plain.stats
+    dflash = comparison.dflash.stats
+    plain = comparison.plain.stats
     ratio = "" if comparison.speedup is None else f"{comparison.speedup:.2f}×"
     sampler = "greedy" if sampling.greedy else f"temperature {sampling.temperature:g}"
     out.info(f"  {'':8}{'plain':>10}{mode:>10}", "dim")
     rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
     out.info(f"  {'tok/s':8}{rates}{ratio:>10}", "bold")
-    out.info(f"  {'tokens':8}{theirs.generated:>10,}{ours.generated:>10,}")
-    out.info(f"  {'τ':8}{'1.00':>10}{ours.acceptance_length:>10.2f}")
-    out.info(f"  {'accept':8}{'–':>10}{ours.acceptance_rate:>10.1%}")
+    out.info(f"  {'tokens':8}{plain.generated:>10,}{dflash.generated:>10,}")
+    out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}")
+    out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
     out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
 
 
 def format_rate(answer: Answer) -> str:
-    """Decode rate in tokens a second; a dash when the answer is too short for a rate."""
+    """Decode rate in tokens per second; a dash if the answer is too short for a rate."""
     return f"{answer.stats.tokens_per_second:,.1f}" if answer.stats.tokens_per_second else "–"
 
 
 def output_verdict(comparison: Comparison) -> str:
-    """Whether both answers have the same tokens."""
+    """In words: whether both answers have the same tokens."""
     if comparison.sampled:
         return "not compared: both are samples"
     if comparison.differs_from is None:
@@ -203,13 +204,13 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
 
 # `--log FILE`
 
-WORDS = ("text", "reasoning", "tokens")  # of an answer's report
+TEXT_FIELDS = ("text", "reasoning", "tokens")  # fields of a report that hold the answer's text
 QUOTED = re.compile(r"'[^'\n]*'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """Where a run is logged, and whether with its words."""
+    """The log file of a run, and whether prompts and answers are in it."""
 
     log: Annotated[
         Path | None,
@@ -218,10 +219,10 @@ class LogOptions:
     log_text: Annotated[bool, option("--log-text", help="Prompts and answers there, too.")] = False
 
     def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
-        """The log of a command; without a file one that writes nothing.
+        """The log of a command; without --log it writes nothing.
 
-        UsageError for words without a file, DFlashError for a file that cannot be written. Where
-        that happens later, `warn` is told and the run goes on.
+        UsageError for --log-text without --log, DFlashError for a file that cannot be written. If
+        writing fails later, `warn` gets a message and the run goes on.
         """
         if self.log is None:
             if self.log_text:
@@ -229,7 +230,7 @@ class LogOptions:
             return RunLog(None)
         path = self.log.expanduser()
         try:
-            file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115
+            file = open(path, "a", encoding="utf-8", opener=open_private)  # noqa: SIM115
         except OSError as error:
             raise DFlashError(
                 f"the log '{path}' cannot be written ({error.strerror}).",
@@ -240,15 +241,15 @@ class LogOptions:
         return log
 
 
-def private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, if it is new."""
+def open_private(path: str, flags: int) -> int:
+    """Open a file; a new one can only be read by its owner."""
     return os.open(path, flags, 0o600)
 
 
 class RunLog:
-    """The log of one run; a context manager that adds what ends the run.
+    """The log of one run; a context manager that adds a last line with the exit code.
 
-    `typed` is what was typed last: errors do not repeat it, unless `with_text`.
+    typed: the user's last input, which is removed from error messages unless `with_text`.
     """
 
     def __init__(
@@ -259,8 +260,10 @@ class RunLog:
         warn: Callable[[str], None] = lambda text: None,
     ):
         self.typed = ""
-        self._file, self._with_text, self._warn = file, with_text, warn
-        self._began = time.perf_counter()
+        self._file = file
+        self._with_text = with_text
+        self._warn = warn
+        self._started_at = time.perf_counter()
 
     def __enter__(self) -> "RunLog":
         return self
@@ -291,10 +294,10 @@ class RunLog:
             self._file = None
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Add one line; a fault of the disk is told once, and ends the log."""
+        """Add one line. If that fails, warn and write nothing more."""
         if self._file is None:
             return
-        line = {"type": kind, "at": round(time.perf_counter() - self._began, 4), **fields}
+        line = {"type": kind, "at": round(time.perf_counter() - self._started_at, 4), **fields}
         try:
             self._file.write(json.dumps(line, default=str) + "\n")
             self._file.flush()
@@ -303,7 +306,7 @@ class RunLog:
             self._warn(f"the log ends here: it cannot be written ({error.strerror})")
 
     def started(self, command: str) -> None:
-        """The first line."""
+        """Add the first line: command, versions and machine."""
         self.write(
             "start",
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -318,7 +321,7 @@ class RunLog:
         )
 
     def loaded(self, backend: Backend, load_seconds: float, options: GenerationOptions) -> None:
-        """A model, and the options that answers have."""
+        """Add a line for a loaded model and the options of its answers."""
         if self._file is None:
             return
         options = backend.options(options)
@@ -334,34 +337,34 @@ class RunLog:
     def answered(
         self, answer: Answer, backend: Backend, options: GenerationOptions, prompt: Any
     ) -> None:
-        """An answer, or what there is of it; `prompt` is kept only with the words."""
+        """Add a line for an answer, complete or not; `prompt` is written only with --log-text."""
         if self._file is None:
             return
         report = answer_report(answer, backend, options, 0.0)
         del report["timing"]["load_s"]
         if not self._with_text:
-            report = {name: value for name, value in report.items() if name not in WORDS}
-        words = {"prompt": prompt} if self._with_text else {}
-        rounds = [[round(one[0], 4), *one[1:]] for one in answer.rounds]
-        self.write("answer", **report, calls=len(answer.calls), rounds=rounds, **words)
+            report = {name: value for name, value in report.items() if name not in TEXT_FIELDS}
+        text = {"prompt": prompt} if self._with_text else {}
+        rounds = [[round(seconds, 4), *counts] for seconds, *counts in answer.rounds]
+        self.write("answer", **report, calls=len(answer.calls), rounds=rounds, **text)
 
-    def called(self, name: str, state: str, seconds: float, **words: str) -> None:
-        """A call of a tool; its arguments and its result are words."""
-        told = words if self._with_text else {}
-        self.write("call", tool=name, state=state, seconds=round(seconds, 4), **told)
+    def called(self, name: str, state: str, seconds: float, **text: str) -> None:
+        """Add a line for a tool call; its arguments and result (`text`) only with --log-text."""
+        text = text if self._with_text else {}
+        self.write("call", tool=name, state=state, seconds=round(seconds, 4), **text)
 
-    def error(self, message: str, hint: str = "", **more: Any) -> None:
-        """An error that was shown, or that ends the run."""
+    def error(self, message: str, hint: str = "", **fields: Any) -> None:
+        """Add a line for an error that was shown, or that ends the run."""
         if self._with_text:
-            self.write("error", message=message, hint=hint, **more)
+            self.write("error", message=message, hint=hint, **fields)
         else:  # a hint may list chats, which are named after prompts
-            self.write("error", message=without_words(message, self.typed), **more)
+            self.write("error", message=redact(message, self.typed), **fields)
 
 
-def without_words(message: str, typed: str) -> str:
-    """A message without what it quotes, and without the words that were typed, from four letters.
+def redact(message: str, typed: str) -> str:
+    """A message without quoted parts and without typed words of four letters or more.
 
-    It may quote a path, which may be that of a chat named after its prompt.
+    A quoted path may be that of a chat, and chats are named after their first prompt.
     """
     message = QUOTED.sub("'…'", message)
     for word in sorted(set(re.findall(r"[^\s'\",;:()]{4,}", typed)), key=len, reverse=True):

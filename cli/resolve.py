@@ -48,7 +48,11 @@ TargetChoice = Callable[[OptionValues], OptionValues]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The resolved options. general: the values without the defaults of the target."""
+    """The resolved options in groups.
+
+    values: the same, ungrouped, with their origins. general: the values without the defaults of the
+    target.
+    """
 
     model: ModelOptions
     generation: GenerationOptions
@@ -188,7 +192,8 @@ def without_contradictions(values: OptionValues) -> OptionValues:
 
 def without_overridden_draft(values: OptionValues) -> OptionValues:
     """The values without --draft or --no-draft if the other has a higher origin."""
-    draft, no_draft = values.origin("draft"), values.origin("no_draft")
+    draft = values.origin("draft")
+    no_draft = values.origin("no_draft")
     if values["draft"] is None or not values["no_draft"] or draft == no_draft:
         return values
     return values.changed(no_draft=False) if draft > no_draft else values.changed(draft=None)
@@ -200,7 +205,7 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
     Options that need a local model raise UsageError if a flag or preset set them. If a variable or
     the config file did, they are dropped with a note.
     """
-    left_out = []
+    dropped = []
     for parameter in values.ctx.command.params:
         name = parameter.name or ""
         origin = values.origin(name) if name in LOCAL_NAMES else Origin.DEFAULT
@@ -211,9 +216,9 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
                 hint="leave it out: it is chosen where the server is started",
             )
         if origin is not Origin.DEFAULT:
-            left_out.append(parameter)
-    if left_out:
-        names = ", ".join(flag_key(parameter) for parameter in left_out)
+            dropped.append(parameter)
+    if dropped:
+        names = ", ".join(flag_key(parameter) for parameter in dropped)
         out.note(f"  the server's affair, and left out: {names}")
     groups = (ModelOptions, CacheOptions, PromptOptions)
     defaults = {member.name: member.default for group in groups for member in fields(group)}
@@ -257,7 +262,6 @@ def describe_recommendation(values: Mapping[str, float]) -> str:
 
 
 def no_recommendation(backend: Backend) -> DFlashError:
-    """The error for a model that recommends nothing."""
     return DFlashError(
         f"'{backend.target_name}' recommends no sampling: no generation_config.json of it says "
         "how.",

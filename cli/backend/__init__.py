@@ -1,1 +1,1 @@
-"""What answers: a pair on this machine or a server elsewhere, behind one interface."""
+"""A pair on this machine or a model of a server, behind one interface."""

@@ -1,4 +1,4 @@
-"""The interface of everything that answers prompts."""
+"""The interface of a model that answers prompts."""
 
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .remote import RemoteSwitches
 
 
-# The switches of thinking that a model has: `think_switch`, the name of the template's variable for
-# on and off, or None; `efforts`; and `check`, which raises UsageError for others.
+# The switches of thinking that a model has. think_switch: the template's variable for on and off,
+# or None. efforts: the known ones. `check` raises UsageError for a switch that the model lacks.
 ThinkingSwitches: TypeAlias = "Template | RemoteSwitches"
 
 

@@ -56,7 +56,6 @@ class LocalBackend:
 
     @property
     def pair(self) -> "Pair":
-        """The loaded pair."""
         assert self._pair is not None, "the pair was released"
         return self._pair
 
@@ -83,7 +82,6 @@ class LocalBackend:
 
     @property
     def template(self) -> "Template":
-        """The target's chat template."""
         return self.pair.template
 
     @property
@@ -106,7 +104,7 @@ class LocalBackend:
         check_block(self.pair, options.block_size)
 
     def prepare(self, options: GenerationOptions, out: Output) -> None:
-        """Compile the grammar; raises what is wrong with it."""
+        """Compile the grammar, which raises if it is wrong."""
         grammar = options.structure
         if grammar is not None:
             with Spinner(out, "preparing the grammar"):
@@ -131,7 +129,6 @@ class LocalBackend:
         )
 
     def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
-        """The exact number."""
         return self.count_tokens(messages, options)
 
     def recommended_sampling(self) -> dict[str, float]:
@@ -168,10 +165,10 @@ class LocalBackend:
         """The beginning of a tool's result, at most a quarter of the context."""
         target = self.pair.target
         limit = target.context_length // 4
-        kept = result[: MAX_TOKEN_LENGTH * limit]
-        while (tokens := len(self.pair.encode(kept))) > limit:
-            kept = kept[: len(kept) * limit // tokens]
-        return kept
+        beginning = result[: MAX_TOKEN_LENGTH * limit]
+        while (tokens := len(self.pair.encode(beginning))) > limit:
+            beginning = beginning[: len(beginning) * limit // tokens]
+        return beginning
 
     # Descriptions
 
@@ -349,7 +346,7 @@ def describe_drafting(pair: "Pair", options: GenerationOptions) -> str:
 
 
 def in_bits(pair: "Pair") -> str:
-    """The bits of a quantised drafter, to stand after its name; empty where it is as published."""
+    """The bits of a quantised drafter, for a text after its name; empty if not quantised."""
     from dflash_mlx.models.quantise import bits_of
 
     bits = bits_of(pair.drafter.model) if pair.drafter else 0

@@ -45,12 +45,12 @@ def connect(
 
     Raises as `dflash_mlx.remote.session.connect`.
     """
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     address = parse_address(values["model"])
     key = read_key(values, options)
     with Spinner(out, f"asking {address.url}"):
         server = session.connect(address, key)
-    return RemoteBackend(server), time.perf_counter() - began
+    return RemoteBackend(server), time.perf_counter() - started_at
 
 
 def read_key(values: OptionValues, options: RemoteOptions) -> str | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXT = 32_768  # tokens; limits the results of tools if the context is unknown
 TOKEN_LENGTH = 4  # characters; most tokens are shorter
-LOCAL_OPTIONS = [one for one in declared(GenerationOptions) if one.scope == "local"]
+LOCAL_OPTIONS = [option for option in declared(GenerationOptions) if option.scope == "local"]
 
 
 class RemoteSwitches:
@@ -114,10 +114,10 @@ class RemoteBackend:
 
     def check(self, options: GenerationOptions) -> None:
         """Raise UsageError for options that the API has no field for."""
-        for local in LOCAL_OPTIONS:
-            if getattr(options, local.name) not in (local.default, local.command_default):
+        for option in LOCAL_OPTIONS:
+            if getattr(options, option.name) not in (option.default, option.command_default):
                 raise UsageError(
-                    f"{local.setting} is the server's affair: its API has no field for it.",
+                    f"{option.setting} is the server's affair: its API has no field for it.",
                     hint="it is chosen where the server is started",
                 )
         request_fields(self.server.kind, options)
@@ -158,7 +158,7 @@ class RemoteBackend:
     # Tools
 
     def no_tools_reason(self) -> str | None:
-        """None: whether the model calls tools turns out when it is asked."""
+        """None: only an answer shows whether the model calls tools."""
 
     def tool_parser(
         self, messages: Messages, schemas: Sequence[dict[str, Any]]
@@ -190,7 +190,7 @@ class RemoteBackend:
         return f"asked in {seconds:.1f} s · context {length}"
 
     def drafting_summary(self, options: GenerationOptions) -> str:
-        """Empty: the server drafts as it likes."""
+        """Empty: the server decides whether to draft."""
         return ""
 
     def cut_by(self, stats: Stats, max_tokens: int | None, name: str) -> str:

@@ -1,9 +1,8 @@
-"""`dflash bench`: compares the engine's modes on many prompts. `dflash_mlx.bench` measures.
+"""`dflash bench`: measures the engine's modes on many prompts, with `dflash_mlx.bench`.
 
 3    --check found an answer that differs from plain decoding
 """
 
-import json as jsonlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +30,7 @@ from .report import (
     Measured,
     bench_json,
     drafts_json,
-    draw_pictures,
+    draw_plots,
     measure_sources,
     run_schedule,
     show_drafts,
@@ -48,7 +47,7 @@ EXIT_DIFFERENT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What only `dflash bench` has."""
+    """Options of `dflash bench` only."""
 
     prompts: Annotated[
         Path | None,
@@ -111,8 +110,8 @@ class BenchOptions:
     forecast: Annotated[str | None, typer.Option("--forecast", hidden=True)] = None
 
 
-OF_ANSWERS = ("mode", "tree_budget", "block_size", "accept", "think", "reasoning_effort")
-GROUPS = Flags((ModelOptions, GenerationOptions), only=OF_ANSWERS)
+ANSWER_OPTIONS = ("mode", "tree_budget", "block_size", "accept", "think", "reasoning_effort")
+GROUPS = Flags((ModelOptions, GenerationOptions), only=ANSWER_OPTIONS)
 
 
 @option_groups
@@ -166,7 +165,7 @@ def bench(
 
 
 def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> OptionValues:
-    """The values of the models; UsageError for flags that say nothing to a benchmark."""
+    """The values with the target's id; UsageError for flags that have no effect on a benchmark."""
     if own.forecast is not None:
         raise UsageError(
             "a forecast measures nothing, and `dflash bench` measures.",
@@ -180,24 +179,25 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
     values = with_target_id(without_overridden_draft(values), out)
     if own.drafts is None:
         return values
-    given = {
+    flags = {
         "--draft": values.origin("draft") is Origin.FLAG,
         "--no-draft": values.origin("no_draft") is Origin.FLAG,
         "--lookup": values.origin("lookup") is Origin.FLAG,
         "--modes": own.modes is not None,
     }
-    for flag in (flag for flag, is_given in given.items() if is_given):
-        raise UsageError(
-            f"--drafts and {flag} exclude each other.",
-            hint="leave one of them out; --drafts dflash:ID,model:ID names models",
-        )
+    for flag, is_set in flags.items():
+        if is_set:
+            raise UsageError(
+                f"--drafts and {flag} exclude each other.",
+                hint="leave one of them out; --drafts dflash:ID,model:ID names models",
+            )
     return values.changed(draft=None, no_draft=True, lookup=False)
 
 
 def schedule_of(
     values: OptionValues, own: BenchOptions, sources: tuple["Source", ...], out: Output
 ) -> "Schedule":
-    """Which modes answer, how often, and with what options."""
+    """The modes, repeats and options of the run."""
     from dflash_mlx import bench as engine
 
     names = ["baseline"] if values["no_draft"] else engine.default_modes()
@@ -221,9 +221,9 @@ def schedule_of(
 def check_flags(
     values: OptionValues, own: BenchOptions, schedule: "Schedule", sources: tuple["Source", ...]
 ) -> None:
-    """UsageError for flags that need other modes or temperatures than these."""
+    """Raise UsageError for flags that need other modes or temperatures."""
     wants_lookup = values.origin("lookup") is Origin.FLAG
-    if wants_lookup and not any(each.mode == "auto" for each in schedule.modes):
+    if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
         raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
     samples = bool(sources) and schedule.accept == "match"
     compares = samples or 0 in schedule.temperatures
@@ -241,7 +241,7 @@ def check_flags(
 def with_thinking(
     schedule: "Schedule", values: OptionValues, backend: LocalBackend, out: Output
 ) -> "Schedule":
-    """The schedule with thinking as the options say; off where they say nothing and it can be."""
+    """The schedule with thinking as the options set it; by default off if the template can."""
     out.warn(*backend.warnings())
     values = with_known_thinking(values, backend.template, out, raw=False)
     think = values["think"]
@@ -284,22 +284,21 @@ def report(
     tokenizer = pair.tokenizer
     first = measured[0]
     if own.json:
-        document = bench_json(first) if first.source is None else drafts_json(measured)
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
-    elif any(each.records for each in measured):
+        out.write_json(bench_json(first) if first.source is None else drafts_json(measured))
+    elif any(part.records for part in measured):
         if first.source is None:
             show_report(first, questions, out, tokenizer)
         else:
             show_drafts(measured, questions, out, tokenizer)
-    rows = [row for each in measured for row in each.rows]
+    rows = [row for part in measured for row in part.rows]
     if own.plot is not None and rows:
-        draw_pictures(own.plot, rows, first.results, out)
+        draw_plots(own.plot, rows, first.results, out)
 
 
 def leave(measured: list[Measured], own: BenchOptions, out: Output) -> None:
-    """Exit with 130 where the run was stopped, with 3 where --check found a difference."""
+    """Exit with 130 if the run was stopped, with 3 if --check found a difference."""
     if not measured[-1].finished:
-        count = sum(len(each.records) for each in measured)
+        count = sum(len(part.records) for part in measured)
         advice = (
             "the same command goes on from here"
             if own.results_path
@@ -307,7 +306,7 @@ def leave(measured: list[Measured], own: BenchOptions, out: Output) -> None:
         )
         out.info(f"stopped after {count:,} answers; {advice}")
         raise typer.Exit(130)
-    if own.check and any(each.differences for each in measured):
+    if own.check and any(part.differences for part in measured):
         raise typer.Exit(EXIT_DIFFERENT)
 
 

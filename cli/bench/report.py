@@ -26,7 +26,10 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of the modes, or of one source of drafts, whose label its records have."""
+    """The measurements of all modes, or of one source of drafts.
+
+    finished: False after Ctrl-C.
+    """
 
     source: "Source | None"
     results: "Results"
@@ -38,7 +41,7 @@ class Measured:
 
     @property
     def label(self) -> str:
-        """The source's name."""
+        """The source's label; empty for modes."""
         return "" if self.source is None else self.source.label
 
 
@@ -177,7 +180,6 @@ COST_COLUMNS = (
 
 
 def speed_cells(row: "Row", out: Output) -> tuple[str, ...]:
-    """A row of the speed table."""
     speedup = row.speedup
     return (
         row.task,
@@ -249,15 +251,15 @@ def output_lines(
     rows: list["Row"],
     differences: list["Difference"],
     tokenizer: Any,
-    what: str = "greedy answers",
+    noun: str = "greedy answers",
 ) -> list[str]:
-    """How many answers equal plain decoding's, and where the others differ."""
-    parts = [row for row in rows if row.suite == "all"] or rows
-    total = sum(row.compared for row in parts)
-    identical = sum(row.identical for row in parts)
+    """How many answers are identical to plain decoding's, and the first differences."""
+    totals = [row for row in rows if row.suite == "all"] or rows
+    total = sum(row.compared for row in totals)
+    identical = sum(row.identical for row in totals)
     if not total:
         return ["output   not compared: that needs baseline and temperature 0"]
-    lines = [f"output   identical to baseline in {identical:,} of {total:,} {what}"]
+    lines = [f"output   identical to baseline in {identical:,} of {total:,} {noun}"]
     for difference in differences[:MAX_DIFFERENCES]:
         key = difference.key
         token = token_text(difference.said, tokenizer)
@@ -331,7 +333,7 @@ class BenchProgress:
         self._last_part = max(part, self._last_part)
 
 
-# A run of a schedule under a progress bar, which Ctrl-C stops.
+# A run of a schedule under a progress bar, which Ctrl-C stops
 
 
 def run_schedule(
@@ -343,7 +345,7 @@ def run_schedule(
     *,
     costs: bool = True,
 ) -> bool:
-    """Answer what is not answered yet, then time passes by width; False after Ctrl-C."""
+    """Generate the answers that are missing, then time passes by width; False after Ctrl-C."""
     from dflash_mlx import bench as engine
 
     total = len(schedule.keys(questions))
@@ -380,7 +382,7 @@ NOT_COMPARED = "output   not compared: that needs drafts, and temperature 0 or -
 
 
 def load_source(pair: "Pair", source: "Source", model_options: ModelOptions, out: Output) -> "Pair":
-    """The same target with what this source drafts with; DFlashError where that is no such."""
+    """The pair of the target and a source's drafter; DFlashError if the drafter is another kind."""
     options = replace(model_options, draft=source.draft, no_draft=source.no_draft)
     if source.kind in ("lookup", "none"):
         options = replace(options, draft_bits=None)
@@ -404,7 +406,7 @@ def measure_sources(
     for source in sources:
         pair = load_source(pair, source, model_options, out)
         engine.check(pair, source.schedule(schedule), questions)
-    measured = list[Measured]()
+    measured: list[Measured] = []
     samples = schedule.accept == "match"
     for source in sources:
         pair = load_source(pair, source, model_options, out)
@@ -429,27 +431,22 @@ def measure_sources(
 
 
 def drafts_json(measured: list[Measured]) -> dict[str, Any]:
-    """The object that `--json` prints: that of a run without --drafts, for each source."""
+    """The object that `--json` prints with --drafts: one of `bench_json` for each source."""
     return {
-        "complete": all(each.finished for each in measured),
-        "drafts": [
-            {
-                "source": each.label,
-                **bench_json(each),
-            }
-            for each in measured
-        ],
+        "complete": all(part.finished for part in measured),
+        "drafts": [{"source": part.label, **bench_json(part)} for part in measured],
     }
 
 
 def show_drafts(
     measured: list[Measured], questions: list["Question"], out: Output, tokenizer: Any
 ) -> None:
-    """Print the tables on stdout; into a file or a pipe they are Markdown."""
+    """Print the tables on stdout; a file or a pipe gets Markdown."""
     printer = ReportPrinter(out)
     schedule = measured[-1].schedule
-    heads = [header_lines(each.results, each.schedule, questions) for each in measured]
-    for line in (heads[0][0], *(head[1] for head in heads), heads[0][2], ORDER):
+    headers = [header_lines(part.results, part.schedule, questions) for part in measured]
+    machine, _, run = headers[0]
+    for line in (machine, *(pair for _, pair, _ in headers), run, ORDER):
         printer.line(line, "dim")
     for temperature in schedule.temperatures:
         printer.line("")
@@ -461,31 +458,35 @@ def show_drafts(
             for line in ("", *markdown_lines(cells)):
                 printer.line(line)
     printer.line("")
-    rows = [row for each in measured for row in each.rows]
+    rows = [row for part in measured for row in part.rows]
     compared = any(row.compared for row in rows)
-    differences = [difference for each in measured for difference in each.differences]
-    what = "answers" if schedule.accept == "match" else "greedy answers"
-    lines = output_lines(rows, differences, tokenizer, what) if compared else [NOT_COMPARED]
+    differences = [difference for part in measured for difference in part.differences]
+    noun = "answers" if schedule.accept == "match" else "greedy answers"
+    lines = output_lines(rows, differences, tokenizer, noun) if compared else [NOT_COMPARED]
     for line in lines:
         printer.line(line)
 
 
 def table_cells(measured: list[Measured], temperature: float) -> list[tuple[str, ...]]:
     """A row for each task and source, tasks in the order of the run."""
-    rows = [(each, row) for each in measured for row in each.rows if row.temperature == temperature]
-    plain = {(e.source, r.suite, r.task): r for e, r in rows if r.mode == "baseline"}
+    rows = [
+        (part.source, row)
+        for part in measured
+        for row in part.rows
+        if part.source and row.temperature == temperature
+    ]
+    plain = {(source, row.suite, row.task): row for source, row in rows if row.mode == "baseline"}
     tasks = list(dict.fromkeys((row.suite, row.task) for _, row in rows))
     return [
         drafts_cells(source, row, plain.get((source, *task)))
         for task in tasks
-        for each, row in rows
-        if (source := each.source) and (row.suite, row.task) == task
-        if (row.mode != "baseline") != source.no_draft
+        for source, row in rows
+        if (row.suite, row.task) == task and (row.mode != "baseline") != source.no_draft
     ]
 
 
 def drafts_cells(source: "Source", row: "Row", plain: "Row | None") -> tuple[str, ...]:
-    """A row of the table; plain decoding, as a source, has the ratio 1."""
+    """A row of the table of sources. The source `none` decodes plainly and has the ratio 1."""
     rates = [None if r is None or r.decode is None else r.decode.median for r in (row, plain)]
     ratio = row.speedup
     return (
@@ -508,11 +509,11 @@ def markdown_lines(rows: list[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in lines]
 
 
-# The plots of a benchmark, with the models, machine and versions under each.
+# Plots, with the models, machine and versions under each
 
 
-def draw_pictures(path: Path, rows: list["Row"], results: "Results", out: Output) -> None:
-    """Draw what there is data for; raises as `dflash_mlx.bench.draw`."""
+def draw_plots(path: Path, rows: list["Row"], results: "Results", out: Output) -> None:
+    """Draw the plots that there is data for; raises as `dflash_mlx.bench.draw`."""
     from dflash_mlx import bench as engine
 
     for file in engine.draw(path, rows, results.curve, caption(results)):
@@ -520,7 +521,6 @@ def draw_pictures(path: Path, rows: list["Row"], results: "Results", out: Output
 
 
 def caption(results: "Results") -> str:
-    """The models, machine and versions of a plot."""
     pair, machine, versions = (results.facts[part] for part in ("pair", "machine", "versions"))
     return " · ".join(
         (

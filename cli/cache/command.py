@@ -1,6 +1,5 @@
-"""`dflash cache`: lists and removes what was read of prompts and lies on disk."""
+"""`dflash cache`: lists and removes the prefix cache on disk."""
 
-import json as jsonlib
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,15 +8,14 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..models.command import check_asking
+from ..confirm import check_can_ask, confirm
 from ..options import DisplayOptions, option_groups
-from ..terminal.output import Output, format_bytes, format_count
+from ..terminal.output import Output, align_columns, format_age, format_bytes, format_count
 
 if TYPE_CHECKING:
     from dflash_mlx.engine.prefix_cache.disk import CachedText
 
-NAME_LENGTH = 8  # characters of a name that are shown
-UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"))
+NAME_LENGTH = 8  # characters of an ID in the table
 
 cache = typer.Typer(
     help="List and remove what --cache-disk keeps of prompts.",
@@ -42,16 +40,13 @@ def show(
     out = Output(quiet=display.quiet, plain=display.plain)
     texts = cached_texts(cache_root())
     if json:
-        document = [describe(text) for text in texts]
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json([text_json(text) for text in texts])
         return
     rows = [("ID", "tokens", "size", "used", "target", "drafter"), *map(cells, texts)]
     if not out.stdout_is_tty:
         out.write("".join("\t".join(row) + "\n" for row in rows))
         return
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    for line in align_columns(rows):
         out.write(out.ascii_fallback(line.rstrip()) + "\n")
     total = sum(file.nbytes for file in cache_files(cache_root()))
     out.note(f"{format_bytes(total)} in {cache_root()}")
@@ -77,21 +72,19 @@ def rm(
             "say which texts to remove, or --all.", hint="`dflash cache list` shows their IDs"
         )
     texts = cached_texts(cache_root())
-    chosen = texts if everything else [named(name, texts) for name in names or ()]
+    chosen = texts if everything else [find_text(name, texts) for name in names or ()]
     size = sum(text.nbytes for text in chosen)
     if everything:
         size = sum(file.nbytes for file in cache_files(cache_root()))
-    check_asking(yes)
-    what = f"{format_count(len(chosen), 'text', 'texts')}, {format_bytes(size)}"
-    if not yes and not typer.confirm(f"Remove {what}?", err=True):
-        out.info("nothing was removed")
-        raise typer.Exit(1)
+    check_can_ask(yes)
+    label = f"{format_count(len(chosen), 'text', 'texts')}, {format_bytes(size)}"
+    confirm(f"Remove {label}?", "nothing was removed", out, yes=yes)
     freed = clear(cache_root()) if everything else sum(text.remove() for text in chosen)
     out.note(f"{format_bytes(freed)} freed")
 
 
-def named(name: str, texts: "list[CachedText]") -> "CachedText":
-    """The text whose ID begins so; DFlashError for none, UsageError for several."""
+def find_text(name: str, texts: "list[CachedText]") -> "CachedText":
+    """The text whose ID begins with `name`; DFlashError for none, UsageError for several."""
     matches = [text for text in texts if text.name.startswith(name.lower())]
     if not matches:
         raise DFlashError(f"no text has the ID '{name}'.", hint="`dflash cache list` shows them")
@@ -103,7 +96,7 @@ def named(name: str, texts: "list[CachedText]") -> "CachedText":
     return matches[0]
 
 
-def describe(text: "CachedText") -> dict[str, Any]:
+def text_json(text: "CachedText") -> dict[str, Any]:
     """A text for --json; `used` is in seconds since 1970."""
     return {
         "id": text.name,
@@ -120,15 +113,7 @@ def cells(text: "CachedText") -> tuple[str, ...]:
         text.name[:NAME_LENGTH],
         f"{text.tokens:,}",
         format_bytes(text.nbytes),
-        age(time.time() - text.used),
+        format_age(time.time() - text.used),
         text.labels.target,
         text.labels.draft or "–",
     )
-
-
-def age(seconds: float) -> str:
-    """How long ago, in one unit."""
-    for size, one, many in UNITS:
-        if seconds >= size:
-            return f"{format_count(int(seconds // size), one, many)} ago"
-    return "just now"

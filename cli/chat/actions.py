@@ -1,6 +1,6 @@
-"""The slash commands that change or inspect the conversation.
+"""The slash commands. Each takes the chat state and its argument.
 
-Each takes the chat state and its argument.
+Functions named after nouns complete arguments with Tab.
 """
 
 import time
@@ -30,7 +30,6 @@ from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
 from ..terminal.signals import Interrupt, LeaveChat
-from ..terminal.spinner import Spinner
 from . import transcript
 from .dialogue import LEAVE_WINDOW
 from .pages import show_servers, show_turns, stats_page
@@ -57,7 +56,7 @@ from .transcript import Chat
 
 
 def known_targets(state: ChatState) -> list[str]:
-    """The targets in the registry."""
+    """Completions of `/model`: the targets in the registry."""
     from dflash_mlx.hub.registry import entries
 
     return [entry.target for entry in entries()]
@@ -69,12 +68,12 @@ def drafter_arguments(state: ChatState) -> list[str]:
 
 
 def describe_pair(state: ChatState) -> str:
-    """Target, drafter and mode on one line."""
+    """Target, drafter and mode of the next answer on one line."""
     return state.dialogue.backend.describe(state.dialogue.settings)
 
 
 def change_model(state: ChatState, model_id: str) -> None:
-    """`/model`: frees the old pair before it loads the new one."""
+    """`/model`: show the target, or load another one. The old pair is freed first."""
     if not model_id:
         state.print_line(f"  {describe_pair(state)}")
         return
@@ -110,17 +109,17 @@ def change_model(state: ChatState, model_id: str) -> None:
 
 
 def change_drafter(state: ChatState, argument: str) -> None:
-    """`/draft`: another drafter for the loaded target, or none."""
+    """`/draft`: show the drafter, load another one for the target, or switch drafting on or off."""
     dialogue = state.dialogue
     drafting = dialogue.backend.drafting
-    goes_back = argument == "on" and drafting and has_another_drafter(dialogue.pair)
-    if argument in ("on", "off") and (argument == "on") == drafting and not goes_back:
+    back_to_known = argument == "on" and drafting and has_another_drafter(dialogue.pair)
+    if argument in ("on", "off") and (argument == "on") == drafting and not back_to_known:
         state.print_line(f"  drafting is {argument} already")
         return
     if argument == "off":
         dialogue.set_pair(dialogue.pair, drafting=False)
     elif argument:
-        if argument != "on" or goes_back or not dialogue.pair.drafts:
+        if argument != "on" or back_to_known or not dialogue.pair.drafts:
             model_options = replace(
                 state.model_options,
                 draft=None if argument == "on" else argument,
@@ -138,7 +137,7 @@ def change_drafter(state: ChatState, argument: str) -> None:
 
 
 def drop_long_block(state: ChatState) -> None:
-    """Go back to the drafter's own block where another drafter's was longer."""
+    """Unset the block size if it is too long for the loaded drafter."""
     dialogue = state.dialogue
     try:
         check_block(dialogue.pair, dialogue.settings.block_size)
@@ -148,7 +147,7 @@ def drop_long_block(state: ChatState) -> None:
 
 
 def warn_of_kernels(state: ChatState) -> None:
-    """Print the kernels of the pair that gave wrong results."""
+    """Print a warning for each kernel that gave wrong results."""
     for line in state.dialogue.backend.warnings():
         state.print_line(f"  {line}", "warning")
 
@@ -157,7 +156,7 @@ def warn_of_kernels(state: ChatState) -> None:
 
 
 def change_system_prompt(state: ChatState, text: str) -> None:
-    """`/system`: keeps the turns; the next answer uses the new system prompt."""
+    """`/system`: show or change the system prompt, which the next answer uses. Turns stay."""
     chat = state.dialogue.chat
     if not text:
         state.print_line(f"  {chat.system or 'no system prompt'}")
@@ -167,25 +166,18 @@ def change_system_prompt(state: ChatState, text: str) -> None:
 
 
 def change_setting(state: ChatState, text: str) -> None:
-    """`/set`: shows all settings, shows one, or changes one."""
+    """`/set`: show all settings, show a setting, or change it."""
     settings = state.dialogue.settings
     name, _, value = text.partition(" ")
     if not name:
-        local = state.dialogue.backend.local
-        shown = [one for one in SETTINGS if local or one.scope != "local"]
-        width = max(len(one.setting) for one in shown) + 2
-        for one in shown:
-            value = format_value(settings, one)
-            state.print_line(f"  {one.setting:{width}}{value:>10}  {setting_help(one)}")
-        if line := recommendation_line(state):
-            state.print_line(line)
+        show_settings(state)
         return
     if text == RECOMMENDED:
         use_recommended(state)
         return
     setting = find_setting(name)
     if setting is None:
-        names = ", ".join([*(one.setting for one in SETTINGS), RECOMMENDED])
+        names = ", ".join(setting_names(state))
         raise UsageError(f"there is no setting '{name}'.", hint=f"settings: {names}")
     if value.strip():
         settings = with_value(settings, setting, value.strip())
@@ -195,8 +187,25 @@ def change_setting(state: ChatState, text: str) -> None:
     state.print_line(line, "dim" if value else "")
 
 
+def setting_names(state: ChatState) -> list[str]:
+    """Completions of `/set`."""
+    return [*(setting.setting for setting in SETTINGS), RECOMMENDED]
+
+
+def show_settings(state: ChatState) -> None:
+    """Print the settings of the loaded model with their values, and what its authors recommend."""
+    local = state.dialogue.backend.local
+    settings = [setting for setting in SETTINGS if local or setting.scope != "local"]
+    width = max(len(setting.setting) for setting in settings) + 2
+    for setting in settings:
+        value = format_value(state.dialogue.settings, setting)
+        state.print_line(f"  {setting.setting:{width}}{value:>10}  {setting_help(setting)}")
+    if line := recommendation_line(state):
+        state.print_line(line)
+
+
 def change_thinking(state: ChatState, argument: str) -> None:
-    """`/think`: sets thinking and effort, and whether thinking is displayed."""
+    """`/think`: show or set thinking and effort, and whether thinking is displayed."""
     dialogue = state.dialogue
     if argument in ("on", "off") or argument in EFFORTS:
         dialogue.settings = with_thinking(dialogue.backend.template, dialogue.settings, argument)
@@ -221,13 +230,13 @@ def change_thinking(state: ChatState, argument: str) -> None:
 
 
 def show_stats(state: ChatState, _: str) -> None:
-    """`/stats`."""
+    """`/stats`: the last answer and the conversation in numbers."""
     for line in stats_page(state.dialogue, state.out):
         state.print_line(line)
 
 
 def compare(state: ChatState, _: str) -> None:
-    """`/compare`: answers the last prompt again with DFlash and with plain decoding."""
+    """`/compare`: answer the last prompt again, with DFlash and by plain decoding."""
     dialogue = state.dialogue
     if not dialogue.backend.drafting:
         raise UsageError("there is nothing to compare: draft is off.", hint="/draft on")
@@ -255,25 +264,22 @@ def compare(state: ChatState, _: str) -> None:
 
 
 def retry(state: ChatState, _: str) -> None:
-    """`/retry`."""
+    """`/retry`: answer the last prompt again."""
     turn, answer = state.dialogue.answer_again()
-    if (
-        answer.said
-        and state.dialogue.settings.sampling.greedy
-        and answer.text.strip("\n") == turn.answer
-    ):
+    same_text = answer.text.strip("\n") == turn.answer
+    if same_text and not answer.is_empty and state.dialogue.settings.sampling.greedy:
         state.print_line("  the same again: temperature is 0. /temp 0.7 makes answers vary", "dim")
 
 
 def undo(state: ChatState, _: str) -> None:
-    """`/undo`."""
+    """`/undo`: forget the last turn."""
     turn, earlier = state.dialogue.split_last_turn()
     state.dialogue.replace_chat(earlier)
     state.print_line(f"  forgotten: {shorten(turn.prompt)}", "dim")
 
 
 def edit_last(state: ChatState, _: str) -> None:
-    """`/edit`: keeps the old turn when the text comes back empty or unchanged."""
+    """`/edit`: change the last prompt in an editor; the old turn stays if the text is the same."""
     turn, _earlier = state.dialogue.split_last_turn()
     with state.terminal_for_others():
         text = state.edit(turn.prompt).strip()
@@ -288,10 +294,8 @@ def edit_last(state: ChatState, _: str) -> None:
 
 
 def copy_answer(state: ChatState, argument: str) -> None:
-    """`/copy` and `/copy code [n]`."""
-    if not state.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    answer = state.dialogue.chat.turns[-1].answer
+    """`/copy`: the last answer, or a block of its code, to the clipboard."""
+    answer = state.dialogue.require_turns()[-1].answer
     word, _, number = argument.partition(" ")
     if not argument:
         state.print_line(f"  copied {copy_to_clipboard(answer)}", "dim")
@@ -303,24 +307,24 @@ def copy_answer(state: ChatState, argument: str) -> None:
     blocks = code_blocks(answer)
     if not blocks:
         raise UsageError("the last answer has no code.", hint="/copy takes all of it")
-    chosen = int(number) if number else len(blocks)
-    if not 1 <= chosen <= len(blocks):
+    index = int(number) if number else len(blocks)
+    if not 1 <= index <= len(blocks):
         raise UsageError(
-            f"the last answer has no block {chosen} of code.", hint=f"give 1 to {len(blocks)}"
+            f"the last answer has no block {index} of code.", hint=f"give 1 to {len(blocks)}"
         )
-    copied = copy_to_clipboard(blocks[chosen - 1])
-    state.print_line(f"  block {chosen} of {len(blocks)} copied {copied}", "dim")
+    method = copy_to_clipboard(blocks[index - 1])
+    state.print_line(f"  block {index} of {len(blocks)} copied {method}", "dim")
 
 
 def code_blocks(text: str) -> list[str]:
-    """The blocks of code in Markdown, without their fences."""
+    """The code blocks in Markdown, without their fences."""
     tokens = make_parser(blocks_only=True).parse(text)
     return [token.content for token in tokens if token.type in ("fence", "code_block")]
 
 
-# The slash commands about saved chats, exports, the clipboard, and leaving.
+# Saved chats, exports, leaving
 
-MIN_ROWS = 12  # of a screen whose half the end of a loaded chat may take
+MIN_ROWS = 12  # a smaller screen counts as this one: the end of a loaded chat takes half of it
 
 
 def saved_chats(state: ChatState) -> list[str]:
@@ -329,12 +333,12 @@ def saved_chats(state: ChatState) -> list[str]:
 
 
 def save_chat(state: ChatState, name: str) -> None:
-    """`/save`."""
+    """`/save`: save the chat, under a new name if there is one."""
     state.print_line(f"  saved in {state.dialogue.save(name or None)}", "dim")
 
 
 def load_chat(state: ChatState, name: str) -> None:
-    """`/load`: the present conversation is saved already."""
+    """`/load`: list the saved chats, or go on with one; the present chat is already saved."""
     if not name:
         state.print_line(
             f"  saved chats: {transcript.summarise_names(transcript.chat_names(), 20)}"
@@ -345,7 +349,7 @@ def load_chat(state: ChatState, name: str) -> None:
 
 
 def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
-    """Show the end of a loaded chat, and say when it was saved with another target."""
+    """Show the end of a loaded chat, and a note if it was saved with another target."""
     turns = format_count(len(chat.turns), "turn", "turns")
     state.print_line(f"  {name}: {turns}", "dim")
     target = state.dialogue.backend.target_name
@@ -359,51 +363,47 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
 
 
 def fork_chat(state: ChatState, name: str) -> None:
-    """`/fork`: the chat goes on in a copy; what was said so far also stays where it is."""
+    """`/fork`: continue in a copy of the chat; the original stays saved."""
     dialogue = state.dialogue
-    if not dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    dialogue.require_turns()
     previous = dialogue.file.name
-    if previous is not None and not dialogue.file.holds(dialogue.chat):
+    if previous is not None and not dialogue.file.has_turns_of(dialogue.chat):
         dialogue.save()
         previous = dialogue.file.name
     dialogue.save(name or dialogue.file.unused_name(dialogue.chat))
-    left = f"; {previous} stays as it is" if previous else ""
-    state.print_line(f"  goes on as {dialogue.file.name}{left}", "dim")
+    note = f"; {previous} stays as it is" if previous else ""
+    state.print_line(f"  goes on as {dialogue.file.name}{note}", "dim")
 
 
 def show_history(state: ChatState, count: str) -> None:
-    """`/history`: all turns, or the last ones."""
-    turns = state.dialogue.chat.turns
-    if not turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
+    """`/history`: show all turns, or the last `count`."""
+    turns = state.dialogue.require_turns()
     if count and not (count.isdecimal() and int(count)):
         raise UsageError(f"/history cannot be '{count}'.", hint="give how many turns, or nothing")
     show_turns(state, turns[-int(count) :] if count else turns)
 
 
 def export_chat(state: ChatState, name: str) -> None:
-    """`/export`."""
-    if not state.dialogue.chat.turns:
-        raise UsageError("nothing was said yet.", hint="type a prompt first")
-    path = Path(name).expanduser()
+    """`/export`: write the chat as Markdown."""
     dialogue = state.dialogue
+    dialogue.require_turns()
+    path = Path(name).expanduser()
     transcript.export(path, replace(dialogue.chat, model=dialogue.backend.target_name))
     state.print_line(f"  written to {path}", "dim")
 
 
 def clear_chat(state: ChatState, _: str) -> None:
-    """`/clear`: the old conversation stays saved."""
+    """`/clear`: begin a new conversation; the old one stays saved."""
     dialogue = state.dialogue
     previous_name = dialogue.file.name
     dialogue.clear()
-    state.attached, state.outputs = [], []
-    saved = f"; the old one is saved as {previous_name}" if previous_name else ""
-    state.print_line(f"  new conversation{saved}", "dim")
+    state.drop_attachments()
+    note = f"; the old one is saved as {previous_name}" if previous_name else ""
+    state.print_line(f"  new conversation{note}", "dim")
 
 
 def leave_chat(state: ChatState, _: str) -> None:
-    """`/exit`."""
+    """`/exit`: leave the chat."""
     raise LeaveChat
 
 
@@ -418,7 +418,7 @@ def preset_names(state: ChatState) -> list[str]:
 
 
 def use_preset(state: ChatState, name: str) -> None:
-    """`/preset`: without a name the list."""
+    """`/preset`: list the presets, or apply one."""
     if not name:
         show_presets(state)
         return
@@ -439,18 +439,18 @@ def use_preset(state: ChatState, name: str) -> None:
             state.print_line(f"  {no_recommendation(dialogue.backend).message}", "warning")
         values = recommended | values
     dialogue.backend.check(chat_values(dialogue.settings, values))
-    drafts = dialogue.backend.local and dialogue.pair.drafts
-    if values.get("mode", "baseline") != "baseline" and not drafts:
+    can_draft = dialogue.backend.local and dialogue.pair.drafts
+    if values.get("mode", "baseline") != "baseline" and not can_draft:
         change_drafter(state, "on")
     apply_values(state, values)
-    for field in values:  # the defaults of another target do not change them
-        state.general.pop(field, None)
-        state.defaults.pop(field, None)
+    for option in values:  # from now on the defaults of another target do not change it
+        state.general.pop(option, None)
+        state.defaults.pop(option, None)
     state.print_line(f"  preset {name}: {keys or 'it sets nothing'}", "dim")
 
 
 def show_presets(state: ChatState) -> None:
-    """The presets and what they set."""
+    """Print the presets and their values."""
     presets = state.tables.presets()
     width = max(map(len, presets), default=0) + 2
     for name, table in presets.items():
@@ -467,25 +467,26 @@ MCP_WORDS = ("on", "off", "ask")
 
 
 def manage_servers(state: ChatState, argument: str) -> None:
-    """`/mcp`: on starts what does not run, off tells no tools, ask forgets what is allowed."""
-    box = state.dialogue.tools
+    """`/mcp`: list servers and tools; on offers the tools and starts servers that do not run, off
+    withdraws the tools, ask forgets the permissions.
+    """
+    toolbox = state.dialogue.tools
     if argument not in ("", *MCP_WORDS):
         raise UsageError(f"/mcp cannot be '{argument}'.", hint="use on, off, ask, or nothing")
-    if box.servers is None or box.permissions is None:
+    if toolbox.servers is None or toolbox.permissions is None:
         state.print_line(
             f"  no MCP servers; [mcp.NAME] in {config_path()} makes one, --mcp FILE.json takes "
             "another program's"
         )
     elif argument == "off":
-        box.on = False
+        toolbox.enabled = False
         state.print_line("  the model is told of no tools; the servers run on", "dim")
     elif argument == "ask":
-        box.permissions.forget()
+        toolbox.permissions.forget()
         state.print_line("  nothing is allowed any more: each call is asked about", "dim")
     else:
         if argument == "on":
-            box.on = True
-            box.servers.start()
-            with Spinner(state.out, "starting the MCP servers"):
-                box.servers.wait()
+            toolbox.enabled = True
+            toolbox.servers.start()
+            toolbox.wait()
         show_servers(state)

@@ -1,4 +1,4 @@
-"""What goes with the next prompt: files, and the output of shell commands."""
+"""Attachments of the next prompt: files, and the output of shell commands."""
 
 import os
 import re
@@ -21,13 +21,13 @@ from .state import ChatState
 # At the start of a word; quotes allow spaces in it.
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 MAX_SHOWN = 8  # files that are named one by one
-AFTER_NAME = ".,:;!?)]}'\""
+CLOSING_PUNCTUATION = ".,:;!?)]}'\""  # after a name it may belong to the sentence
 
 
 def read_files(state: ChatState, argument: str) -> None:
-    """`/read`: the files go with the next prompt."""
+    """`/read`: attach files to the next prompt, or list them."""
     if argument == "off":
-        state.attached, state.outputs = [], []
+        state.drop_attachments()
         state.print_line("  no files go with the next prompt", "dim")
         return
     if argument:
@@ -35,71 +35,73 @@ def read_files(state: ChatState, argument: str) -> None:
             names = shlex.split(argument)
         except ValueError:
             raise UsageError("a quotation mark is not closed.", hint="close it") from None
-        read_attachments(names)  # what cannot be read is told before it is remembered
+        read_attachments(names)  # raises for a file that cannot be read, before it is attached
         state.attached = list(dict.fromkeys([*state.attached, *names]))
-    found = all_attached(state)
-    if not found.files:
+    attachments = collect_attachments(state)
+    if not attachments.files:
         state.print_line("  no files go with the next prompt; /read FILE... adds some")
         return
-    for file in found.files if 1 < len(found.files) <= MAX_SHOWN else ():
+    for file in attachments.files if 1 < len(attachments.files) <= MAX_SHOWN else ():
         state.print_line(f"  {file.name}")
-    state.print_line(f"  {described(state, found)}: with the next prompt; /read off drops it")
+    summary = summarise(state, attachments)
+    state.print_line(f"  {summary}: with the next prompt; /read off drops it")
 
 
 def with_files(state: ChatState, prompt: str) -> str:
-    """The prompt with the files that it mentions, and what waits for it, which it uses up.
+    """The prompt with the files it mentions and everything attached; empties the attachments.
 
-    Shows sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
+    Prints sizes and tokens. UsageError for a file that cannot be read, and for too many tokens.
     """
-    found = all_attached(state, mentioned(prompt))
-    for name in missing(prompt):
+    attachments = collect_attachments(state, mentioned_files(prompt))
+    for name in missing_files(prompt):
         state.print_line(f"  there is no file {name}: @{name} is sent as text", "dim")
-    if not found.files:
+    if not attachments.files:
         return prompt
-    state.print_line(f"  {described(state, found)}", "dim")
-    state.attached, state.outputs = [], []
-    return f"{prompt}\n\n{found.text}"
+    state.print_line(f"  {summarise(state, attachments)}", "dim")
+    state.drop_attachments()
+    return f"{prompt}\n\n{attachments.text}"
 
 
-def all_attached(state: ChatState, names: Sequence[str] = ()) -> Attachments:
-    """The outputs of commands, the files of `/read`, and those of these names."""
-    found = read_attachments([*state.attached, *names])
-    return replace(found, files=(*state.outputs, *found.files))
+def collect_attachments(state: ChatState, names: Sequence[str] = ()) -> Attachments:
+    """The outputs of shell commands, the files of `/read`, and the files with these names."""
+    attachments = read_attachments([*state.attached, *names])
+    return replace(attachments, files=(*state.outputs, *attachments.files))
 
 
-def described(state: ChatState, found: Attachments) -> str:
-    """Which files, their size and tokens; UsageError when the context cannot hold them."""
+def summarise(state: ChatState, attachments: Attachments) -> str:
+    """Name or number of the files, size and tokens; UsageError if the context cannot hold them."""
     dialogue = state.dialogue
-    messages = [{"role": "user", "content": found.text}]
+    messages = [{"role": "user", "content": attachments.text}]
     count = dialogue.backend.count_tokens(messages, GenerationOptions())
+    summary = attachments.summary
     if count is None:
-        return found.summary
+        return summary
     if count >= dialogue.context_length:
         raise UsageError(
-            f"{found.summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
+            f"{summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
             hint="take fewer or shorter files",
         )
-    return f"{found.summary} · {format_count(count, 'token', 'tokens')}"
+    return f"{summary} · {format_count(count, 'token', 'tokens')}"
 
 
-def mentioned(prompt: str) -> list[str]:
-    """The names after an @ that are files, folders or patterns with matches; others are text."""
+def mentioned_files(prompt: str) -> list[str]:
+    """The names after an @ that match at least one file or folder."""
     names = []
     for quoted, word in MENTION.findall(prompt):
-        candidates = [quoted] if quoted else [word, word.rstrip(AFTER_NAME)]
-        names += [name for name in candidates if name and is_there(name)][:1]
+        candidates = [quoted] if quoted else [word, word.rstrip(CLOSING_PUNCTUATION)]
+        names += [name for name in candidates if name and exists(name)][:1]
     return names
 
 
-def missing(prompt: str) -> list[str]:
-    """The names after an @ that look like paths, and are nothing that is there."""
-    words = [quoted or word.rstrip(AFTER_NAME) for quoted, word in MENTION.findall(prompt)]
+def missing_files(prompt: str) -> list[str]:
+    """The names after an @ that look like paths but match nothing."""
+    words = [quoted or word.rstrip(CLOSING_PUNCTUATION) for quoted, word in MENTION.findall(prompt)]
     paths = [name for name in words if "/" in name or os.path.splitext(name)[1]]
-    return [name for name in dict.fromkeys(paths) if not is_there(name)]
+    return [name for name in dict.fromkeys(paths) if not exists(name)]
 
 
-def is_there(name: str) -> bool:
-    """Whether a name stands for at least one file or folder."""
+def exists(name: str) -> bool:
+    """Whether a name or pattern matches at least one file or folder."""
     path = os.path.expanduser(name)
     return os.path.exists(path) or bool(has_magic(path) and glob(path, recursive=True))
 
@@ -107,21 +109,22 @@ def is_there(name: str) -> bool:
 # `!command`
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\a\x1b]*(?:\a|\x1b\\)")
-MAX_OUTPUT = 100_000  # characters that are kept, the last ones
+MAX_OUTPUT = 100_000  # characters; of a longer output the end is attached
 
 
 def is_shell_command(text: str) -> bool:
-    """Whether a text is an exclamation mark and a command; with a space before it, it is text."""
+    """Whether a text begins with an exclamation mark and names a command."""
     return text.startswith("!") and bool(text[1:].strip())
 
 
 def run_in_shell(state: ChatState, text: str) -> None:
-    """Run a command without input, show what it prints, and attach that to the next prompt.
+    """Run a command without input, show its output, and attach it to the next prompt.
 
     Ctrl-C ends the command. DFlashError when there is no shell.
     """
     command = text[1:].strip()
-    parts, stopped = [], False
+    lines = []
+    stopped = False
     try:
         process = subprocess.Popen(
             [os.environ.get("SHELL") or "/bin/sh", "-c", command],
@@ -140,7 +143,7 @@ def run_in_shell(state: ChatState, text: str) -> None:
         try:
             for line in process.stdout:
                 line = ESCAPES.sub("", line)  # colours
-                parts.append(line)
+                lines.append(line)
                 state.print_line(f"  {line.rstrip()}", "dim")
         except KeyboardInterrupt:  # the command got it, too
             stopped = True
@@ -148,10 +151,10 @@ def run_in_shell(state: ChatState, text: str) -> None:
                 process.terminate()
     if stopped or process.returncode:
         state.print_line("  stopped" if stopped else f"  exit code {process.returncode}", "warning")
-    if output := "".join(parts).strip("\n"):
-        kept = Attachment(f"$ {command}", output[-MAX_OUTPUT:], "text")
-        told = described(state, Attachments((kept,)))
+    if output := "".join(lines).strip("\n"):
+        attachment = Attachment(f"$ {command}", output[-MAX_OUTPUT:], "text")
+        summary = summarise(state, Attachments((attachment,)))
         if len(output) > MAX_OUTPUT:
-            told += f", the last {MAX_OUTPUT:,} of {len(output):,} characters"
-        state.outputs.append(kept)
-        state.print_line(f"  {told}: with the next prompt; /read off drops it", "dim")
+            summary += f", the last {MAX_OUTPUT:,} of {len(output):,} characters"
+        state.outputs.append(attachment)
+        state.print_line(f"  {summary}: with the next prompt; /read off drops it", "dim")

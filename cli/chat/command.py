@@ -1,4 +1,4 @@
-"""`dflash chat`: loads the pair and begins a chat, or answers the prompt on standard input."""
+"""`dflash chat`: opens the backend and runs a chat, or answers the prompt on standard input."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ from ..resolve import Resolved
 from ..terminal.keys import KeyReader, TypeAhead
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
-from ..terminal.signals import LeaveChat, suspendable, unseen_keys
+from ..terminal.signals import LeaveChat, cbreak_mode, suspendable
 from . import transcript
 from .actions import show_loaded
 from .dialogue import Dialogue, DisplaySettings
@@ -95,7 +95,8 @@ def chat(
         resolved = resolved.fitted(backend, out)
         state = open_chat(resolved, start, backend, tools, keys, display, out)
         dialogue = state.dialogue
-        dialogue.log = tools.log = log
+        dialogue.log = log
+        tools.log = log
         log.loaded(backend, load_seconds, dialogue.options())
         show_start(state, start, load_seconds)
         try:
@@ -108,15 +109,15 @@ def chat(
 
 
 def make_keys(out: Output) -> KeyReader:
-    """The reader of keys; what is typed during an answer shows below it."""
+    """The reader of keys; text typed during an answer shows below it."""
     typed = TypeAhead()
     out.footer = partial(typed.lines, ascii=out.ascii)
     return KeyReader(typed, lambda: out.redraw and out.redraw(), paste_marks(out))
 
 
 def take_terminal(context: ExitStack, keys: KeyReader, out: Output) -> None:
-    """Take over the terminal until the context ends: no echo, and Ctrl-Z leaves it as it was."""
-    context.enter_context(unseen_keys())
+    """Switch off echo until the context ends. Ctrl-Z first restores the terminal."""
+    context.enter_context(cbreak_mode())
     if keys.take_echoed() and out.stdout_live:
         out.draw(ERASE_BELOW)
     context.enter_context(suspendable(partial(suspend, keys, out), keys.mark_pastes))
@@ -131,7 +132,7 @@ def open_chat(
     display: DisplayOptions,
     out: Output,
 ) -> ChatState:
-    """The conversation with a loaded model; UsageError for options that it cannot have."""
+    """The chat with a loaded model; UsageError for options that the model cannot use."""
     settings = chat_settings(resolved.generation)
     backend.check(settings)
     prompt = resolved.prompt
@@ -158,24 +159,25 @@ def open_chat(
 
 
 def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
-    """Show the header and the end of the saved chat; without a terminal only what is wrong."""
+    """Print the header and the end of the saved chat; without a terminal only warnings."""
     dialogue = state.dialogue
     out = state.out
     tools = dialogue.tools
     if start.interactive:
         tools.ask = state.ask_line
-        lines = [
-            line
-            for line in (recommendation_offer(dialogue), tools.summary(dialogue.backend))
-            if line
-        ]
-        preset = start.own.preset
-        show_header(dialogue, load_seconds, preset=preset, more=lines, faults=tools.faults())
+        notes = (recommendation_offer(dialogue), tools.summary(dialogue.backend))
+        show_header(
+            dialogue,
+            load_seconds,
+            preset=start.own.preset,
+            notes=[note for note in notes if note],
+            warnings=tools.failures(),
+        )
     else:
         out.warn(*dialogue.backend.warnings())
-        out.warn(*tools.faults())
-        if tools.servers and (why := dialogue.backend.no_tools_reason()):
-            out.warn(f"this model {why}: it is told of none")
+        out.warn(*tools.failures())
+        if tools.servers and (reason := dialogue.backend.no_tools_reason()):
+            out.warn(f"this model {reason}: it is told of none")
     name = start.beginning.name
     if start.saved is None or name is None:
         return
@@ -189,25 +191,25 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
 
 
 def paste_marks(out: Output) -> Callable[[str], None] | None:
-    """What tells the terminal to mark pastes; None for a terminal that gets no escape codes."""
+    """Writes to the terminal to switch marks of pastes; None if it gets no escape codes."""
     if out.stdout_is_tty:
         return partial(write_now, sys.stdout) if out.stdout_live else None
     return partial(write_now, sys.stderr) if out.stderr_live else None
 
 
 def write_now(stream: IO[str], text: str) -> None:
-    """Write to a terminal past the stream's buffer, which may be in use where a signal comes."""
+    """Write to a terminal without the stream's buffer, which a signal may find in use."""
     os.write(stream.fileno(), text.encode())
 
 
 def suspend(keys: KeyReader, out: Output) -> None:
-    """Leave the terminal to the shell."""
+    """Leave the terminal to the shell: erase moving lines, stop marking pastes."""
     out.erase_live()
     keys.mark_pastes(False)
 
 
 def answer_piped_prompt(state: ChatState, prompt: str) -> None:
-    """Answer the prompt from standard input."""
+    """Answer the prompt from standard input; typer.Exit(130) after Ctrl-C."""
     try:
         answer = state.dialogue.ask(prompt)
     except LeaveChat as leave:

@@ -1,4 +1,4 @@
-"""The table of slash commands; dispatch, `/help`, Tab completion and the README read it."""
+"""The table of slash commands. Dispatch, `/help`, Tab completion and the README read it."""
 
 import difflib
 import re
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from dflash_mlx.errors import UsageError
 
 from ..prompt import complete_path
-from ..resolve import RECOMMENDED
 from . import actions, attachments
 from .settings import SETTINGS, find_setting, setting_help
 from .state import ChatState
@@ -24,8 +23,10 @@ def no_completions(state: ChatState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command; `usage` is empty when it takes no argument; `paths`: it takes files;
-    `local`: it needs a model on this machine.
+    """A slash command.
+
+    usage: the argument for `/help`; empty if there is none. arguments: completions of the argument.
+    paths: the argument is a file. local: needs a model on this machine.
     """
 
     name: str
@@ -45,18 +46,13 @@ class Command:
         return f"/{self.name} {self.usage}".rstrip()
 
 
-def setting_names(state: ChatState) -> list[str]:
-    """Completions of `/set`."""
-    return [*(one.setting for one in SETTINGS), RECOMMENDED]
-
-
 def command_names(state: ChatState) -> list[str]:
     """Completions of `/help`."""
     return [*(command.name for command in COMMANDS), "keys"]
 
 
 def show_help(state: ChatState, topic: str) -> None:
-    """`/help`: prints the table, one command, or the keys."""
+    """`/help`: print all commands, one in detail, or the keys."""
     if topic == "keys":
         state.show_keys()
         return
@@ -73,9 +69,9 @@ def show_help(state: ChatState, topic: str) -> None:
     if command.detail:
         state.print_line(f"  {command.detail}")
     if command.name == "set":
-        width = max(len(one.setting) for one in SETTINGS) + 2
-        for one in SETTINGS:
-            state.print_line(f"  {one.setting:{width}}{setting_help(one)}")
+        width = max(len(setting.setting) for setting in SETTINGS) + 2
+        for setting in SETTINGS:
+            state.print_line(f"  {setting.setting:{width}}{setting_help(setting)}")
 
 
 COMMANDS = (
@@ -117,7 +113,7 @@ COMMANDS = (
         "[name [value]]",
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
-        arguments=setting_names,
+        arguments=actions.setting_names,
         detail="/set recommended samples as the model's generation_config.json says.",
     ),
     Command(
@@ -215,8 +211,9 @@ COMMANDS = (
 
 def is_command(text: str) -> bool:
     """Whether a text is a slash command; `/etc/hosts` and `//` are not."""
-    first = text.split(maxsplit=1)[:1]
-    return bool(first and text.startswith("/") and COMMAND_WORD.fullmatch(first[0]))
+    if not text.startswith("/"):
+        return False
+    return COMMAND_WORD.fullmatch(text.split(maxsplit=1)[0]) is not None
 
 
 def unescape(text: str) -> str:
@@ -244,8 +241,7 @@ def find_command(word: str) -> tuple[Command, str]:
     A setting's name is short for `/set name`: then the second value is a prefix for the argument.
     """
     names = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
-    settings = [one.setting for one in SETTINGS]
-    shortcuts = {name: f"{name} " for name in settings}
+    shortcuts = {setting.setting: f"{setting.setting} " for setting in SETTINGS}
     if word in names:
         return names[word], ""
     if find_setting(word):
@@ -270,8 +266,9 @@ def complete(state: ChatState, text: str) -> list[tuple[str, str]]:
         return []
     word, space, _ = text.partition(" ")
     if not space:
-        offers = [(f"/{command.name}", command.help) for command in COMMANDS]
-        return offers + [(f"/{one.setting}", setting_help(one)) for one in SETTINGS]
+        completions = [(f"/{command.name}", command.help) for command in COMMANDS]
+        settings = [(f"/{setting.setting}", setting_help(setting)) for setting in SETTINGS]
+        return completions + settings
     try:
         command, shortcut = find_command(word[1:])
     except UsageError:

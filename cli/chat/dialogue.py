@@ -1,7 +1,7 @@
-"""A conversation with a pair: its turns, the messages that are sent, and the next answer.
+"""A conversation: its turns, the messages that are sent, and the next answer.
 
-The messages alone determine an answer: after an undo, an edit or a stop the session reads only what
-its caches do not hold.
+An answer depends on the messages alone. After an undo, an edit or a stop the session processes only
+the tokens that its caches do not hold.
 """
 
 import time
@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from dflash_mlx import Pair, Stats
 
 
-# Sums over the answers of a chat.
+# Sums over the answers of a chat
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over all answers of one model; `uncounted`: a server did not tell some tokens."""
+    """Sums over all answers of one model.
+
+    committed: tokens of all verifies. uncounted: whether a server did not report some tokens.
+    """
 
     answers: int = 0
     tokens: int = 0
@@ -43,7 +46,6 @@ class Totals:
     uncounted: bool = False
 
     def add(self, answer: Answer) -> None:
-        """Add one answer."""
         stats = answer.stats
         self.answers += 1
         self.tokens += stats.generated
@@ -57,48 +59,50 @@ class Totals:
         return self.committed / self.verifies if self.verifies else 1.0
 
 
-# What a user is told after an answer, each thing once where once is enough.
+# Hints after an answer
 
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
 REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
-LOW_ACCEPTANCE_LENGTH, MIN_VERIFIES = 1.5, 40
+# Below this length, measured over this many verifies, drafting costs more than it saves.
+LOW_ACCEPTANCE_LENGTH = 1.5
+MIN_VERIFIES = 40
 
 
 @dataclass(slots=True)
 class Hints:
-    """Low acceptance, a nearly full context and a cache that could not go back.
+    """Hints about low acceptance, a nearly full context and a cache that could not rewind.
 
-    `low` and `full` have been told.
+    The first two are shown once: `low_shown` and `full_shown` remember that.
     """
 
-    low: bool = False
-    full: bool = False
+    low_shown: bool = False
+    full_shown: bool = False
 
     def after(
         self, stats: "Stats", totals: Totals, context_length: int, *, auto: bool
     ) -> list[str]:
-        """The lines after an answer; with `auto` nothing is said of the acceptance."""
-        found = []
+        """The hints after an answer; the mode `auto` gets none about acceptance."""
+        hints = []
         if stats.lost_tokens >= REREAD_WARNING_TOKENS:
-            found.append(
+            hints.append(
                 f"  this model's cache could not go back: {stats.lost_tokens:,} tokens were read "
                 "again"
             )
         low = totals.verifies >= MIN_VERIFIES and totals.acceptance_length < LOW_ACCEPTANCE_LENGTH
-        if low and not auto and not self.low:
-            self.low = True
-            found.append(
+        if low and not auto and not self.low_shown:
+            self.low_shown = True
+            hints.append(
                 f"  low acceptance: τ {totals.acceptance_length:.1f} over {totals.verifies} "
                 "blocks; drafting costs more than it saves. Try /draft off"
             )
         used = stats.prompt_tokens + stats.generated
-        if used >= NEARLY_FULL * context_length > 0 and not self.full:
-            self.full = True
-            found.append(
+        if used >= NEARLY_FULL * context_length > 0 and not self.full_shown:
+            self.full_shown = True
+            hints.append(
                 f"  context {used:,} of {context_length:,}: soon the oldest turns will be "
                 "left out. /clear begins anew"
             )
-        return found
+        return hints
 
 
 LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
@@ -116,8 +120,8 @@ class DisplaySettings:
 class Dialogue:
     """One conversation, which answers and slash commands change.
 
-    backend: what answers. settings: the options of the next answer. totals, hints: over the answers
-    of this backend.
+    settings: the options of the next answer. totals, hints: over the answers of the loaded pair or
+    the server. interrupted_at: time.monotonic of the last Ctrl-C.
     """
 
     def __init__(
@@ -138,46 +142,50 @@ class Dialogue:
         self.display = display
         self.autosaves = autosaves
         self.chat = Chat()
-        self.last: Answer | None = None
-        self.interrupted_at = float("-inf")  # time.monotonic of the last Ctrl-C
+        self.last_answer: Answer | None = None
+        self.interrupted_at = float("-inf")
         self.file = ChatFile()
         self.tools = ToolBox(out)
         self.log = RunLog(None)
 
-    # What answers ---------------------------------------------------------------------------------
+    # The model ------------------------------------------------------------------------------------
 
     @property
     def pair(self) -> "Pair":
-        """The pair; UsageError where a server answers."""
+        """The pair; UsageError if a server answers."""
         return self.backend.pair
 
     def set_pair(self, pair: "Pair", *, drafting: bool = True) -> None:
-        """Answer with this pair from now on; without `drafting`, by plain decoding."""
+        """Answer with this pair from now on; without `drafting`, decode plainly."""
         self.backend.use(pair, drafting=drafting)
         self.totals = Totals()
         self.hints = Hints()
 
     @property
     def context_length(self) -> int:
-        """The most tokens that prompt and answer can have together; 0 where nobody knows."""
+        """Limit of prompt and answer together in tokens; 0 if unknown."""
         return self.backend.context_length
 
     def options(self) -> GenerationOptions:
-        """The options of the next answer as the model has them: up to the end of the context."""
-        most = self.settings.max_tokens or self.context_length or None
-        if not self.backend.local:
-            most = self.settings.max_tokens
-        return self.backend.options(replace(self.settings, max_tokens=most))
+        """The options of the next answer; by default a local answer may fill the context."""
+        max_tokens = self.settings.max_tokens
+        if self.backend.local:
+            max_tokens = max_tokens or self.context_length or None
+        return self.backend.options(replace(self.settings, max_tokens=max_tokens))
 
     # Turns ----------------------------------------------------------------------------------------
 
     def split_last_turn(self) -> tuple[Turn, Chat]:
-        """The last turn, and the chat without it; UsageError when there is none."""
-        *turns, last = self.chat.turns or (None,)
-        if last is None:
+        """The last turn, and the chat without it; UsageError without any turn."""
+        *earlier, last = self.require_turns()
+        left_out = min(self.chat.left_out, len(earlier))
+        return last, replace(self.chat, turns=tuple(earlier), left_out=left_out)
+
+    def require_turns(self) -> tuple[Turn, ...]:
+        """The turns of the chat; UsageError if there are none."""
+        if not self.chat.turns:
             raise UsageError("nothing was said yet.", hint="type a prompt first")
-        left_out = min(self.chat.left_out, len(turns))
-        return last, replace(self.chat, turns=tuple(turns), left_out=left_out)
+        return self.chat.turns
 
     def replace_chat(self, chat: Chat) -> None:
         """Replace the conversation and save it."""
@@ -185,44 +193,45 @@ class Dialogue:
         self.autosave()
 
     def messages(self, chat: Chat, prompt: str, steps: Sequence[Step] = ()) -> Messages:
-        """The messages of a chat and a prompt, in the form that the pair's model reads."""
-        plain = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
-        return chat_messages(chat, prompt, steps, calls=not plain)
+        """The messages of a chat and a prompt; tool calls as text for a model without tools."""
+        calls_as_text = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
+        return chat_messages(chat, prompt, steps, calls=not calls_as_text)
 
     def ask(self, prompt: str) -> Answer:
-        """Answer a prompt, running the tools that the model calls; records all of it.
+        """Answer a prompt, run the tools that the model calls, and record the turn.
 
         Returns the last answer. LeaveChat after a second Ctrl-C.
         """
-        self.tools.tell(self.backend)
-        before = self.chat.turns
+        self.tools.offer_to(self.backend)
+        earlier_turns = self.chat.turns
         answers: list[Answer] = []
 
-        def keep(steps: Steps) -> None:
-            self.replace_chat(replace(self.chat, turns=(*before, turn_of(prompt, steps))))
+        def record(steps: Steps) -> None:
+            self.replace_chat(replace(self.chat, turns=(*earlier_turns, turn_of(prompt, steps))))
 
-        def speak(steps: Steps) -> Step:
-            self.drop_oldest_turns(prompt, steps, before)
-            earlier = replace(self.chat, turns=before)
+        def next_step(steps: Steps) -> Step:
+            self.drop_oldest_turns(prompt, steps, earlier_turns)
+            earlier = replace(self.chat, turns=earlier_turns)
 
-            def keep_answer(answer: Answer) -> None:
+            def on_end(answer: Answer) -> None:
                 self.log.answered(answer, self.backend, self.options(), prompt)
-                if answer.said or steps:
-                    self.last = answer
+                if steps or not answer.is_empty:
+                    self.last_answer = answer
                     self.totals.add(answer)
-                    keep((*steps, step_of(answer)))
+                    record((*steps, step_of(answer)))
 
-            answers.append(self._stream(self.messages(earlier, prompt, steps), keep_answer))
+            answers.append(self._stream(self.messages(earlier, prompt, steps), on_end))
             return step_of(answers[-1])
 
-        steps = run_rounds(speak, self.tools.run, MAX_ROUNDS, keep)
+        steps = run_rounds(next_step, self.tools.run, MAX_ROUNDS, record)
         if steps[-1].calls:
-            self._end_at_calls(prompt, steps, keep)
-        self._show_numbers(answers[-1], sum(len(step.calls) for step in steps))
+            record(steps)
+            self._show_missing_answer(steps)
+        self._show_stats(answers[-1], sum(len(step.calls) for step in steps))
         return answers[-1]
 
-    def _stream(self, messages: Messages, keep: Callable[[Answer], None]) -> Answer:
-        """Show what the model says to messages; LeaveChat after a second Ctrl-C."""
+    def _stream(self, messages: Messages, on_end: Callable[[Answer], None]) -> Answer:
+        """Stream the answer to messages; LeaveChat after a second Ctrl-C."""
         view = make_chat_view(
             self.out,
             markdown=self.display.markdown,
@@ -231,22 +240,27 @@ class Dialogue:
             context_length=self.context_length,
         )
         schemas = self.tools.schemas
-        splitter = None
+        tool_parser = None
         if schemas:
-            splitter, messages = self.backend.tool_parser(messages, schemas)
+            tool_parser, messages = self.backend.tool_parser(messages, schemas)
         options = replace(self.options(), tools=schemas)
         with Interrupt(LEAVE_WINDOW) as interrupt:
             answer = answer_prompt(
-                self.backend, messages, options, view, interrupt, keep=keep, splitter=splitter
+                self.backend,
+                messages,
+                options,
+                view,
+                interrupt,
+                on_end=on_end,
+                tool_parser=tool_parser,
             )
         self.interrupted_at = interrupt.last_at
         if interrupt.requested_twice:
             raise LeaveChat(130)
         return answer
 
-    def _end_at_calls(self, prompt: str, steps: Steps, keep: Callable[[Steps], None]) -> None:
-        """Record and say that there is no answer behind the last calls."""
-        keep(steps)
+    def _show_missing_answer(self, steps: Steps) -> None:
+        """Print why no answer follows the last tool calls."""
         if any(call.state == "interrupted" for call in steps[-1].calls):
             self.interrupted_at = time.monotonic()
             self._warn("  stopped (Ctrl-C again to leave)")
@@ -254,20 +268,21 @@ class Dialogue:
             text = f"  {len(steps) - 1} rounds of calls: stopped. Say 'go on' for more"
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
-    def _show_numbers(self, answer: Answer, calls: int) -> None:
-        """The line below an answer, and hints."""
+    def _show_stats(self, answer: Answer, calls: int) -> None:
+        """Print the stats line of an answer, and hints."""
         line = chat_stats_line(answer, self.backend, self.settings.max_tokens)
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))
-        auto = not self.backend.drafting or self.settings.mode == "auto"  # it drafts less itself
+        # The mode auto drafts less by itself where that is faster.
+        auto = not self.backend.drafting or self.settings.mode == "auto"
         for hint in self.hints.after(answer.stats, self.totals, self.context_length, auto=auto):
             self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
-        """Answer the last prompt again, or another one in its place; the old turn and the answer.
+        """Answer the last prompt again, or `prompt` in its place; the old turn and the answer.
 
-        The old turn stays, on disk too, until the new answer has tokens.
+        The old turn stays, also on disk, until the new answer has tokens.
         """
         previous = self.chat
         turn, self.chat = self.split_last_turn()
@@ -281,32 +296,33 @@ class Dialogue:
     # Context limits -------------------------------------------------------------------------------
 
     def drop_oldest_turns(
-        self, prompt: str, steps: Sequence[Step] = (), before: tuple[Turn, ...] | None = None
+        self, prompt: str, steps: Sequence[Step] = (), earlier: tuple[Turn, ...] | None = None
     ) -> None:
         """Leave out the oldest turns until an eighth of the context is free for the answer.
 
-        `steps` of it there are already, and `before` are the turns before it, unless all are. A
-        prompt that does not fit even without turns leaves none out; the session refuses it.
+        steps: the first steps of the answer. earlier: the turns before the prompt; by default all
+        of the chat. If the prompt does not fit even without turns, none is left out: the session
+        refuses it.
         """
         if not self.context_length:
             return
-        earlier = self.chat if before is None else replace(self.chat, turns=before)
+        chat = self.chat if earlier is None else replace(self.chat, turns=earlier)
         reserve = min(self.settings.max_tokens or self.context_length, self.context_length // 8)
-        left_out_before, used = earlier.left_out, 0
-        left_out = left_out_before
-        for left_out in range(left_out_before, len(earlier.turns) + 1):
-            sent = self.messages(replace(earlier, left_out=left_out), prompt, steps)
-            asked = replace(self.settings, tools=self.tools.schemas)
-            used = self.backend.estimate_tokens(sent, asked)
+        options = replace(self.settings, tools=self.tools.schemas)
+        used = 0
+        left_out = chat.left_out
+        for left_out in range(chat.left_out, len(chat.turns) + 1):
+            messages = self.messages(replace(chat, left_out=left_out), prompt, steps)
+            used = self.backend.estimate_tokens(messages, options)
             if used + reserve <= self.context_length:
                 break
-        if left_out == left_out_before or used >= self.context_length:
+        if left_out == chat.left_out or used >= self.context_length:
             return
         self.chat = replace(self.chat, left_out=left_out)
-        self.hints.full = False
+        self.hints.full_shown = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
-        about = "" if self.backend.local else ", by an estimate"
-        text = f"  the context is full{about}: the oldest {turns} not sent any more"
+        estimated = "" if self.backend.local else ", by an estimate"
+        text = f"  the context is full{estimated}: the oldest {turns} not sent any more"
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
@@ -318,9 +334,11 @@ class Dialogue:
     def save(self, name: str | None = None) -> str:
         """Save under a new or the present name; returns the path. UsageError for a taken name."""
         names = {"model": self.backend.target_name, "draft": self.backend.draft_name}
-        path, left = self.file.save(replace(self.chat, **names), name)
-        if left is not None:
-            text = f"  '{left}' was changed by another dflash: this chat is now '{self.file.name}'"
+        path, old_name = self.file.save(replace(self.chat, **names), name)
+        if old_name is not None:
+            text = (
+                f"  '{old_name}' was changed by another dflash: this chat is now '{self.file.name}'"
+            )
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
         return str(path)
 
@@ -336,9 +354,10 @@ class Dialogue:
     def load(self, name: str) -> Chat:
         """Continue a saved chat."""
         self.chat = self.file.load(name)
-        self.hints.full = False
+        self.hints.full_shown = False
         return self.chat
 
     def clear(self) -> None:
         """Begin a new conversation with the same system prompt; the old file stays."""
-        self.chat, self.file = Chat(system=self.chat.system), ChatFile()
+        self.chat = Chat(system=self.chat.system)
+        self.file = ChatFile()

@@ -1,4 +1,4 @@
-"""Reads prompts and commands and handles them, one after another, until the user leaves."""
+"""Reads prompts and commands and handles them until the user leaves."""
 
 import shlex
 import time
@@ -21,47 +21,35 @@ from .state import ChatState
 NEVER = float("-inf")
 
 
-def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_history: bool) -> None:
-    """Read and handle input until the user leaves; typer.Exit after Ctrl-C twice.
+def chat_loop(state: ChatState, keys: KeyReader, beginning: Beginning, *, no_history: bool) -> None:
+    """Read and handle input, first the prompt of `beginning`, until the user leaves.
 
-    The first prompt of `begins` comes first.
+    typer.Exit with the exit code unless that is 0.
     """
     history = None if no_history else transcript.data_folder() / "history"
-    typed, dialogue, code = keys.typed, state.dialogue, 0
-    editor = LineEditor(state.out, lambda text: complete(state, text), history, typed)
+    editor = LineEditor(state.out, lambda text: complete(state, text), history, keys.typed)
     end_with_group(editor)
+    code = 0
     try:
         while True:
             try:
-                first, begins = begins, Beginning()
-                text = first.prompt or typed.next_message()
+                first = beginning
+                beginning = Beginning()
+                text = first.prompt or keys.typed.next_message()
                 if text:
                     editor.show(text)
-                elif typed.leaves and not typed.draft:
+                elif keys.typed.leaves and not keys.typed.draft:
                     break
                 else:
                     text = editor.read()
-                dialogue.interrupted_at = NEVER
+                state.dialogue.interrupted_at = NEVER
                 with keys.reading():
                     as_it_is = first.piped or is_shell_command(first.prompt)
                     handle_input(state, text, as_it_is=as_it_is)
-                if dialogue.interrupted_at > NEVER:
+                if state.dialogue.interrupted_at > NEVER:
                     hold_queue(state, keys)
             except KeyboardInterrupt:
-                state.out.clear_status()
-                now = time.monotonic()
-                if now - dialogue.interrupted_at <= LEAVE_WINDOW:
-                    raise LeaveChat(130) from None
-                dialogue.interrupted_at = now
-                if typed.held:
-                    typed.drop()
-                    state.print_line("  what was queued is dropped", "dim")
-                elif typed.messages:
-                    hold_queue(state, keys)
-                else:
-                    state.print_line(
-                        "  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim"
-                    )
+                handle_interrupt(state, keys)
     except EOFError:
         pass
     except LeaveChat as leave:
@@ -74,8 +62,24 @@ def chat_loop(state: ChatState, keys: KeyReader, begins: Beginning, *, no_histor
         raise typer.Exit(code)
 
 
+def handle_interrupt(state: ChatState, keys: KeyReader) -> None:
+    """After Ctrl-C hold or drop the queue, or print how to leave; LeaveChat if it is the second."""
+    state.out.clear_status()
+    pressed_at = time.monotonic()
+    if pressed_at - state.dialogue.interrupted_at <= LEAVE_WINDOW:
+        raise LeaveChat(130) from None
+    state.dialogue.interrupted_at = pressed_at
+    if keys.typed.held:
+        keys.typed.drop()
+        state.print_line("  what was queued is dropped", "dim")
+    elif keys.typed.messages:
+        hold_queue(state, keys)
+    else:
+        state.print_line("  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim")
+
+
 def end_with_group(editor: LineEditor) -> None:
-    """Nobody waits at a prompt that several machines cannot answer any more."""
+    """Make the prompt fail when a machine of the group is lost: nobody could answer it."""
     from dflash_mlx.distributed.group import world
 
     group = world()
@@ -86,16 +90,16 @@ def end_with_group(editor: LineEditor) -> None:
 
 
 def hold_queue(state: ChatState, keys: KeyReader) -> None:
-    """After a Ctrl-C nothing is sent unseen: what was queued comes back to the prompt."""
+    """Put queued messages back to the prompt: after Ctrl-C nothing is sent unseen."""
     if count := keys.typed.hold():
         messages = format_count(count, "queued message comes", "queued messages come")
         state.print_line(f"  {messages} back: Enter sends, Ctrl-C drops", "dim")
 
 
 def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None:
-    """Run a command or answer a prompt; prints errors and returns, or leaves where nothing is left.
+    """Run a command or answer a prompt; prints errors. LeaveChat if a machine of the group is lost.
 
-    `as_it_is`: a text that nobody typed has no commands in it and names no files.
+    `as_it_is`: the text was not typed, so it contains no commands and mentions no files.
     """
     text = text.strip("\n")
     if not text.strip():
@@ -121,12 +125,12 @@ def handle_input(state: ChatState, text: str, *, as_it_is: bool = False) -> None
 
 
 def show_resume_hint(state: ChatState) -> None:
-    """Print how to resume this chat, once it is on disk; a save that failed is tried again."""
+    """Print how to resume this chat if it is on disk; a failed save is tried again."""
     dialogue = state.dialogue
     if not dialogue.autosaves or not dialogue.chat.turns:
         return
-    if not dialogue.file.holds(dialogue.chat):
+    if not dialogue.file.has_turns_of(dialogue.chat):
         dialogue.autosave()
-    if dialogue.file.name and dialogue.file.holds(dialogue.chat):
+    if dialogue.file.name and dialogue.file.has_turns_of(dialogue.chat):
         name = shlex.quote(dialogue.file.name)
         state.out.note(f"saved: dflash chat --resume {name}", wraps=False)

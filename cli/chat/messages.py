@@ -1,4 +1,4 @@
-"""A conversation as messages for the model, and an answer as its next turn."""
+"""A conversation as messages for the model, an answer as its next turn, and the chat's file."""
 
 import re
 import time
@@ -23,22 +23,24 @@ def chat_messages(
 ) -> Messages:
     """The messages to send: system prompt, turns that are not left out, and a new prompt.
 
-    `steps` are those that the answer to it already has. Without `calls`, for a model that calls no
-    tools, what was called and came of it is text of the answers.
+    steps: the first steps of the answer to it. Without `calls`, for a model that calls no tools,
+    earlier tool calls and their results become text of the answers.
     """
-    sent: Messages = [] if chat.system is None else [{"role": "system", "content": chat.system}]
+    messages: Messages = []
+    if chat.system is not None:
+        messages.append({"role": "system", "content": chat.system})
     for turn in chat.turns[chat.left_out :]:
-        sent.append({"role": "user", "content": turn.prompt})
+        messages.append({"role": "user", "content": turn.prompt})
         if calls:
-            sent += step_messages(turn.steps, sent)
+            messages += step_messages(turn.steps, messages)
         answer = turn.answer if calls or not turn.steps else answer_with_calls(turn)
-        sent.append({"role": "assistant", "content": answer})
-    sent.append({"role": "user", "content": prompt})
-    return [*sent, *step_messages(steps, sent)]
+        messages.append({"role": "assistant", "content": answer})
+    messages.append({"role": "user", "content": prompt})
+    return [*messages, *step_messages(steps, messages)]
 
 
 def answer_with_calls(turn: Turn) -> str:
-    """A turn's answer behind what was said and called before it, as one text."""
+    """The texts, tool calls and results of a turn and its answer as one text."""
     parts = []
     for step in turn.steps:
         parts += [step.text, *(f"{call_text(call)}\n{call.result}" for call in step.calls)]
@@ -51,14 +53,13 @@ def with_turn(chat: Chat, prompt: str, answer: Answer) -> Chat:
 
 
 def step_of(answer: Answer) -> Step:
-    """An answer as a step, with the calls that are to be run."""
-    text, thinking = answer.text.strip("\n"), answer.thinking.strip("\n")
+    """An answer as a step; its tool calls only count if it is complete."""
     calls = answer.calls if answer.finish_reason == "stop" else ()
-    return Step(text, thinking, calls, answer.finish_reason)
+    return Step(answer.text.strip("\n"), answer.thinking.strip("\n"), calls, answer.finish_reason)
 
 
 def turn_of(prompt: str, steps: Sequence[Step]) -> Turn:
-    """A prompt and all that was said to it; the answer is empty where calls were the last."""
+    """A prompt and its steps as a turn; the answer is empty if the last step has tool calls."""
     last = steps[-1]
     if not last.calls:
         return Turn(prompt, last.text, last.thinking, last.finish_reason, tuple(steps[:-1]))
@@ -69,69 +70,73 @@ def turn_of(prompt: str, steps: Sequence[Step]) -> Turn:
 # The file of one conversation
 
 TITLE_LENGTH = 40  # characters
-FORK_NAME_LENGTH = 70  # characters of a name that are kept when a number is added
+FORK_NAME_LENGTH = 70  # characters of a name before a number is added
 
 
 class ChatFile:
-    """Saves a conversation under one name; never over turns that another process saved there.
+    """Saves a conversation under one name, but not over turns that another process saved there.
 
-    `name` is None until the first save, which makes one of the first prompt; `held` is what the
-    file has.
+    name: None until the first save, which makes it from the first prompt. saved: the chat as this
+    process last read or wrote it.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
-        self.held: Chat | None = None
+        self.saved: Chat | None = None
 
-    def holds(self, chat: Chat) -> bool:
-        """Whether the file has all turns of this conversation."""
-        return self.held is not None and self.held.turns == chat.turns
+    def has_turns_of(self, chat: Chat) -> bool:
+        """Whether all turns of this conversation are saved."""
+        return self.saved is not None and self.saved.turns == chat.turns
 
     def load(self, name: str) -> Chat:
         """Read a chat, and save under its name from now on."""
         chat = transcript.load(name)
-        self.name, self.held = name, chat
+        self.name = name
+        self.saved = chat
         return chat
 
     def save(self, chat: Chat, name: str | None = None) -> tuple[Path, str | None]:
         """Save under a new or the present name.
 
-        Returns the path, and the name that was left because another process has saved there. Raises
-        UsageError for a taken name, DFlashError for what cannot be written.
+        Returns the path, and the old name if the chat had to leave it because another process has
+        saved there. UsageError for a taken name, DFlashError if the file cannot be written.
         """
-        left = None
+        old_name = None
         if name is not None and name != self.name:
             if transcript.chat_path(name).exists():
                 raise UsageError(
                     f"there is a saved chat '{name}' already.",
                     hint=f"give another name, or /load {name}",
                 )
-            self.name, self.held = name, None
+            self.name = name
+            self.saved = None
         elif self.name is None:
             self.name = self.unused_name(chat)
         elif self._changed_elsewhere(self.name):
-            left, self.name = self.name, self.unused_name(chat)
+            old_name = self.name
+            self.name = self.unused_name(chat)
         path = transcript.save(self.name, chat)
-        self.held = chat
-        return path, left
+        self.saved = chat
+        return path, old_name
 
     def unused_name(self, chat: Chat) -> str:
         """A name for this conversation that no saved chat has."""
-        return unused(self.name[:FORK_NAME_LENGTH].rstrip(" .") if self.name else title(chat))
+        return numbered(self.name[:FORK_NAME_LENGTH].rstrip(" .") if self.name else title(chat))
 
     def _changed_elsewhere(self, name: str) -> bool:
-        """Whether the file is there and does not hold what this process knows of it."""
+        """Whether the file exists and is not as this process last read or wrote it."""
         if not transcript.chat_path(name).exists():
             return False
         try:
-            return transcript.load(name) != self.held
+            return transcript.load(name) != self.saved
         except DFlashError:
-            return True  # not this process's work, and perhaps mended by hand
+            return True  # damaged, but not by this process: the user may still repair it
 
 
 def title(chat: Chat) -> str:
-    """A name of the first words of the first prompt, without its files; else of the date."""
-    words, length = [], 0
+    """A name from the first words of the first prompt, without its files; else from the date."""
+    words = []
+    length = 0
     prompt, _ = split_attached(chat.turns[0].prompt if chat.turns else "")
     for word in re.findall(r"\w+", prompt):
         length += len(word) + 1
@@ -141,29 +146,31 @@ def title(chat: Chat) -> str:
     return "-".join(words) or time.strftime("%Y-%m-%d-%H%M%S")
 
 
-def unused(name: str) -> str:
-    """The name, with a number if there is such a chat."""
-    found, number = name, 2
-    while transcript.chat_path(found).exists():
-        found, number = f"{name}-{number}", number + 1
-    return found
+def numbered(name: str) -> str:
+    """The name, with a number if a saved chat has it already."""
+    candidate = name
+    number = 2
+    while transcript.chat_path(candidate).exists():
+        candidate = f"{name}-{number}"
+        number += 1
+    return candidate
 
 
-# One more turn of the chat that was saved last, for `dflash generate --continue`.
+# One more turn of the chat that was saved last, for `dflash generate --continue`
 
 
-def load_latest(saved: ChatFile, *, raw: bool, compare: bool) -> Chat:
-    """The chat that was saved last, which `saved` then holds."""
-    for flag, given in (("--raw", raw), ("--compare", compare)):
-        if given:
+def load_latest(file: ChatFile, *, raw: bool, compare: bool) -> Chat:
+    """Load the chat that was saved last; UsageError for flags that do not go with it."""
+    for flag, is_set in (("--raw", raw), ("--compare", compare)):
+        if is_set:
             raise UsageError(
                 f"--continue and {flag} do not go together.", hint="leave one of them out"
             )
-    return saved.load(latest_chat_name())
+    return file.load(latest_chat_name())
 
 
-def keep_turn(saved: ChatFile, chat: Chat, backend: Backend, out: Output) -> None:
-    """Save a chat with its new turn, and say so when that is under another name."""
-    _, left = saved.save(replace(chat, model=backend.target_name, draft=backend.draft_name))
-    if left is not None:
-        out.warn(f"'{left}' was changed by another dflash: this chat is now '{saved.name}'")
+def save_turn(file: ChatFile, chat: Chat, backend: Backend, out: Output) -> None:
+    """Save a chat with its new turn; a warning if its name had to change."""
+    _, old_name = file.save(replace(chat, model=backend.target_name, draft=backend.draft_name))
+    if old_name is not None:
+        out.warn(f"'{old_name}' was changed by another dflash: this chat is now '{file.name}'")

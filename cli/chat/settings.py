@@ -56,7 +56,7 @@ def parse(setting: Option, text: str) -> Any:
 
 
 def describe_values(setting: Option) -> str:
-    """The values of a setting in words, to stand after "give"."""
+    """The values of a setting in words, for a hint that begins with "give"."""
     if setting.choices:
         *first, last = CHOICES.get(setting.name, setting.choices)
         return f"{', '.join(first)} or {last}"
@@ -66,8 +66,9 @@ def describe_values(setting: Option) -> str:
 
 
 def with_value(options: GenerationOptions, setting: Option, text: str) -> GenerationOptions:
-    """The options with setting value changed; UsageError when the text is not a valid value."""
-    name, unset = setting.setting, setting.unset
+    """The options with a setting changed; UsageError if the text is not a valid value."""
+    name = setting.setting
+    unset = setting.unset
     if unset and text.lower() in (unset, "off"):
         value = setting.default
     else:
@@ -97,7 +98,6 @@ def with_values(options: GenerationOptions, values: dict[str, Any]) -> Generatio
 
 
 def value_of(options: GenerationOptions, setting: Option) -> Any:
-    """A setting's value."""
     return getattr(options.sampling if setting.sampling else options, setting.name)
 
 
@@ -131,8 +131,11 @@ def with_thinking(
 
 def describe_thinking(options: GenerationOptions) -> str:
     """The thinking settings in a few words."""
-    parts = [{True: "on", False: "off"}[options.think]] if options.think is not None else []
-    parts += [f"effort {options.reasoning_effort}"] if options.reasoning_effort else []
+    parts = []
+    if options.think is not None:
+        parts.append("on" if options.think else "off")
+    if options.reasoning_effort:
+        parts.append(f"effort {options.reasoning_effort}")
     return " · ".join(parts) or "as the template has it"
 
 
@@ -166,7 +169,7 @@ def use_recommended(state: ChatState) -> None:
     state.print_line(f"  sampling as recommended: {describe_recommendation(recommended)}", "dim")
 
 
-# Many settings of a chat at once, by the names of options
+# Values of several options, by option name
 
 
 def chat_settings(options: GenerationOptions) -> GenerationOptions:
@@ -258,5 +261,5 @@ def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
 
 
 def as_setting(value: Any) -> Any:
-    """A value as the settings hold it."""
+    """A value as the settings have it: lists are tuples."""
     return tuple(value) if isinstance(value, list) else value

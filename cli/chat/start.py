@@ -1,4 +1,4 @@
-"""What a chat begins with: the pair, the saved chat, the first prompt, a place to save."""
+"""Reads what a chat begins with: its options, the saved chat, the first prompt."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from .transcript import Chat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What only `dflash chat` has."""
+    """Options of `dflash chat` only."""
 
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
@@ -52,9 +52,9 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The saved chat to go on with, and the first prompt; either may be missing.
+    """The name of the saved chat, and the first prompt; either may be missing.
 
-    `piped`: some of the prompt came from standard input.
+    piped: some of the prompt came from standard input.
     """
 
     name: str | None = None
@@ -63,10 +63,10 @@ class Beginning:
 
 
 def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool) -> Beginning:
-    """What the arguments and standard input say; UsageError when they do not fit the flags.
+    """Read the arguments and standard input; UsageError if they do not fit the flags.
 
-    `resume`: the first word is a chat, the latest one without words. `latest`: that chat, whatever
-    the words say. `piped`: standard input is part of the prompt, or all of it.
+    resume: the first word is a chat; without words the latest chat is meant. latest: the latest
+    chat, and words are a prompt. piped: standard input is part of the prompt, or all of it.
     """
     if resume and latest:
         raise UsageError(
@@ -87,8 +87,10 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
 def choose_target(
     values: OptionValues, saved: Chat | None, out: Output, *, demo: bool, interactive: bool
 ) -> OptionValues:
-    """The values with the bundled pair for --demo, else with the pair that is named, that of the
-    saved chat, or one that suits this machine.
+    """The values with the pair to load.
+
+    The bundled pair for --demo, else the pair of the options, of the saved chat, or one that suits
+    this machine.
     """
     if demo and values.origin("model") is Origin.FLAG:
         raise UsageError("--demo and --model name different models.", hint="leave one of them out")
@@ -103,7 +105,7 @@ def choose_target(
 
 
 def with_saved_pair(values: OptionValues, saved: Chat) -> OptionValues:
-    """The values with the pair of a saved chat, where none is named."""
+    """The values with the pair of a saved chat, unless they name a target."""
     if values["model"] is not None or saved.model in (None, BUNDLED):
         return values
     draft = values["draft"] or (None if values["no_draft"] else saved.draft)
@@ -111,7 +113,7 @@ def with_saved_pair(values: OptionValues, saved: Chat) -> OptionValues:
 
 
 def can_keep_history(out: Output) -> bool:
-    """Whether chats and prompts can be kept on disk; says why they cannot."""
+    """Whether chats and prompts can be saved; a warning if not."""
     try:
         transcript.check_data_folder()
     except DFlashError as error:
@@ -122,10 +124,9 @@ def can_keep_history(out: Output) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What is known of a chat before its model is loaded.
+    """All that is known of a chat before its model is loaded.
 
-    beginning: the saved chat and the first prompt. interactive: whether there is a terminal to type
-    at. saved: the chat that goes on.
+    saved: the chat to continue. interactive: whether the user can type at a terminal.
     """
 
     own: ChatOptions

@@ -15,7 +15,7 @@ from ..terminal.keys import KeyReader
 from ..terminal.line_editor import edit_externally
 from ..terminal.output import Output, stderr_columns
 from ..terminal.render import wrap_hanging
-from ..terminal.signals import seen_lines
+from ..terminal.signals import cooked_mode
 from .dialogue import Dialogue
 
 
@@ -29,28 +29,32 @@ class ChatState:
     cache_options: CacheOptions = NO_CACHE
     edit: Callable[[str], str] = edit_externally
     attached: list[str] = field(default_factory=list)  # names of files for the next prompt
-    outputs: list[Attachment] = field(default_factory=list)  # of commands, for the next prompt
+    outputs: list[Attachment] = field(default_factory=list)  # of shell commands, likewise
     tables: OptionTables = field(default_factory=OptionTables)
-    # By the names of options: what holds for every target, but for flags, presets and variables;
-    # and what the present target's defaults put in its place.
+    # By option name: the values for every target, except those of flags, presets and variables;
+    # and the values that the loaded target's defaults put in their place.
     general: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    sampling_by: str = "given"  # of every target, unless its defaults say otherwise
+    sampling_by: str = "given"  # --sampling, unless a target's defaults set it
     keys: KeyReader | None = None  # reads what is typed while a command runs
+
+    def drop_attachments(self) -> None:
+        self.attached = []
+        self.outputs = []
 
     @contextmanager
     def terminal_for_others(self) -> Iterator[None]:
-        """Inside, another program has the terminal, as a shell would give it."""
+        """Inside, another program has the terminal in the state that a shell would give it."""
         with nullcontext() if self.keys is None else self.keys.paused():
-            with seen_lines():
+            with cooked_mode():
                 yield
             if self.keys is not None:
                 self.keys.take_echoed()
 
     def ask_line(self, question: str) -> str:
-        """Put a question, and give the line that is typed after it; empty at the end of the input.
+        """Ask a question and return the line typed after it; empty at the end of the input.
 
-        What was typed before the question does not answer it.
+        Discards what was typed before the question.
         """
         import termios
 
@@ -60,23 +64,22 @@ class ChatState:
             return os.read(sys.stdin.fileno(), 4096).decode(errors="replace")
 
     def print_line(self, text: str, style: str = "") -> None:
-        """Print one line for the user."""
+        """Print one line on stderr, wrapped to the terminal."""
         self.out.info(wrap_hanging(text, stderr_columns()), style)
 
     def print_styled(self, line: str) -> None:
-        """Print a line with escape sequences for the user, on a terminal that takes them."""
+        """Print a line with escape sequences on stderr, which must be a terminal."""
         from rich.text import Text
 
         self.out.console.print(Text.from_ansi(line), soft_wrap=True)
 
     def show_keys(self) -> None:
-        """Print the keys and what they do."""
         width = max(len(keys) for keys, _ in line_editor.KEYS) + 2
         for keys, effect in line_editor.KEYS:
             self.print_line(f"  {keys:{width}}{effect}")
 
 
 def shorten(text: str, max_length: int = 50) -> str:
-    """The start of a text on one line."""
+    """The start of a text on one line, at most `max_length` characters."""
     line = " ".join(text.split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"

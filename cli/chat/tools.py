@@ -1,4 +1,4 @@
-"""The tools of a chat: those of its MCP servers, asked about, run and shown."""
+"""The tools of a chat, which its MCP servers offer: asks the user, runs calls, shows results."""
 
 import hashlib
 import json
@@ -34,22 +34,23 @@ if TYPE_CHECKING:
 
 # Which tools may be called without asking
 
-FILE = "allowed_tools.json"
+ALLOWED_FILE = "allowed_tools.json"
 
 
 class Permissions:
-    """Tools that may be called; DFlashError for a file that was damaged."""
+    """The tools that may be called without asking, in this session or always."""
 
     def __init__(self) -> None:
+        """DFlashError for a damaged file."""
         self._session: set[str] = set()
         self._always = read_allowed()
 
     def state(self, key: str) -> str:
-        """always, session, or nothing where the user is to be asked."""
+        """ "always", "session", or "" if the user must be asked."""
         return "always" if key in self._always else "session" if key in self._session else ""
 
     def allow(self, key: str, *, always: bool) -> None:
-        """Do not ask about a tool any more; DFlashError where that cannot be kept."""
+        """Stop asking about a tool; DFlashError if that cannot be saved."""
         self._session.add(key)
         if always:
             self._always = read_allowed() | {key}  # another chat may have added some
@@ -63,37 +64,37 @@ class Permissions:
             write_allowed(self._always)
 
 
-def key_of(config: "ServerConfig", tool: str) -> str:
-    """What a tool is known by."""
+def permission_key(config: "ServerConfig", tool: str) -> str:
+    """The name of a tool among the permissions; another command or address is another tool."""
     source = json.dumps([config.command, config.args, config.cwd, config.url])
     return f"{config.name}/{tool} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 def allowed_path() -> Path:
-    """The file; it need not exist."""
-    return data_path() / FILE
+    """The file of tools that are always allowed; it need not exist."""
+    return data_path() / ALLOWED_FILE
 
 
 def read_allowed() -> set[str]:
-    """What the file says."""
+    """The permission keys in the file; empty without a file, DFlashError for a damaged one."""
     path = allowed_path()
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        found = document["allowed"]
+        keys = document["allowed"]
     except FileNotFoundError:
         return set()
     except (OSError, ValueError, KeyError, TypeError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        keys = None
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise DFlashError(
             f"the file '{path}' of tools that may be called cannot be read.",
             hint="mend or delete it: then each tool is asked about again",
         )
-    return set(found)
+    return set(keys)
 
 
 def write_allowed(keys: set[str]) -> None:
-    """Replace the file in one step."""
+    """Replace the file in one step; DFlashError if it cannot be written."""
     path = allowed_path()
     text = json.dumps({"version": 1, "allowed": sorted(keys)}, ensure_ascii=False, indent=1)
     try:
@@ -107,143 +108,153 @@ def write_allowed(keys: set[str]) -> None:
 
 
 QUESTION = "  run it? y once, s in this session, a always, n no"
-WORDS = {"yes": "y", "once": "y", "session": "s", "always": "a", "no": "n", "view": "v"}
-ASK = Callable[[str], str | None]
+REPLIES = {"yes": "y", "once": "y", "session": "s", "always": "a", "no": "n", "view": "v"}
 
 
 class ToolBox:
-    """MCP servers, and what may be called; without servers there are no tools.
+    """The MCP servers of a chat and the user's permissions; without servers there are no tools.
 
-    `ask` puts a question and gives what was typed, None where nobody can be asked. `on` is False
-    while models are told of no tools.
+    ask: asks the user a question and returns the typed text; None if nobody can be asked. enabled:
+    whether the tools are offered to the model.
     """
 
     def __init__(self, out: Output, configs: Sequence["ServerConfig"] = ()):
-        self.out, self.configs = out, {config.name: config for config in configs}
-        self.ask: ASK = lambda question: None
-        self.on, self.log = True, RunLog(None)
+        self.out = out
+        self.configs = {config.name: config for config in configs}
+        self.ask: Callable[[str], str | None] = lambda question: None
+        self.enabled = True
+        self.log = RunLog(None)
         self.servers: Servers | None = None
         self.permissions: Permissions | None = None
-        self._told: dict[str, Tool] = {}
+        self._offered: dict[str, Tool] = {}  # by the name that the model uses
         self._backend: Backend | None = None
         if configs:
             from dflash_mlx.tools import mcp
 
-            # What servers write that is no message would be shown, with a traceback.
+            # The library logs a traceback for every line of a server that is no message.
             logging.getLogger("mcp").addHandler(logging.NullHandler())
             self.permissions = Permissions()
             self.servers = mcp.Servers(configs)
 
     def wait(self) -> None:
-        """Until the servers run or have failed."""
+        """Wait until the servers run or have failed."""
         if self.servers is not None:
             with Spinner(self.out, "starting the MCP servers"):
                 self.servers.wait()
 
     def close(self) -> None:
-        """End the servers."""
         if self.servers is not None:
             self.servers.close()
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools that the model is told of, as templates read them."""
-        return [tool.schema for tool in self._told.values()]
+        """The JSON schemas of the offered tools, as chat templates take them."""
+        return [tool.schema for tool in self._offered.values()]
 
-    def tell(self, backend: Backend) -> None:
-        """Take the tools that a model is told of from now on; none where it calls none."""
-        self._told = {}
+    def offer_to(self, backend: Backend) -> None:
+        """Offer the tools of the running servers to a model; none if it cannot call tools."""
+        self._offered = {}
         self._backend = backend
-        if self.servers is not None and self.on and not backend.no_tools_reason():
-            self._told = {tool.name: tool for tool in self.servers.tools}
+        if self.servers is not None and self.enabled and not backend.no_tools_reason():
+            self._offered = {tool.name: tool for tool in self.servers.tools}
 
     def summary(self, backend: Backend) -> str:
-        """What there is, on one line; empty without servers."""
+        """The number of tools and the running servers on one line; empty without servers."""
         if self.servers is None:
             return ""
         running = [server for server in self.servers.all if server.state == "running"]
         tools = format_count(sum(len(server.tools) for server in running), "tool", "tools")
-        line = f"{tools} of {', '.join(server.config.name for server in running) or 'no server'}"
-        why = backend.no_tools_reason()
-        return f"{line}, but this model {why}" if why else f"{line} · /mcp lists them"
+        names = ", ".join(server.config.name for server in running) or "no server"
+        line = f"{tools} of {names}"
+        reason = backend.no_tools_reason()
+        return f"{line}, but this model {reason}" if reason else f"{line} · /mcp lists them"
 
-    def faults(self) -> list[str]:
+    def failures(self) -> list[str]:
         """A sentence for each server that does not run."""
-        failed = [one for one in self.servers.all if one.why] if self.servers else []
-        return [f"the MCP server '{one.config.name}' does not run: {one.why}." for one in failed]
+        servers = self.servers.all if self.servers else []
+        return [
+            f"the MCP server '{server.config.name}' does not run: {server.why}."
+            for server in servers
+            if server.why
+        ]
 
     # Calls ----------------------------------------------------------------------------------------
 
     def run(self, call: Call) -> Call:
-        """Show a call, ask about it, run it and show its result; it never raises what a tool does.
+        """Show a call, ask the user, run it and show its result.
 
-        Ctrl-C interrupts the call.
+        A failed tool becomes the result; Ctrl-C interrupts the call.
         """
         from dflash_mlx.tools.loop import run_call
 
-        tool = self._told.get(call.name)
+        tool = self._offered.get(call.name)
         self._show(call_line(call) + (f" · {tool.server}" if tool else ""))
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
-            refused = self._refused(call)
-            if refused is not None:
-                done = replace(call, result=refused, state="refused")
+            refusal = self._refusal(call)
+            if refusal is not None:
+                finished = replace(call, result=refusal, state="refused")
             else:
-                began = time.perf_counter()
+                started_at = time.perf_counter()
                 with Spinner(self.out, f"running {call.name}"):
-                    done = self._fitted(run_call(self._told, call))
+                    finished = self._truncated(run_call(self._offered, call))
         except KeyboardInterrupt:
             self.out.clear_status()
-            done = replace(call, result="interrupted by the user", state="interrupted")
-        for line in result_lines(done, stderr_columns()):
+            finished = replace(call, result="interrupted by the user", state="interrupted")
+        for line in result_lines(finished, stderr_columns()):
             self.out.info(line, "dim")
         self.out.info("")
-        seconds = time.perf_counter() - began
-        words = {"arguments": done.arguments, "result": done.result}
-        self.log.called(done.name, done.state, seconds, **words)
-        return done
+        self.log.called(
+            finished.name,
+            finished.state,
+            time.perf_counter() - started_at,
+            arguments=finished.arguments,
+            result=finished.result,
+        )
+        return finished
 
-    def _refused(self, call: Call) -> str | None:
-        """Why a call may not run; None where it may, or fails without being run."""
-        tool = self._told.get(call.name)
+    def _refusal(self, call: Call) -> str | None:
+        """Why a call may not run; None if it may, or if its tool is unknown and the call fails."""
+        tool = self._offered.get(call.name)
         if tool is None or self.permissions is None:
             return None
-        key = key_of(self.configs[tool.server], tool.key)
+        key = permission_key(self.configs[tool.server], tool.key)
         if self.permissions.state(key):
             return None
-        word = self._asked(call)
-        if word is None:
+        reply = self._ask_user(call)
+        if reply is None:
             return "refused: nobody could be asked"
-        if word in ("s", "a"):
+        if reply in ("s", "a"):
             try:
-                self.permissions.allow(key, always=word == "a")
+                self.permissions.allow(key, always=reply == "a")
             except DFlashError as error:
                 self.out.error(error.message, error.hint)
-        return "refused by the user" if word == "n" else None
+        return "refused by the user" if reply == "n" else None
 
-    def _asked(self, call: Call) -> str | None:
-        """y, s, a or n; None where nobody can be asked. The end of the input is a no."""
+    def _ask_user(self, call: Call) -> str | None:
+        """The user's reply: y, s, a or n (also at the end of the input); None without a user."""
         text = call_text(call)
         question = QUESTION + (", v view all of it" if len(text) > MAX_CALL else "")
         while True:
             typed = self.ask(f"{question} › ")
             if typed is None:
                 return None
-            word = typed.strip().lower()
-            word = "n" if not typed else WORDS.get(word, word)
-            if word == "v":
+            reply = typed.strip().lower()
+            reply = "n" if not typed else REPLIES.get(reply, reply)
+            if reply == "v":
                 self._show(f"  › {text}")
-            elif word in ("y", "s", "a", "n"):
-                return word
+            elif reply in ("y", "s", "a", "n"):
+                return reply
 
-    def _fitted(self, call: Call) -> Call:
-        """The call with at most a quarter of the context as its result; the model is told."""
-        kept = call.result if self._backend is None else self._backend.truncate_result(call.result)
-        if kept == call.result:
+    def _truncated(self, call: Call) -> Call:
+        """The call with its result cut to a quarter of the context, and a note about that."""
+        if self._backend is None:
             return call
-        size = len(call.result)
-        note = f"[cut: the first {len(kept):,} of {size:,} characters]"
-        return replace(call, result=f"{kept}\n{note}")
+        result = self._backend.truncate_result(call.result)
+        if result == call.result:
+            return call
+        note = f"[cut: the first {len(result):,} of {len(call.result):,} characters]"
+        return replace(call, result=f"{result}\n{note}")
 
-    def _show(self, line: str, style: str = "") -> None:
-        self.out.info(wrap_hanging(line, stderr_columns()), style)
+    def _show(self, line: str) -> None:
+        self.out.info(wrap_hanging(line, stderr_columns()))

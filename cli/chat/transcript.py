@@ -1,7 +1,4 @@
-"""Saves, loads and exports chats; a write or a read is complete or fails.
-
-A chat is one JSON file in the data folder, which only its owner can read.
-"""
+"""Saves, loads and exports chats. A chat is one JSON file in the data folder of its owner."""
 
 import json
 import os
@@ -18,17 +15,17 @@ from dflash_mlx.tools.call import CALL_STATES, Call, Step, arguments_of
 
 from ..prompt import close_fence, fenced
 
-# Turns and chats, and their JSON.
+# Turns and chats, and their JSON
 
-FORMAT_VERSION = 2  # 1 has no steps; it is still written where there are none
+FORMAT_VERSION = 2  # 1 has no steps; it is still written for chats without steps
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A prompt and its answer; `finish_reason` is stop, length, interrupted or calls.
+    """A prompt and its answer.
 
-    `steps` are what the model said and called before its answer; with `calls` it did not come to
-    one.
+    finish_reason: stop, length, interrupted, or calls if the last step has tool calls and no answer
+    follows. steps: texts and tool calls of the model before its answer.
     """
 
     prompt: str
@@ -40,7 +37,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation as saved; the first `left_out` turns are not sent to the model."""
+    """A conversation. left_out: number of the oldest turns that are not sent to the model."""
 
     turns: tuple[Turn, ...] = ()
     system: str | None = None
@@ -50,17 +47,17 @@ class Chat:
 
 
 def chat_json(chat: Chat) -> dict[str, Any]:
-    """A chat as a JSON object, of the oldest version that can hold it."""
+    """A chat as a JSON object, in the oldest version that can hold it."""
     document = asdict(chat)
     for turn in document["turns"]:
         if not turn["steps"]:
             del turn["steps"]
-    calls = any(turn.steps for turn in chat.turns)
-    return {"version": FORMAT_VERSION if calls else 1, **document}
+    has_steps = any(turn.steps for turn in chat.turns)
+    return {"version": FORMAT_VERSION if has_steps else 1, **document}
 
 
 def chat_from_json(document: dict[str, Any]) -> Chat:
-    """A chat from its JSON object; KeyError or TypeError when it is not one."""
+    """A chat from its JSON object; KeyError or TypeError for another object."""
     turns = tuple(turn_from_json(turn) for turn in document["turns"])
     names = [document["system"], document["model"], document["draft"]]
     check_texts(name for name in names if name is not None)
@@ -71,14 +68,14 @@ def chat_from_json(document: dict[str, Any]) -> Chat:
 
 
 def turn_from_json(turn: dict[str, Any]) -> Turn:
-    """A turn from its JSON object; likewise."""
+    """A turn from its JSON object; KeyError or TypeError for another object."""
     values = {f.name: turn[f.name] for f in fields(Turn) if f.name != "steps"}
     check_texts(values.values())
     return Turn(**values, steps=tuple(step_from_json(step) for step in turn.get("steps", ())))
 
 
 def step_from_json(step: dict[str, Any]) -> Step:
-    """A step from its JSON object; likewise."""
+    """A step from its JSON object; KeyError or TypeError for another object."""
     values = {f.name: step[f.name] for f in fields(Step) if f.name != "calls"}
     calls = [{f.name: call[f.name] for f in fields(Call)} for call in step["calls"]]
     for texts in (values, *calls):
@@ -89,12 +86,12 @@ def step_from_json(step: dict[str, Any]) -> Step:
 
 
 def check_texts(values: Any) -> None:
-    """TypeError for a value that is no text."""
+    """Raise TypeError for a value that is not a string."""
     if not all(isinstance(value, str) for value in values):
         raise TypeError
 
 
-LEFTOVER_SECONDS = 60  # nobody writes a chat for longer
+LEFTOVER_SECONDS = 60  # age of a temporary file; no process needs so long to write a chat
 TITLE = "# Chat with "
 CHAT_NAME = re.compile(r"\w[\w .+-]{0,79}")
 
@@ -105,7 +102,7 @@ def data_path() -> Path:
 
 
 def data_folder() -> Path:
-    """The same folder, created for its owner alone when missing."""
+    """The folder of saved chats, created for its owner alone if missing."""
     folder = data_path()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -118,7 +115,7 @@ def data_folder() -> Path:
 
 
 def check_data_folder() -> None:
-    """DFlashError unless files can be written to the data folder."""
+    """Raise DFlashError unless files can be written to the data folder."""
     folder = data_folder()
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DFlashError(
@@ -128,7 +125,7 @@ def check_data_folder() -> None:
 
 
 def chat_path(name: str) -> Path:
-    """The file of a chat; UsageError for a name that cannot be a file name."""
+    """The file of a chat; UsageError for a name that a chat cannot have."""
     too_long = len(name.encode()) > 200  # bytes; file systems take 255, and a suffix follows
     if not CHAT_NAME.fullmatch(name) or name.endswith((" ", ".")) or too_long:
         raise UsageError(
@@ -140,18 +137,18 @@ def chat_path(name: str) -> Path:
 def chat_names() -> list[str]:
     """The names of the saved chats, latest first."""
 
-    def age(path: Path) -> float:
-        with suppress(FileNotFoundError):  # another chat has just renamed it
+    def latest_first(path: Path) -> float:
+        with suppress(FileNotFoundError):  # another process has just renamed it
             return -path.stat().st_mtime_ns
         return 0
 
     folder = data_path() / "chats"
-    stems = [path.stem for path in sorted(folder.glob("*.json"), key=age)]
+    stems = [path.stem for path in sorted(folder.glob("*.json"), key=latest_first)]
     return [stem for stem in stems if CHAT_NAME.fullmatch(stem)]
 
 
 def latest_chat_name() -> str:
-    """The name of the chat saved last."""
+    """The name of the chat saved last; DFlashError without any."""
     names = chat_names()
     if not names:
         raise DFlashError("there is no saved chat yet.", hint="leave --resume and --continue out")
@@ -159,18 +156,18 @@ def latest_chat_name() -> str:
 
 
 def complete_name(incomplete: str) -> list[str]:
-    """The names that begin so, for the shell's completion."""
+    """Shell completion of chat names."""
     return [name for name in chat_names() if name.startswith(incomplete)]
 
 
 def check_exists(name: str) -> None:
-    """DFlashError when no chat has this name."""
+    """Raise DFlashError if no chat has this name."""
     if not chat_path(name).exists():
         raise missing_error(name)
 
 
 def remove(name: str) -> None:
-    """Remove a chat; DFlashError when that fails."""
+    """Remove a chat; DFlashError if that fails."""
     path = chat_path(name)
     try:
         path.unlink(missing_ok=True)
@@ -182,9 +179,9 @@ def remove(name: str) -> None:
 
 
 def save(name: str, chat: Chat) -> Path:
-    """Write a chat; after an error or a kill the file holds the whole old or the whole new chat.
+    """Write a chat and return its path; DFlashError if it cannot be written.
 
-    DFlashError when it cannot be written; the earlier file stays.
+    After an error or a kill the file is the whole old or the whole new chat.
     """
     path = chat_path(name)
     text = json.dumps(chat_json(chat), ensure_ascii=False, indent=1)
@@ -216,21 +213,21 @@ def write_atomically(path: Path, text: str) -> None:
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the new name then survives a power cut, too
+        os.fsync(folder)  # otherwise a power cut may lose the new name
     finally:
         os.close(folder)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove what processes that were killed have left of earlier writes of a file."""
-    for left in path.parent.glob(f".{path.name}.*"):
-        with suppress(FileNotFoundError):  # another process has just done it
-            if time.time() - left.stat().st_mtime > LEFTOVER_SECONDS:
-                left.unlink()
+    """Remove temporary files of a chat that killed processes have left."""
+    for leftover in path.parent.glob(f".{path.name}.*"):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+                leftover.unlink()
 
 
 def load(name: str) -> Chat:
-    """Read a chat; DFlashError when it does not exist or is damaged."""
+    """Read a chat; DFlashError if it does not exist or is damaged."""
     path = chat_path(name)
     try:
         document = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
@@ -253,7 +250,6 @@ def load(name: str) -> Chat:
 
 
 def missing_error(name: str) -> DFlashError:
-    """The error for a name that no chat has."""
     return DFlashError(
         f"there is no saved chat '{name}'.", hint=f"saved chats: {summarise_names(chat_names())}"
     )
@@ -267,7 +263,7 @@ def damaged_error(path: Path) -> DFlashError:
 
 
 def summarise_names(names: list[str], limit: int = 8) -> str:
-    """The first names on one line."""
+    """The first `limit` names on one line, and how many there are besides."""
     if not names:
         return "none yet"
     more = f" and {len(names) - limit:,} more" if len(names) > limit else ""
@@ -298,7 +294,7 @@ def to_markdown(chat: Chat) -> str:
 
 
 def details(title: str, text: str) -> list[str]:
-    """A text that can be unfolded; nothing where there is none."""
+    """A text that can be unfolded, as one part of a document; no part for an empty text."""
     text = text.strip()
     return [f"<details><summary>{title}</summary>\n\n{fenced(text)}\n\n</details>"] if text else []
 
@@ -306,7 +302,7 @@ def details(title: str, text: str) -> list[str]:
 def export(path: Path, chat: Chat) -> None:
     """Write the chat as Markdown to a new file, or over an earlier export.
 
-    DFlashError when the file is something else or cannot be written.
+    DFlashError if the file is something else or cannot be written.
     """
     try:
         if path.exists() and not path.read_bytes().startswith(TITLE.encode()):
@@ -320,10 +316,11 @@ def export(path: Path, chat: Chat) -> None:
         ) from None
 
 
-# Calls of tools as text
+# Tool calls as text
 
-RESULT_LINES = 4  # of a result that are shown
+RESULT_LINES = 4  # lines of a result that are shown
 MAX_CALL = 600  # characters of a call that are shown at once
+STATE_LABELS = {"done": "", "open": "not run"}  # others are shown by their names
 
 
 def call_text(call: Call) -> str:
@@ -336,7 +333,7 @@ def call_text(call: Call) -> str:
 
 
 def call_line(call: Call) -> str:
-    """The same, indented; of a long one the beginning, and how much was left out."""
+    """A call on an indented line; a long one is cut and says how much is missing."""
     text = call_text(call)
     if len(text) <= MAX_CALL:
         return f"  › {text}"
@@ -344,23 +341,27 @@ def call_line(call: Call) -> str:
 
 
 def result_lines(call: Call, columns: int) -> list[str]:
-    """The first lines of a result, each on one row, and how many more there are.
+    """The first lines of a result, each cut to one row, and how many more there are.
 
-    `columns` 0 is unknown: no line is cut.
+    columns: of the terminal; if 0, it is unknown and no line is cut.
     """
     lines = [line.replace("\t", "  ").rstrip() for line in call.result.strip("\n").split("\n")]
-    shown = lines[:RESULT_LINES] if len(lines) > RESULT_LINES + 1 else lines
-    state = {"done": "", "open": "not run"}.get(call.state, call.state)
-    if state and not shown[0].startswith((state, "error", "not run")):
-        shown = [f"{state}: {shown[0]}" if shown[0] else state, *shown[1:]]
-    room = max(columns - 6, 10)
-    cut = [line[: room - 1] + "…" if columns and len(line) > room else line for line in shown]
+    first_lines = lines[:RESULT_LINES] if len(lines) > RESULT_LINES + 1 else lines
+    hidden = len(lines) - len(first_lines)
+    label = STATE_LABELS.get(call.state, call.state)
+    if label and not first_lines[0].startswith((label, "error", "not run")):
+        first = f"{label}: {first_lines[0]}" if first_lines[0] else label
+        first_lines = [first, *first_lines[1:]]
+    width = max(columns - 6, 10)
+    cut = [
+        line[: width - 1] + "…" if columns and len(line) > width else line for line in first_lines
+    ]
     rows = [f"  │ {line or '(nothing)'}" if len(cut) == 1 else f"  │ {line}" for line in cut]
-    if left_out := len(lines) - len(shown):
-        rows.append(f"  │ … {left_out:,} more lines")
+    if hidden:
+        rows.append(f"  │ … {hidden:,} more lines")
     return rows
 
 
 def call_lines(call: Call, columns: int) -> list[str]:
-    """A call that was made, and its result."""
+    """A tool call and its result."""
     return [call_line(call), *result_lines(call, columns)]

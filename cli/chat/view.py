@@ -1,11 +1,11 @@
-"""The view of an answer in a chat: finished fragments are printed once, the rest is redrawn."""
+"""The view of an answer in a chat: prints finished fragments once and redraws the rest."""
 
 import time
 from collections import deque
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING
 
-from ..answer import SPINNER_FRAMES, PlainView, progress_line, thought_line
+from ..answer import PlainView, progress_line, spinner_symbol, thinking_summary
 from ..terminal.live_region import LiveRegion
 from ..terminal.markdown import Fragment, MarkdownStream, PlainTextStream
 from ..terminal.output import Output, stdout_size, strip_control
@@ -17,7 +17,7 @@ FRAME_INTERVAL = 0.1  # seconds between two frames
 MAX_FRAME_INTERVAL = 1.0  # seconds; the longest pause after a slow frame
 PREFILL_DELAY = 0.3  # seconds; a quicker prefill shows nothing
 TAIL_ROWS = 8  # rows of unfinished text
-FOOTER_ROWS = 5  # rows of what is typed meanwhile
+FOOTER_ROWS = 5  # rows of the text that the user types during the answer
 
 
 def make_chat_view(
@@ -28,7 +28,7 @@ def make_chat_view(
     quiet: bool = False,
     context_length: int = 0,
 ) -> PlainView:
-    """The view that fits stdout: only a terminal gets more than the answer."""
+    """A live view if stdout is a terminal, else a plain one."""
     if out.stdout_live and not quiet:
         return ChatView(
             out, markdown=markdown, show_thinking=show_thinking, context_length=context_length
@@ -50,14 +50,16 @@ class ChatView(PlainView):
         show_thinking: bool = False,
         context_length: int = 0,
     ):
-        """`context_length` in tokens, 0 when it is not to be shown."""
+        """`context_length` in tokens; 0 if unknown, then it is not shown."""
         from ..terminal.render import Renderer
 
         super().__init__(out, thinking=show_thinking)
-        self.thought_tokens, self.thought_seconds = 0, 0.0
+        self.thought_tokens = 0
+        self.thought_seconds = 0.0
         self._context_length = context_length
         self._renderer = Renderer(ascii=out.ascii)
-        self._region = out.region = LiveRegion(out.draw, self._screen)
+        self._region = LiveRegion(out.draw, self._screen)
+        out.region = self._region
         self._lock = RLock()  # another thread redraws during prefill
         self._answer: MarkdownStream | PlainTextStream = (
             MarkdownStream() if markdown else PlainTextStream()
@@ -65,8 +67,10 @@ class ChatView(PlainView):
         self._thinking: PlainTextStream | None = None  # None unless the model is thinking
         self._recent_thinking: deque[Fragment] = deque(maxlen=TAIL_ROWS)
         self._fragments: list[Fragment] = []  # finished; the next frame prints them
-        self._printed = False
-        self._status, self._frame, self._next_frame_at = "", 0, 0.0
+        self._printed = False  # whether any fragment is on the screen
+        self._status = ""
+        self._frame = 0
+        self._next_frame_at = 0.0
         self._thinking_began = 0.0
         self._prefill_over: Event | None = None
         self._last_size = (80, 24)
@@ -77,7 +81,7 @@ class ChatView(PlainView):
         return self
 
     def redraw(self) -> None:
-        """Draw a frame at once: something was typed. Any thread may call it."""
+        """Draw a frame at once, because the user typed something. Any thread may call it."""
         with self._lock:
             if not self._finished:
                 self._next_frame_at = 0.0
@@ -86,8 +90,8 @@ class ChatView(PlainView):
     def prefill(self, done: int, total: int) -> None:
         """Show prefill progress when it takes long."""
         with self._lock:
-            told = f"reading the prompt {done:,}/{total:,} tokens"
-            self._status = told if total else "waiting for the server"
+            progress = f"reading the prompt {done:,}/{total:,} tokens"
+            self._status = progress if total else "waiting for the server"
             if self._prefill_over is None:
                 self._prefill_over = Event()
                 Thread(
@@ -124,7 +128,8 @@ class ChatView(PlainView):
 
     def _add_thinking(self, block: "Block") -> None:
         if self._thinking is None:
-            self._thinking, self._thinking_began = PlainTextStream(dim=True), time.perf_counter()
+            self._thinking = PlainTextStream(dim=True)
+            self._thinking_began = time.perf_counter()
         self.thought_tokens += len(block.tokens)
         lines = self._thinking.feed(strip_control(block.thinking))
         if self._show_thinking:
@@ -139,7 +144,7 @@ class ChatView(PlainView):
         if self._show_thinking:
             self._fragments += self._thinking.finish()
         else:
-            line = thought_line(self.thought_seconds, self.thought_tokens)
+            line = thinking_summary(self.thought_seconds, self.thought_tokens)
             line = self.out.ascii_fallback(f"{line} (/think show)")
             self._fragments.append(Fragment("text", line, gap=True, dim=True))
         self._thinking = None
@@ -147,8 +152,8 @@ class ChatView(PlainView):
 
     def _draw(self, *, last: bool = False) -> None:
         """Draw one frame if it is due; slow frames are drawn less often."""
-        now = time.perf_counter()
-        if now < self._next_frame_at and not last:
+        started_at = time.perf_counter()
+        if started_at < self._next_frame_at and not last:
             return
         columns, rows = self._screen()
         width = max(columns - 1, 1)
@@ -165,19 +170,18 @@ class ChatView(PlainView):
             tail = self._tail(width, rows, len(footer))
             live = [*tail, self._status_line(width), *footer]
         self._region.draw(finished, live)
-        self._next_frame_at = now + min(
-            max(FRAME_INTERVAL, 4 * (time.perf_counter() - now)), MAX_FRAME_INTERVAL
-        )
+        seconds = time.perf_counter() - started_at
+        self._next_frame_at = started_at + min(max(FRAME_INTERVAL, 4 * seconds), MAX_FRAME_INTERVAL)
 
-    def _tail(self, width: int, rows: int, below: int) -> list[str]:
+    def _tail(self, width: int, rows: int, rows_below: int) -> list[str]:
         """Lines of the unfinished text.
 
-        They and those below take at most half the screen, so that they still fit when the window is
-        made half as wide and each line takes two rows.
+        With the rows below they take at most half the screen, so that they still fit when the
+        window is made half as wide and each line takes two rows.
         """
         stream = self._thinking or self._answer
         fragments = [*self._recent_thinking, *stream.tail()]
-        max_rows = min(TAIL_ROWS, max(rows // 2 - 1 - below, 0))
+        max_rows = min(TAIL_ROWS, max(rows // 2 - 1 - rows_below, 0))
         lines = self._renderer.preview(fragments, width)
         if len(lines) > max_rows:
             lines = lines[len(lines) - max_rows :]
@@ -187,9 +191,9 @@ class ChatView(PlainView):
         return [""] * (gap and self._printed and rows > 3) + lines
 
     def _status_line(self, width: int) -> str:
-        """As many numbers as fit on one line."""
+        """The status on one line; parts that do not fit are left out, the last first."""
         self._frame += 1
-        spinner = "|/-\\"[self._frame % 4] if self.out.ascii else SPINNER_FRAMES[self._frame % 10]
+        spinner = spinner_symbol(self._frame, self.out)
         parts = self._status.split(" · ")
         while len(parts) > 1 and len(self.out.ascii_fallback(" · ".join(parts))) + 2 > width:
             parts.pop()
@@ -207,7 +211,7 @@ class ChatView(PlainView):
             self._prefill_over.set()
 
     def _animate_prefill(self, over: Event) -> None:
-        """Redraw the numbers until the first block arrives."""
+        """Redraw the status until the first block sets `over`."""
         wait = PREFILL_DELAY
         while not over.wait(wait):
             with self._lock:

@@ -1,6 +1,5 @@
 """`dflash chats`: lists, shows, searches, removes and exports saved chats."""
 
-import json as jsonlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,26 +11,32 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..cache.command import age
 from ..chat import transcript
 from ..chat.transcript import Chat
-from ..models.command import check_asking
+from ..confirm import check_can_ask, confirm
 from ..options import DisplayOptions, option_groups
 from ..prompt import split_attached
 from ..terminal.live_region import truncate
-from ..terminal.output import Output, format_count, stdout_size, strip_control
+from ..terminal.output import (
+    Output,
+    align_columns,
+    format_age,
+    format_count,
+    stdout_size,
+    strip_control,
+)
 
-# The saved chats as rows, and what a search finds in them.
+# The saved chats as rows, and the matches of a search
 
-MIN_PROMPT_COLUMNS = 16  # of a table; a narrower terminal gets no first prompt
+MIN_PROMPT_COLUMNS = 16  # a terminal with less room for the first prompt gets none
 
 
 @dataclass(frozen=True, slots=True)
 class SavedChat:
-    """A chat's file; `chat` is None when it is damaged. `saved` in seconds since 1970."""
+    """A chat's file. chat: None if the file is damaged. saved_at: in seconds since 1970."""
 
     name: str
-    saved: float
+    saved_at: float
     chat: Chat | None
 
     @property
@@ -44,14 +49,14 @@ class SavedChat:
     def cells(self) -> tuple[str, str, str, str]:
         """Name, turns, age and first prompt."""
         turns = "–" if self.chat is None else format_count(len(self.chat.turns), "turn", "turns")
-        return self.name, turns, age(time.time() - self.saved), self.first_prompt
+        return self.name, turns, format_age(time.time() - self.saved_at), self.first_prompt
 
     def data(self) -> dict[str, Any]:
-        """The chat for --json, without what was said after the first prompt."""
+        """The chat for --json, without the text after the first prompt."""
         chat = self.chat
         return {
             "name": self.name,
-            "saved": round(self.saved),
+            "saved": round(self.saved_at),
             "turns": None if chat is None else len(chat.turns),
             "model": None if chat is None else chat.model,
             "draft": None if chat is None else chat.draft,
@@ -61,45 +66,43 @@ class SavedChat:
 
 def saved_chats() -> list[SavedChat]:
     """All saved chats, the latest first."""
-    found = []
+    saved = []
     for name in transcript.chat_names():
         with suppress(FileNotFoundError):  # it has just been removed
-            saved = transcript.chat_path(name).stat().st_mtime
+            saved_at = transcript.chat_path(name).stat().st_mtime
             try:
                 chat = transcript.load(name)
             except DFlashError:
                 chat = None
-            found.append(SavedChat(name, saved, chat))
-    return found
+            saved.append(SavedChat(name, saved_at, chat))
+    return saved
 
 
-def table(found: Sequence[SavedChat], columns: int) -> list[str]:
-    """The chats as lines of a table, the first prompt as long as the screen is wide."""
-    rows = [chat.cells()[:3] for chat in found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def table(saved: Sequence[SavedChat], columns: int) -> list[str]:
+    """The chats as lines of a table; the first prompt takes the rest of the screen."""
     lines = []
-    for chat, row in zip(found, rows, strict=True):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        room = columns - len(line) - 3
-        line += f"  {truncate(chat.first_prompt, room)}" if room >= MIN_PROMPT_COLUMNS else ""
-        lines.append(line.rstrip())
+    labels = align_columns([chat.cells()[:3] for chat in saved])
+    for chat, label in zip(saved, labels, strict=True):
+        width = columns - len(label) - 3
+        prompt = f"  {truncate(chat.first_prompt, width)}" if width >= MIN_PROMPT_COLUMNS else ""
+        lines.append(f"{label}{prompt}".rstrip())
     return lines
 
 
-def excerpts(saved: SavedChat, words: Sequence[str], columns: int) -> Iterator[tuple[int, str]]:
-    """The turns that have all words, numbered from 1, each with the place of the first one."""
+def search_turns(saved: SavedChat, words: Sequence[str], columns: int) -> Iterator[tuple[int, str]]:
+    """The turns that have all words: their numbers from 1, and the text around the first word."""
     for number, turn in enumerate(saved.chat.turns if saved.chat else (), 1):
         text = on_one_line(f"{turn.prompt} {turn.answer}")
-        places = [text.lower().find(on_one_line(word).lower()) for word in words]
-        if min(places) >= 0:
-            fits = truncate(text, columns) == text
-            begin = 0 if fits else max(0, places[0] - columns // 3)
-            cut = ("…" if begin else "") + text[begin:]
-            yield number, truncate(cut, columns)
+        positions = [text.lower().find(on_one_line(word).lower()) for word in words]
+        if min(positions) >= 0:
+            fits_line = truncate(text, columns) == text
+            start = 0 if fits_line else max(0, positions[0] - columns // 3)
+            excerpt = ("…" if start else "") + text[start:]
+            yield number, truncate(excerpt, columns)
 
 
 def on_one_line(text: str) -> str:
-    """A text without line breaks, and without what a terminal would obey."""
+    """A text without line breaks and control characters."""
     return " ".join(strip_control(text).split())
 
 
@@ -127,16 +130,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 def show_list(*, json: Json = False, display: DisplayOptions) -> None:
     """List the saved chats, the last one first: turns, age, first prompt."""
     out = Output(quiet=display.quiet, plain=display.plain)
-    found = saved_chats()
+    saved = saved_chats()
     if json:
-        print_json([chat.data() for chat in found], out)
-    elif not found:
+        out.write_json([chat.data() for chat in saved])
+    elif not saved:
         out.note("no chat is saved yet")
     elif out.stdout_is_tty:
-        for line in table(found, stdout_size()[0] or 80):
+        for line in table(saved, stdout_size()[0] or 80):
             out.write(out.ascii_fallback(line) + "\n")
     else:
-        out.write("".join("\t".join(chat.cells()) + "\n" for chat in found))
+        out.write("".join("\t".join(chat.cells()) + "\n" for chat in saved))
 
 
 @chats.command()
@@ -152,7 +155,7 @@ def show(
     name = name or last_name()
     chat = transcript.load(name)
     if json:
-        print_json({"name": name, **asdict(chat)}, out)
+        out.write_json({"name": name, **asdict(chat)})
     else:
         out.write(transcript.to_markdown(chat))
 
@@ -168,7 +171,7 @@ def search(
     out = Output(quiet=display.quiet, plain=display.plain)
     turns = 0
     for chat in saved_chats():
-        for number, line in excerpts(chat, words, (stdout_size()[0] or 100) - 8):
+        for number, line in search_turns(chat, words, (stdout_size()[0] or 100) - 8):
             turns += 1
             out.write(f"{chat.name}  {number}\n    {line}\n")
     if not turns:
@@ -197,14 +200,12 @@ def rm(
     chosen = transcript.chat_names() if everything else list(dict.fromkeys(names or ()))
     for name in chosen:
         transcript.check_exists(name)
-    check_asking(yes)
-    what = chosen[0] if len(chosen) == 1 else format_count(len(chosen), "chat", "chats")
-    if not yes and not typer.confirm(f"Remove {what}?", err=True):
-        out.info("nothing was removed")
-        raise typer.Exit(1)
+    check_can_ask(yes)
+    label = chosen[0] if len(chosen) == 1 else format_count(len(chosen), "chat", "chats")
+    confirm(f"Remove {label}?", "nothing was removed", out, yes=yes)
     for name in chosen:
         transcript.remove(name)
-    out.note(f"{what} removed")
+    out.note(f"{label} removed")
 
 
 @chats.command()
@@ -225,13 +226,8 @@ def export(
 
 
 def last_name() -> str:
-    """The name of the chat that was saved last."""
-    found = transcript.chat_names()
-    if not found:
+    """The name of the chat that was saved last; UsageError without any."""
+    names = transcript.chat_names()
+    if not names:
         raise UsageError("there is no saved chat yet.", hint="`dflash chat` begins one")
-    return found[0]
-
-
-def print_json(document: object, out: Output) -> None:
-    """Print a document on one line."""
-    out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+    return names[0]

@@ -1,4 +1,4 @@
-"""The checks of `dflash doctor` about the machine, the system and MLX's backends.
+"""The checks of `dflash doctor` on this machine. Each function is a check and named after it.
 
 Imports MLX only through `mlx_core`.
 """
@@ -48,7 +48,6 @@ MEMORY_MAPS = Path("/proc/self/maps")
 
 
 def on_mac() -> bool:
-    """Whether this is macOS."""
     return sys.platform == "darwin"
 
 
@@ -144,7 +143,7 @@ def blas() -> CheckResult:
 
 
 def product_library() -> Path:
-    """The file of MLX's `cblas_sgemm`, found in the order of the dynamic linker.
+    """The file of MLX's `cblas_sgemm`, searched in the order of the dynamic linker.
 
     Libraries loaded for the whole process come first, then those that MLX's library loads.
     """
@@ -175,7 +174,7 @@ def metal() -> CheckResult:
 
 
 def kernels() -> CheckResult:
-    """The Metal kernels in the package, and their last verdicts."""
+    """The Metal kernels in the package, and the results of their last self-check."""
     sources = files("dflash_mlx.metal_kernels").iterdir()
     names = sorted(p.name.removesuffix(".metal") for p in sources if p.name.endswith(".metal"))
     if not names:
@@ -188,18 +187,18 @@ def kernels() -> CheckResult:
 
     if (switch := wanted()) != "on":
         summary += f" · not used: DFLASH_KERNELS is {switch}"
-    verdicts = [verdict for verdict in latest_results().values() if verdict.used]
-    if not verdicts:
+    results = [result for result in latest_results().values() if result.used]
+    if not results:
         return ok(summary)
-    on = sum(not verdict.reason for verdict in verdicts)
-    off = [f"{verdict.name} off: {verdict.reason}" for verdict in verdicts if verdict.reason]
+    on = sum(not result.reason for result in results)
+    off = [f"{result.name} off: {result.reason}" for result in results if result.reason]
     summary = " · ".join([summary, f"{on} on at the last check", *off])
-    if all(verdict.right for verdict in verdicts):
+    if all(result.right for result in results):
         return ok(summary)
     return warn(summary, "`dflash doctor --kernels` checks them anew; MLX's own stand in for them")
 
 
-# The checks of `dflash doctor` about folders, settings and the terminal.
+# Folders, settings and the terminal
 
 LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
 VARIABLE_PREFIX = "DFLASH_"
@@ -273,7 +272,7 @@ def variables(root: typer.Context) -> CheckResult:
     results = []
     for name in names:
         if name in NON_OPTION_VARIABLES:
-            results.append(ok(shown(name)))
+            results.append(ok(describe_variable(name)))
         elif name in options_by_variable:
             errors = value_errors(
                 root,
@@ -281,11 +280,13 @@ def variables(root: typer.Context) -> CheckResult:
                 options_by_variable[name],
                 options_by_variable[name].value_from_envvar(root),
             )
-            results.append(fail(errors[0], f"`unset {name}`") if errors else ok(shown(name)))
+            results.append(
+                fail(errors[0], f"`unset {name}`") if errors else ok(describe_variable(name))
+            )
         else:
             suffixes = [
-                other.removeprefix(VARIABLE_PREFIX)
-                for other in (*options_by_variable, *NON_OPTION_VARIABLES)
+                variable.removeprefix(VARIABLE_PREFIX)
+                for variable in (*options_by_variable, *NON_OPTION_VARIABLES)
             ]
             similar = difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), suffixes, n=1)
             hint = f"did you mean {VARIABLE_PREFIX}{similar[0]}?" if similar else "nothing reads it"
@@ -294,17 +295,17 @@ def variables(root: typer.Context) -> CheckResult:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or a variable is shown to nobody."""
+    """Whether the value of an option or a variable must not be printed."""
     return name.lower().endswith(SECRETS)
 
 
-def shown(name: str) -> str:
-    """A variable that is set, with its value unless that is a secret."""
+def describe_variable(name: str) -> str:
+    """A variable with its value, unless that is a secret."""
     return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
 
 
 def options_with_variables(group: Any) -> Iterator[Any]:
-    """The parameters of all commands of a group that have a variable."""
+    """The parameters of a group's commands that can be set by a variable."""
     for command in group.commands.values():
         if hasattr(command, "commands"):
             yield from options_with_variables(command)
@@ -323,7 +324,7 @@ def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> 
 
 
 def shell_path(path: Path) -> str:
-    """A path to copy into a command line; ~ only where it needs no quotes."""
+    """A path for a command line; with ~ only if it needs no quotes."""
     text = shlex.quote(str(path))
     return short_path(path) if text == str(path) else text
 
@@ -388,7 +389,7 @@ def terminal() -> CheckResult:
     return combine(results)
 
 
-# The checks of `dflash doctor` about installed packages and conflicts between them.
+# Installed packages and conflicts between them
 
 DISTRIBUTION = "dflash-chat"
 REQUIRED = {  # as in pyproject.toml
@@ -410,7 +411,6 @@ def versions() -> CheckResult:
 
 
 def own_version() -> CheckResult:
-    """The version of this distribution."""
     if installed(DISTRIBUTION) is None:
         return warn(
             f"dflash {dflash_mlx.__version__}, not installed",
@@ -459,11 +459,11 @@ def packages() -> CheckResult:
     """Other distributions that overwrite this one's command or module."""
     results = []
     for name, conflict in CONFLICTING.items():
-        if other := installed(name):
+        if package := installed(name):
             results.append(
                 CheckResult(
                     conflict.status,
-                    f"{name} {other.version} {conflict.found}",
+                    f"{name} {package.version} {conflict.summary}",
                     f"`pip uninstall {name}`, then install {DISTRIBUTION} again",
                 )
             )

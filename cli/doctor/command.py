@@ -1,14 +1,12 @@
-"""`dflash doctor`: checks the machine, the installation and the settings, and says what to fix.
+"""`dflash doctor`: checks the machine, the installation and the settings, and gives hints.
 
 `checks` has the checks of this machine, `group` those of several machines, `kernels` the self-check
 of the Metal kernels.
 """
 
-import json as jsonlib
 import os
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -23,7 +21,7 @@ from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from . import checks
 from .group import check_group
-from .report import CheckReport, CheckResult, ReportEntry, fail, ok, one_line, warn
+from .report import CheckReport, CheckResult, ReportEntry, fail, ok, warn
 
 # The answer has 41 tokens, each by far the likeliest: 16-bit rounding cannot change them.
 SELF_TEST_PROMPT = "Tom has 12 apples and buys 7 more. How many apples does Tom have now?"
@@ -115,8 +113,7 @@ def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
             report.show(entries[-1])
     healthy = all(entry.status != "fail" for entry in entries)
     if json:
-        document = {"checks": [asdict(entry) for entry in entries], "ok": healthy}
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        report.write_json(entries, healthy=healthy)
     return healthy
 
 
@@ -158,7 +155,7 @@ def run_check(name: str, check: Callable[[], CheckResult]) -> ReportEntry:
             f"the check broke off: {type(error).__name__}: {error}".rstrip(": "),
             f"run it again with DFLASH_DEBUG=1 to see where; {REINSTALL_HINT}",
         )
-    return ReportEntry(name, result.status, one_line(result.found), one_line(result.hint))
+    return result.entry(name)
 
 
 def self_test(out: Output) -> CheckResult:

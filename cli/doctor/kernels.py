@@ -1,6 +1,5 @@
-"""`dflash doctor --kernels`: verifies every Metal kernel against its reference and times it."""
+"""`dflash doctor --kernels`: checks every Metal kernel against its reference and times it."""
 
-import json as jsonlib
 import time
 from dataclasses import asdict
 from math import isfinite
@@ -25,7 +24,7 @@ WRONG_HINT = "MLX's own operations stand in for it; report it with `dflash docto
 
 
 def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bool:
-    """Verify the kernels at a pair's sizes and store the verdicts; False when one is wrong."""
+    """Check the kernels at a pair's sizes and store the results; False when one is wrong."""
     prepare_libraries(offline=model_options.offline)
     from dflash_mlx.cpu.blas import use_openblas
 
@@ -38,22 +37,22 @@ def check_kernels(model_options: ModelOptions, out: Output, *, json: bool) -> bo
         return True
     pair, _ = load_pair(model_options, out)
     started_at = time.perf_counter()
-    verdicts = prove_all(pair, out)
+    results = check_all(pair, out)
     seconds = time.perf_counter() - started_at
-    all_right = all(verdict.right for verdict in verdicts)
+    all_right = all(result.right for result in results)
     if json:
         document = {
-            **proof_environment(pair.target_name, switch),
-            "kernels": [verdict_json(verdict) for verdict in verdicts],
+            **check_environment(pair.target_name, switch),
+            "kernels": [result_json(result) for result in results],
             "experts": NO_EXPERTS if has_experts(pair.target.model) else None,
             "seconds": round(seconds, 3),
             "ok": all_right,
         }
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json(document)
         return all_right
     report = CheckReport(out, NAME_COLUMNS)
-    for verdict in verdicts:
-        report.show(verdict_entry(verdict))
+    for result in results:
+        report.show(result_entry(result))
     if has_experts(pair.target.model):
         report.show(ReportEntry("experts", "ok", NO_EXPERTS, ""))
     if switch != "on":
@@ -66,21 +65,19 @@ def report_no_metal(model_options: ModelOptions, out: Output, *, json: bool) -> 
     requested = " and ".join(name for name in (model_options.model, model_options.draft) if name)
     note = f"{NO_METAL}, so nothing was done with {requested}" if requested else NO_METAL
     if json:
-        document = {"device": None, "note": note, "kernels": [], "ok": True}
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json({"device": None, "note": note, "kernels": [], "ok": True})
     else:
         CheckReport(out).show(ReportEntry("kernels", "ok", note, ""))
 
 
 def has_experts(model: "Module") -> bool:
-    """Whether a model has layers of experts."""
     from dflash_mlx.models.linear import SWITCHES
 
     return any(isinstance(module, SWITCHES) for module in model.modules())
 
 
-def prove_all(pair: "Pair", out: Output) -> list["KernelResult"]:
-    """Verify all operations again, without a time limit."""
+def check_all(pair: "Pair", out: Output) -> list["KernelResult"]:
+    """Check all operations again, without a time limit."""
     from dflash_mlx.kernels import dispatch
     from dflash_mlx.selfcheck.check import prove_and_keep
     from dflash_mlx.selfcheck.shapes import Shapes
@@ -92,13 +89,13 @@ def prove_all(pair: "Pair", out: Output) -> list["KernelResult"]:
                 Shapes.of(pair.target, pair.drafter),
                 budget=float("inf"),
                 everything=True,
-                on_result=lambda verdict: spinner.relabel(f"checking {verdict.name}"),
+                on_result=lambda result: spinner.relabel(f"checking {result.name}"),
             )
         )
 
 
-def proof_environment(model: str, switch: str) -> dict[str, Any]:
-    """The machine, the model and the versions that the verdicts hold for."""
+def check_environment(model: str, switch: str) -> dict[str, Any]:
+    """The machine, the model and the versions that the results hold for."""
     import platform
     from importlib.metadata import version
 
@@ -117,27 +114,27 @@ def proof_environment(model: str, switch: str) -> dict[str, Any]:
     }
 
 
-def verdict_json(verdict: "KernelResult") -> dict[str, Any]:
-    """A verdict as JSON; `on` says whether the kernel is used.
+def result_json(result: "KernelResult") -> dict[str, Any]:
+    """A kernel's result as JSON; `on`: whether the kernel is used.
 
     JSON has no infinity: an infinite error becomes null, and the reason explains it.
     """
-    error = verdict.error if verdict.error is not None and isfinite(verdict.error) else None
-    return {**asdict(verdict), "error": error, "on": not verdict.reason}
+    error = result.error if result.error is not None and isfinite(result.error) else None
+    return {**asdict(result), "error": error, "on": not result.reason}
 
 
-def verdict_entry(verdict: "KernelResult") -> ReportEntry:
-    """A verdict as a line of the report, with a hint when the kernel is wrong."""
-    used = not verdict.reason or (verdict.right and not verdict.used)
-    details = [] if not verdict.reason else [verdict.reason]
-    if verdict.right and verdict.error is not None:
-        details.append(f"error {verdict.error:.0e}" if verdict.error else "error 0")
-    if verdict.ratio is not None and not verdict.reason:
-        details.append(f"{verdict.ratio:.2f}× the time of MLX's own")
-    if verdict.sizes:
-        won = sum(timed.won for timed in verdict.sizes)
-        details.append(f"used at {won} of {len(verdict.sizes)} sizes, means by bytes")
-    if verdict.seconds is not None:
-        details.append(f"{1e3 * verdict.seconds:.3f} ms")
-    hint = "" if verdict.right else WRONG_HINT
-    return ReportEntry(verdict.name, "ok" if used else "off", one_line(" · ".join(details)), hint)
+def result_entry(result: "KernelResult") -> ReportEntry:
+    """A kernel's result as an entry of the report, with a hint if the kernel is wrong."""
+    used = not result.reason or (result.right and not result.used)
+    details = [] if not result.reason else [result.reason]
+    if result.right and result.error is not None:
+        details.append(f"error {result.error:.0e}" if result.error else "error 0")
+    if result.ratio is not None and not result.reason:
+        details.append(f"{result.ratio:.2f}× the time of MLX's own")
+    if result.sizes:
+        won = sum(timed.won for timed in result.sizes)
+        details.append(f"used at {won} of {len(result.sizes)} sizes, means by bytes")
+    if result.seconds is not None:
+        details.append(f"{1e3 * result.seconds:.3f} ms")
+    hint = "" if result.right else WRONG_HINT
+    return ReportEntry(result.name, "ok" if used else "off", one_line(" · ".join(details)), hint)

@@ -1,4 +1,4 @@
-"""One rank of `dflash doctor` for a group: a process of its own."""
+"""One rank of `dflash doctor` for a group: a process that prints records as lines of JSON."""
 
 import json
 import os
@@ -11,25 +11,25 @@ from dflash_mlx.errors import DFlashError, first_line
 
 from ..loading import prepare_libraries
 
-LIFE = 90.0  # seconds; the asking process has gone by then
+LIFETIME = 90.0  # seconds; the process that reads the records has ended by then
 
 
-def say(**record: object) -> None:
+def print_record(**record: object) -> None:
     """Print a record as one line of JSON."""
     print(json.dumps(record), flush=True)
 
 
 def main(model: str | None) -> None:
-    """Print the records of this rank; an error is the last one."""
+    """Print the records of this rank; after an error there are no more."""
     prepare_libraries(offline=True)
     from dflash_mlx.distributed.model_files import facts_of, samples_of, versions
 
     watch_launcher(1, lambda _: os._exit(1))  # rank 0 has nothing to save here
-    ending = Timer(LIFE, os._exit, [1])  # ssh may be gone, and other ranks may never come
-    ending.daemon = True
-    ending.start()
+    end = Timer(LIFETIME, os._exit, [1])  # ssh may be gone, and other ranks may never come
+    end.daemon = True
+    end.start()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    say(python=platform.python_version(), memory=memory, facts=versions())
+    print_record(python=platform.python_version(), memory=memory, facts=versions())
     values = {}
     try:
         files = {}
@@ -40,12 +40,12 @@ def main(model: str | None) -> None:
             files = facts_of(path) | samples_of(path)
             config = json.loads(files["config.json"])
             values = {"values": (config.get("text_config") or config)["hidden_size"]}
-        say(facts=files)
+        print_record(facts=files)
     except DFlashError as error:
-        return say(error=error.message, hint=error.hint)
+        return print_record(error=error.message, hint=error.hint)
     except (OSError, ValueError, KeyError) as error:
         sentence = f"the model cannot be read ({first_line(error)})."
-        return say(error=sentence, hint="copy the same model to all machines")
+        return print_record(error=sentence, hint="copy the same model to all machines")
     import mlx.core as mx
 
     from dflash_mlx.distributed.group import one_sum, time_sums
@@ -53,11 +53,11 @@ def main(model: str | None) -> None:
     try:
         group = mx.distributed.init(strict=True)
         one_sum(mx.zeros(1), group)
-        say(joined=group.size())
+        print_record(joined=group.size())
         times = time_sums(group, **values)
     except RuntimeError as error:
-        return say(error=f"it cannot reach the others ({first_line(error)}).")
-    say(row=times.row_seconds, rate=times.bytes_per_second)
+        return print_record(error=f"it cannot reach the others ({first_line(error)}).")
+    print_record(row=times.row_seconds, rate=times.bytes_per_second)
 
 
 if __name__ == "__main__":

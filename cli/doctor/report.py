@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,12 +20,21 @@ STATUS_STYLES = {"ok": "accent", "warn": "warning", "off": "warning", "fail": "e
 
 @dataclass(frozen=True, slots=True)
 class ReportEntry:
-    """One line of the report: a check's name and its result."""
+    """One entry of the report: a check's name and its result."""
 
     name: str
     status: str
-    found: str
+    summary: str
     hint: str
+
+    def data(self) -> dict[str, str]:
+        """The entry for --json."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "found": self.summary,
+            "hint": self.hint,
+        }
 
 
 def one_line(text: str) -> str:
@@ -46,8 +55,11 @@ class CheckReport:
         self._ascii = out.stdout_is_tty and not is_utf8(sys.stdout)
         self._styled = out.stdout_is_tty and os.environ.get("TERM") not in ("dumb", "unknown")
 
+    def write_json(self, entries: Sequence[ReportEntry], *, healthy: bool) -> None:
+        """Print the entries as one JSON object instead."""
+        self._out.write_json({"checks": [entry.data() for entry in entries], "ok": healthy})
+
     def show(self, entry: ReportEntry) -> None:
-        """Print one entry."""
         text = "\n".join(self.lines(entry)) + "\n"
         if not self._styled:
             self._out.write(text)
@@ -57,14 +69,14 @@ class CheckReport:
         from rich.theme import Theme
 
         encoding = sys.stdout.encoding or "ascii"
-        shown = Text(text.encode(encoding, "replace").decode(encoding))
-        shown.stylize(STATUS_STYLES[entry.status], 0, len(entry.status))
+        styled = Text(text.encode(encoding, "replace").decode(encoding))
+        styled.stylize(STATUS_STYLES[entry.status], 0, len(entry.status))
         console = Console(theme=Theme(THEME), force_terminal=True, highlight=False)
-        console.print(shown, end="", soft_wrap=True)
+        console.print(styled, end="", soft_wrap=True)
 
     def lines(self, entry: ReportEntry) -> list[str]:
         """The lines of one entry, none wider than the report unless a character is wide."""
-        text = self._ascii_fallback(entry.found)
+        text = self._ascii_fallback(entry.summary)
         hint = self._ascii_fallback(f"→ {entry.hint}")
         if self.width < STACKED_BELOW:
             start = f"{entry.status:<6}"
@@ -85,7 +97,6 @@ class CheckReport:
 
 
 def report_width() -> int:
-    """The width of the report on stdout."""
     try:
         columns = os.get_terminal_size(sys.stdout.fileno()).columns
     except (OSError, ValueError):
@@ -108,7 +119,7 @@ def wrap_words(text: str, width: int) -> list[str]:
     return lines
 
 
-# The result of one check of `dflash doctor`.
+# The result of one check
 
 Status = Literal["ok", "warn", "fail"]
 SEVERITY: tuple[Status, ...] = ("ok", "warn", "fail")
@@ -116,26 +127,30 @@ SEVERITY: tuple[Status, ...] = ("ok", "warn", "fail")
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found; `hint` says how to fix a warn or a fail."""
+    """The result of a check. hint: how to fix a warn or a fail."""
 
     status: Status
-    found: str
+    summary: str
     hint: str = ""
 
-
-def ok(found: str) -> CheckResult:
-    """Nothing to fix."""
-    return CheckResult("ok", found)
-
-
-def warn(found: str, hint: str) -> CheckResult:
-    """It works, but not as well as it could."""
-    return CheckResult("warn", found, hint)
+    def entry(self, name: str) -> ReportEntry:
+        """The result as an entry of the report."""
+        return ReportEntry(name, self.status, one_line(self.summary), one_line(self.hint))
 
 
-def fail(found: str, hint: str) -> CheckResult:
-    """It does not work."""
-    return CheckResult("fail", found, hint)
+def ok(summary: str) -> CheckResult:
+    """The result of a check with nothing to fix."""
+    return CheckResult("ok", summary)
+
+
+def warn(summary: str, hint: str) -> CheckResult:
+    """The result for a thing that works, but not as well as it could."""
+    return CheckResult("warn", summary, hint)
+
+
+def fail(summary: str, hint: str) -> CheckResult:
+    """The result for a thing that does not work."""
+    return CheckResult("fail", summary, hint)
 
 
 def combine(results: Iterable[CheckResult]) -> CheckResult:
@@ -143,7 +158,7 @@ def combine(results: Iterable[CheckResult]) -> CheckResult:
     results = list(results)
     return CheckResult(
         SEVERITY[max(SEVERITY.index(result.status) for result in results)],
-        " · ".join(result.found for result in results),
+        " · ".join(result.summary for result in results),
         "; ".join(result.hint for result in results if result.hint),
     )
 

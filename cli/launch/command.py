@@ -36,17 +36,17 @@ from dflash_mlx.errors import DFlashError, UsageError
 from ..config_file import file_error_reason
 from ..options import option
 
-# The machines of a group, from a host file of `mlx.launch`, and what MLX's backends want to
-# know.
+# The machines of a group, from a host file of `mlx.launch`
 
 BACKENDS = ("ring", "jaccl", "jaccl-ring")
 
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Ranks in order: names for ssh (None: this machine), addresses, RDMA devices to each other.
+    """The ranks of a group, in order.
 
-    `env` are further variables.
+    ssh: names for ssh; None is this machine. ips: addresses. rdma: the RDMA devices to every other
+    rank. env: variables of all ranks, as NAME=VALUE.
     """
 
     ssh: tuple[str | None, ...]
@@ -56,8 +56,8 @@ class Hosts:
     env: tuple[str, ...] = ()
 
     def variables(self, port: int) -> tuple[dict[str, str], tuple[str, Any]]:
-        """What every rank's environment has, and the variable of a file with its content."""
-        common = dict(one.split("=", 1) for one in self.env)
+        """The variables of all ranks, and a variable that names a file, with the file's content."""
+        common = dict(variable.split("=", 1) for variable in self.env)
         if self.backend == "ring":
             ports = iter(range(port, port + sum(map(len, self.ips))))
             return common, (RING, [[f"{ip}:{next(ports)}" for ip in ips] for ips in self.ips])
@@ -68,19 +68,21 @@ class Hosts:
 
 
 def local_hosts(count: int) -> Hosts:
-    """So many ranks on this machine, to try things out."""
+    """`count` ranks on this machine, to try things out."""
     return Hosts((None,) * count, ((LOOPBACK,),) * count)
 
 
 def read_hosts(path: Path) -> Hosts:
-    """The machines of a file; its first is this one. UsageError where it cannot be used."""
+    """The machines of a host file, of which this is the first; UsageError for a wrong file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data if isinstance(data, dict) else {"hosts": data}
-        hosts, names = data["hosts"], [str(host["ssh"]) for host in data["hosts"]]
+        hosts = data["hosts"]
+        names = [str(host["ssh"]) for host in hosts]
         addresses = [host.get("ips", []) for host in hosts]
         rdma = tuple(host.get("rdma", ()) for host in hosts)
-        backend, env = data.get("backend") or "ring", data.get("envs", [])
+        backend = data.get("backend") or "ring"
+        env = data.get("envs", [])
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             f"the host file '{path}' cannot be read ({file_error_reason(error)}).",
@@ -102,7 +104,7 @@ def read_hosts(path: Path) -> Hosts:
                 f"'{path}' has no list of addresses of {name}.",
                 hint=f'write them as "ips": ["10.0.0.{number + 1}"]',
             )
-    if not is_list_of_texts(env) or not all(one.find("=") > 0 for one in env):
+    if not is_list_of_texts(env) or not all(variable.find("=") > 0 for variable in env):
         raise UsageError(
             f"'{path}' has envs that set no variables ({json.dumps(env)[:80]}).",
             hint='write them as "envs": ["NAME=VALUE"]',
@@ -112,56 +114,64 @@ def read_hosts(path: Path) -> Hosts:
 
 
 def is_list_of_texts(value: Any) -> bool:
-    """Whether something of a file is a list of texts, none of them empty."""
-    return isinstance(value, list) and all(isinstance(one, str) and one for one in value)
+    """Whether a value of a file is a list of texts that are not empty."""
+    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
 
 
-# The processes of the ranks that `dflash launch` has started
+# The processes of the ranks
 
-GOODBYE = 1.5  # seconds that the ranks have to end by themselves when one of them has ended
-LOOK = 0.2  # seconds between looks
-STOPPED = 32  # looks at a stopped rank until it is lost; ranks that have joined see it before
+EXIT_SECONDS = 1.5  # how long ranks may take to end by themselves after one has ended
+POLL_SECONDS = 0.2
+# After so many polls a stopped rank counts as lost; ranks that have joined notice it before.
+MAX_STOPPED_POLLS = 32
 Process = subprocess.Popen[bytes]
 
 
-def end_of(process: Process, others: Sequence[Process]) -> int:
-    """Wait for rank 0: its exit code. Where a rank has failed, rank 0 is made to end.
+def wait_for_ranks(leader: Process, followers: Sequence[Process]) -> int:
+    """Wait for rank 0 and return its exit code.
 
-    It has heard of that by itself, unless it is stopped or still waits for all to come.
+    If another rank fails, DFlashError after rank 0 has ended or was killed. Rank 0 notices a failed
+    rank by itself, unless it is stopped or still waits for all ranks to join.
     """
-    ranks = [process, *others]
-    stopped, reason = [0] * len(ranks), ""
-    while not reason and not ended(process, LOOK):
-        stopped = [looks_stopped(*pair) for pair in zip(ranks, stopped, strict=True)]
-        reason = failure(ranks, stopped)
-    if reason and not ended(process, 0 if max(stopped) > STOPPED else GOODBYE, signal.SIGCONT):
-        if not ended(process, GOODBYE, signal.SIGTERM):
-            process.kill()
-            process.wait()
+    ranks = [leader, *followers]
+    stopped_polls = [0] * len(ranks)
+    reason = ""
+    while not reason and not ended(leader, POLL_SECONDS):
+        stopped_polls = [
+            count_stopped_polls(process, polls)
+            for process, polls in zip(ranks, stopped_polls, strict=True)
+        ]
+        reason = failure_reason(ranks, stopped_polls)
+    seconds = 0 if max(stopped_polls) > MAX_STOPPED_POLLS else EXIT_SECONDS
+    if reason and not ended(leader, seconds, signal.SIGCONT):
+        if not ended(leader, EXIT_SECONDS, signal.SIGTERM):
+            leader.kill()
+            leader.wait()
         raise DFlashError(reason, hint="start all ranks again")
-    if process.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
-        name = signal.Signals(-process.returncode).name
+    if leader.returncode in (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV):
+        name = signal.Signals(-leader.returncode).name
         raise DFlashError(f"rank 0 was ended by {name}.", hint="start all ranks again")
-    return process.returncode
+    return leader.returncode
 
 
-def failure(ranks: Sequence[Process], stopped: Sequence[int]) -> str:
-    """What is wrong with a rank that has failed, or with one stopped for so many looks; or ""."""
-    for rank, (one, looks) in enumerate(zip(ranks, stopped, strict=True)):
-        if rank and (code := one.poll()):
+def failure_reason(ranks: Sequence[Process], stopped_polls: Sequence[int]) -> str:
+    """A sentence about the first rank that has failed or was stopped for too long; else empty."""
+    for rank, (process, polls) in enumerate(zip(ranks, stopped_polls, strict=True)):
+        if rank and (code := process.poll()):
             return f"rank {rank} has ended with the exit code {code}, and rank 0 did not notice."
-        if looks > STOPPED:
-            return f"rank {rank} was stopped for {STOPPED * LOOK:.0f} seconds."
+        if polls > MAX_STOPPED_POLLS:
+            seconds = MAX_STOPPED_POLLS * POLL_SECONDS
+            return f"rank {rank} was stopped for {seconds:.0f} seconds."
     return ""
 
 
-def looks_stopped(process: Process, before: int) -> int:
-    """For how many looks a process of this machine has been stopped, after so many before this."""
+def count_stopped_polls(process: Process, polls: int) -> int:
+    """For how many polls a process of this machine has been stopped; `polls` before this one."""
     if process.poll() is not None:
         return 0
     pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
-    if not pid:  # no news
-        return before + 1 if before else 0
+    if not pid:  # no change
+        return polls + 1 if polls else 0
     if os.WIFSTOPPED(status):
         return 1
     if not os.WIFCONTINUED(status):  # it has ended between the two calls
@@ -169,10 +179,10 @@ def looks_stopped(process: Process, before: int) -> int:
     return 0
 
 
-def ended(process: Process, seconds: float, by: int | None = None) -> bool:
-    """Whether a process ends in time, after a signal if one is given."""
-    if by is not None:
-        process.send_signal(by)
+def ended(process: Process, seconds: float, signal_number: int | None = None) -> bool:
+    """Send a signal, if any, and wait; whether the process ends within `seconds`."""
+    if signal_number is not None:
+        process.send_signal(signal_number)
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return process.returncode is not None
@@ -180,25 +190,25 @@ def ended(process: Process, seconds: float, by: int | None = None) -> bool:
 
 @contextmanager
 def leaving_signals_to(process: Process) -> Iterator[None]:
-    """Rank 0 has this terminal too, and its Ctrl-C; it is told of SIGTERM and of a hangup."""
+    """Leave Ctrl-C to rank 0, which has the same terminal, and pass SIGTERM and SIGHUP on to it."""
     handlers = {
         signal.SIGINT: signal.SIG_IGN,
         signal.SIGTERM: lambda *_: process.terminate(),
         signal.SIGHUP: lambda *_: process.terminate(),
     }
-    before = {number: signal.signal(number, one) for number, one in handlers.items()}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        for number, one in before.items():
-            signal.signal(number, one)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def end_all(processes: Sequence[Process]) -> None:
-    """Give the other ranks a little time, all together, and then end them."""
-    until = time.monotonic() + GOODBYE
+    """Kill the processes that do not end by themselves within EXIT_SECONDS."""
+    deadline = time.monotonic() + EXIT_SECONDS
     for process in processes:
-        if not ended(process, max(0.0, until - time.monotonic())):
+        if not ended(process, max(0.0, deadline - time.monotonic())):
             process.kill()
             process.wait()
 
@@ -246,18 +256,18 @@ def launch(
             "machines are missing, or named twice.", hint="give either -n N or --hostfile FILE"
         )
     hosts = local_hosts(ranks or 0) if hostfile is None else read_hosts(hostfile)
-    with followers(hosts, port, command) as (env, others), pipe() as end:
-        env |= {LAUNCHER: str(end), SPLIT: split}
+    with started_followers(hosts, port, command) as (env, followers), open_pipe() as reader:
+        env |= {LAUNCHER: str(reader), SPLIT: split}
         line = [sys.executable, "-m", "dflash_mlx", *command]
-        process = subprocess.Popen(line, env=env, pass_fds=[end])
-        with leaving_signals_to(process):
-            code = end_of(process, others)
+        leader = subprocess.Popen(line, env=env, pass_fds=[reader])
+        with leaving_signals_to(leader):
+            code = wait_for_ranks(leader, followers)
     raise typer.Exit(128 - code if code < 0 else code)
 
 
 @contextmanager
-def pipe() -> Iterator[int]:
-    """The end of a pipe to read, whose other end goes with this process."""
+def open_pipe() -> Iterator[int]:
+    """The reading end of a pipe, which reports when this process ends."""
     read, write = os.pipe()
     try:
         yield read
@@ -267,16 +277,16 @@ def pipe() -> Iterator[int]:
 
 
 @contextmanager
-def followers(
+def started_followers(
     hosts: Hosts, port: int, command: list[str]
 ) -> Iterator[tuple[dict[str, str], list[Process]]]:
-    """Start all ranks but 0, and give its environment and them; at the end they are gone.
+    """Start all ranks but 0; rank 0's environment and their processes, which end with the context.
 
     Their standard input is a pipe that ends with this process, also through ssh.
     """
     variables, content = hosts.variables(port)
     with tempfile.TemporaryDirectory() as folder:
-        found: list[Process] = []
+        processes: list[Process] = []
         try:
             for rank, host in enumerate(hosts.ssh[1:], 1):
                 if host is None:
@@ -286,12 +296,12 @@ def followers(
                     env = None
                     arguments = ["-m", "dflash_mlx", *command]
                     line = ssh_line(host, variables, content, rank, arguments)
-                found.append(
+                processes.append(
                     subprocess.Popen(line, env=env, stdin=subprocess.PIPE, start_new_session=True)
                 )
-            yield environment(folder, variables, content, 0), found
+            yield environment(folder, variables, content, 0), processes
         finally:
-            end_all(found)
+            end_all(processes)
 
 
 def environment(
@@ -307,7 +317,7 @@ def environment(
 def ssh_line(
     host: str, variables: dict[str, str], content: tuple[str, Any], rank: int, arguments: list[str]
 ) -> list[str]:
-    """The command that has another machine run a rank: Python with these arguments."""
+    """The command that runs a rank on another machine: Python with these arguments."""
     remote = remote_line(variables, content, rank, arguments)
     return ["ssh", "-o", "BatchMode=yes", host, remote]
 
@@ -315,9 +325,10 @@ def ssh_line(
 def remote_line(
     variables: dict[str, str], content: tuple[str, Any], rank: int, arguments: list[str]
 ) -> str:
-    """What a shell of another machine runs for a rank, in the same folder by the same Python.
+    """The shell command that runs a rank on another machine, in the same folder by the same Python.
 
-    Its sshd says from where rank 0's machine has come; the host file's envs may say another place.
+    Rank 0's address is the one that its ssh connection came from, unless the envs of the host file
+    set another.
     """
     name, value = content
     settings = {**variables, OWN_INPUT: "1", LAUNCHER: "0", RANK: str(rank)}

@@ -1,11 +1,6 @@
-"""`dflash models`: lists, downloads and deletes models in the Hub's cache.
+"""`dflash models`: lists, downloads and deletes models in the Hub's cache."""
 
-Uses the engine's registry and cache; does not know how files are transferred.
-"""
-
-import json as jsonlib
 import shutil
-import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +8,11 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
+from ..confirm import check_can_ask, confirm
 from ..loading import known_target
 from ..options import DisplayOptions, option_groups
 from ..terminal.output import Output, format_bytes
+from ..terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.download import Plan
@@ -32,7 +29,7 @@ RIGHT_ALIGNED = (2, 3, 4)  # columns of numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair, or a cached model that is in no known pair; sizes in bytes."""
+    """A pair, or a cached model of no known pair; sizes in bytes. lacks: why it cannot run yet."""
 
     target: str
     draft: str | None = None
@@ -47,13 +44,11 @@ class Row:
     note: str = ""
 
     def data(self) -> dict[str, Any]:
-        """The row as JSON."""
         fields = asdict(self)
         lacks = fields.pop("lacks")
         return {**fields, "supported": not lacks, "reason": lacks or None}
 
     def cells(self) -> tuple[str, ...]:
-        """The row as table cells."""
         approximately = "~" if self.estimated else ""
         size = "?" if self.target_bytes is None else f"{self.target_bytes / 1e9:.1f}"
         if self.draft is not None:
@@ -71,12 +66,11 @@ class Row:
 
 
 def gigabytes(count: int) -> str:
-    """Bytes as the table shows them."""
     return f"{count / 1e9:.1f} GB"
 
 
 def known_rows() -> list[Row]:
-    """Every pair of the registry; those that this engine can run come first."""
+    """The pairs of the registry; those that this version can run come first."""
     from dflash_mlx.hub.cache import cached_state
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set
@@ -111,7 +105,7 @@ def pair_cached(target: str, draft: str) -> str:
 
 
 def cached_rows() -> list[Row]:
-    """The cached models that are in no known pair."""
+    """The cached models of no known pair."""
     from dflash_mlx.hub.cache import cached_bytes, cached_repos, cached_state
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set
@@ -121,7 +115,8 @@ def cached_rows() -> list[Row]:
     rows = []
     for repo in cached_repos():
         if repo not in paired:
-            size, state = cached_bytes(repo), cached_state(repo)
+            size = cached_bytes(repo)
+            state = cached_state(repo)
             fits = FIT_WORDS[memory_fit(size, limit)] if state == "yes" else None
             rows.append(Row(target=repo, target_bytes=size, cached=state, fits=fits))
     return rows
@@ -130,33 +125,31 @@ def cached_rows() -> list[Row]:
 def short_rows(rows: list[Row]) -> list[Row]:
     """The models that are downloaded, at least in part, then those that fit this machine.
 
-    Of a target that is not downloaded only the smallest form is in it, which its short name means.
+    Of a target that is not downloaded only the smallest version, which its short name means.
     """
-    here = [row for row in rows if row.cached != "no"]
-    known = {row.draft for row in here}  # all forms of a target have the same drafter
+    downloaded = [row for row in rows if row.cached != "no"]
+    drafters = {row.draft for row in downloaded}  # all versions of a target have the same drafter
     smallest: dict[str | None, Row] = {}
     for row in sorted(rows, key=lambda row: row.target_bytes or 1 << 62):
         smallest.setdefault(row.draft, row)
-    others = [row for draft, row in smallest.items() if draft not in known and not row.lacks]
-    return here + [row for row in others if row.fits in ("yes", "tight")]
+    fitting = [
+        row
+        for draft, row in smallest.items()
+        if draft not in drafters and not row.lacks and row.fits in ("yes", "tight")
+    ]
+    return downloaded + fitting
 
 
 def show_rows(rows: list[Row], out: Output) -> None:
-    """Write the table: tab-separated into a pipe, as many columns as fit on a terminal."""
+    """Write the table: tab-separated for a pipe, as many columns as fit for a terminal."""
     cells = [TITLES, *(row.cells() for row in rows)]
     if not out.stdout_is_tty:
         out.write("".join("\t".join(line) + "\n" for line in cells))
         return
-    out.write(
-        "".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, terminal_width()))
-    )
+    columns = shutil.get_terminal_size().columns
+    out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
     if any(row.lacks for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
-
-
-def terminal_width() -> int:
-    """Columns of the terminal."""
-    return shutil.get_terminal_size().columns
 
 
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
@@ -204,13 +197,12 @@ def show(
     out = Output(quiet=display.quiet, plain=display.plain)
     rows = [*known_rows(), *cached_rows()]
     if json:
-        document = [row.data() for row in rows]
-        out.write(jsonlib.dumps(document, ensure_ascii=out.stdout_is_tty) + "\n")
+        out.write_json([row.data() for row in rows])
         return
-    shown = rows if every else short_rows(rows)
-    show_rows(shown, out)
-    if left := len(rows) - len(shown):
-        out.note(f"{left} more, and other forms of these: dflash models list --all")
+    listed = rows if every else short_rows(rows)
+    show_rows(listed, out)
+    if hidden := len(rows) - len(listed):
+        out.note(f"{hidden} more, and other forms of these: dflash models list --all")
 
 
 @models.command("pull")
@@ -239,7 +231,7 @@ def pull(
             raise UsageError(
                 "a drafter and no drafter were asked for.", hint="leave one of them out"
             )
-    check_asking(yes)
+    check_can_ask(yes)
     try:
         download(model, draft, no_draft, yes, out)
     except KeyboardInterrupt:
@@ -252,8 +244,6 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
     from dflash_mlx.hub import registry
     from dflash_mlx.hub.download import check_room, plan
     from dflash_mlx.hub.download import download as fetch
-
-    from ..terminal.spinner import Spinner
 
     entry = registry.find(target)
     if draft is None and not no_draft:
@@ -272,13 +262,9 @@ def download(target: str, draft: str | None, no_draft: bool, yes: bool, out: Out
         out.info(f"{pending.repo} · {missing_summary(pending)}")
     check_room(*plans)
     total = sum(pending.missing_bytes for pending in plans)
-    if (
-        total
-        and not yes
-        and not typer.confirm(f"Download {format_bytes(total)}?", default=True, err=True)
-    ):
-        out.info("nothing was downloaded")
-        raise typer.Exit(1)
+    if total:
+        question = f"Download {format_bytes(total)}?"
+        confirm(question, "nothing was downloaded", out, yes=yes, default=True)
     for pending in plans:
         with Spinner(out, pending.repo, unit="bytes") as spinner:
             folder = fetch(pending.repo, spinner.update)
@@ -322,19 +308,17 @@ def rm(
         if drafter is None:
             raise DFlashError(f"no drafter is known for '{model}'.", hint="delete it by its own id")
         repos += [drafter] if repo_folder(drafter).is_dir() else []
-    check_asking(yes)
+    check_can_ask(yes)
     sizes = {repo: cached_bytes(repo) for repo in repos}
     for repo, count in sizes.items():
         out.info(f"{repo} · {format_bytes(count)}")
-    if not yes and not typer.confirm(f"Delete {format_bytes(sum(sizes.values()))}?", err=True):
-        out.info("nothing was deleted")
-        raise typer.Exit(1)
+    confirm(f"Delete {format_bytes(sum(sizes.values()))}?", "nothing was deleted", out, yes=yes)
     freed = sum(remove(repo) for repo in repos)
     out.note(f"{format_bytes(freed)} freed")
 
 
 def check_id(name: str) -> None:
-    """UsageError when a name cannot be a Hub id."""
+    """Raise UsageError for a name that cannot be a Hub id."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         from dflash_mlx.hub.registry import did_you_mean
 
@@ -342,9 +326,3 @@ def check_id(name: str) -> None:
             f"'{name}' is not a Hub id.",
             hint=did_you_mean(name) or "give owner/model, as on the Hub",
         )
-
-
-def check_asking(yes: bool) -> None:
-    """UsageError when there is no terminal for a question."""
-    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("there is no terminal to ask at.", hint="give --yes to go on without")

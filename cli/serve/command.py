@@ -1,4 +1,4 @@
-"""`dflash serve`: an HTTP server with the endpoints that other programs use."""
+"""`dflash serve`: an HTTP server with the APIs of OpenAI and Anthropic."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ WARM_UP_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What only `dflash serve` has."""
+    """Options of `dflash serve` only."""
 
     host: Annotated[
         str, option("--host", metavar="ADDRESS", help="Where to listen. [this machine only]")
@@ -81,7 +81,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSource:
-    """Whose sampling a request gets that does not say."""
+    """Whose sampling options a request without its own gets."""
 
     sampling_by: SAMPLING_BY = "given"
 
@@ -129,7 +129,7 @@ def serve(
 
 
 def choose_target(values: OptionValues, out: Output) -> OptionValues:
-    """The values with a pair that suits this machine, where none is named."""
+    """The values with a pair that suits this machine, unless they name one."""
     if values["model"] is not None or values["draft"] is not None:
         return values
     chosen = choose_pair(values.group(ModelOptions), out, interactive=False)
@@ -137,7 +137,6 @@ def choose_target(values: OptionValues, out: Output) -> OptionValues:
 
 
 def settings_of(pair: "Pair", options: GenerationOptions, own: ServeOptions) -> "Settings":
-    """The server's settings."""
     from dflash_mlx.serve.app import LOCAL_HOSTS, is_loopback
     from dflash_mlx.serve.protocol import Limits, Settings
 
@@ -173,7 +172,7 @@ def run_until_stopped(server: "Server", listening: socket) -> None:
 
 
 def write_line(line: str, out: Output, *, data: bool) -> None:
-    """A line of the log: data to stdout, words to stderr unless --quiet."""
+    """Write a line of the log: JSON to stdout, text to stderr unless --quiet."""
     if data:
         out.write(line + "\n")
     elif not out.quiet:
@@ -181,7 +180,7 @@ def write_line(line: str, out: Output, *, data: bool) -> None:
 
 
 def check_packages() -> None:
-    """DFlashError where the server's packages are not installed."""
+    """Raise DFlashError if a package of the server is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise DFlashError(
@@ -191,7 +190,7 @@ def check_packages() -> None:
 
 
 def check_address(host: str, api_key: str | None) -> None:
-    """UsageError for a server that others could use without a key."""
+    """Raise UsageError for a server that other machines could use without a key."""
     from dflash_mlx.serve.app import is_loopback
 
     if api_key is not None and not api_key.strip():
@@ -204,11 +203,12 @@ def check_address(host: str, api_key: str | None) -> None:
 
 
 def warm_up(server: "Server", out: Output) -> None:
-    """Answer once and measure at all depths, so that no answer waits for that later."""
+    """Answer once and measure at all depths, so that no request waits for that."""
     from dflash_mlx import api
     from dflash_mlx.engine.worker_thread import mlx_thread
 
-    pair, settings = server.pair, server.settings
+    pair = server.pair
+    settings = server.settings
     with Spinner(out, "measuring this machine"):
         api.generate(
             pair,
@@ -222,20 +222,21 @@ def warm_up(server: "Server", out: Output) -> None:
 
 
 def show_address(server: "Server", port: int, host: str, seconds: float, out: Output) -> None:
-    """Print where the server is, what answers, and how much fits."""
-    pair, runner = server.pair, server.runner
+    """Print the server's addresses, its pair, and how many requests fit the memory."""
+    pair = server.pair
+    runner = server.runner
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     draft = pair.draft_label or "no drafter"
-    each = runner.sequence_bytes(runner.context)
-    fits = min(server.settings.max_sequences, runner.admission.max_bytes // each)
+    sequence_bytes = runner.sequence_bytes(runner.context)
+    fitting = min(server.settings.max_sequences, runner.admission.max_bytes // sequence_bytes)
     out.info(
         f"dflash serve · {pair.target_name} · {draft} · {server.settings.options.mode}", "bold"
     )
     out.info(f"  OpenAI     http://{name}:{port}/v1")
     out.info(f"  Anthropic  http://{name}:{port}")
     out.info(
-        f"  {runner.context:,} tokens of context, {format_bytes(each)} each; "
-        f"{fits} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
+        f"  {runner.context:,} tokens of context, {format_bytes(sequence_bytes)} each; "
+        f"{fitting} of {server.settings.max_sequences} fit at once; loaded in {seconds:.1f} s",
         "dim",
     )
     key = "an API key is needed" if server.settings.api_key else "no API key"

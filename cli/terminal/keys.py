@@ -1,4 +1,4 @@
-"""A thread that reads what is typed while nobody else reads the terminal."""
+"""Reads keys in a thread during an answer: queued messages and the draft of the next prompt."""
 
 import codecs
 import os
@@ -14,16 +14,16 @@ from threading import RLock, Thread
 from .live_region import truncate
 from .output import strip_control
 
-# Prompts of several lines from keys that every terminal has
+# Prompts of several lines, with keys that every terminal has
 
 QUOTES = '"""'
 
 
 def continued(text: str) -> str | None:
-    """The text with another line begun, where Enter after it means that; otherwise None.
+    """The text with a new line, if Enter after it means a new line; otherwise None.
 
-    A backslash at the end becomes the new line; a text that begins with quotes goes on until the
-    next ones.
+    That is after a backslash, which is removed, and in a text that begins with quotes until others
+    close them.
     """
     if opens_block(text):
         return text + "\n"
@@ -31,7 +31,7 @@ def continued(text: str) -> str | None:
 
 
 def opens_block(text: str) -> bool:
-    """Whether a text begins with quotes that no others have closed yet."""
+    """Whether a text begins with quotes that are not closed yet."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) == 1
 
 
@@ -43,7 +43,7 @@ def unquoted(text: str) -> str:
     return text
 
 
-# What is typed while no prompt is read
+# Keys typed during an answer
 
 PASTE_BEGINS = "\x1b[200~"
 PASTE_ENDS = "\x1b[201~"
@@ -62,15 +62,17 @@ LAST_WORD = re.compile(r"\S*\s*\Z")
 
 
 class TypeAhead:
-    """Messages in the order they were sent, a draft, and whether Ctrl-D was typed after them.
+    """The queued messages and a draft. Any thread may call the methods.
 
-    Any thread may call its methods. `held`: messages come back to the prompt instead of being sent.
+    leaves: whether Ctrl-D was typed after the messages. held: whether messages come back to the
+    prompt instead of being sent.
     """
 
     def __init__(self) -> None:
         self.messages: deque[str] = deque()
         self.draft = ""
-        self.leaves = self.held = False
+        self.leaves = False
+        self.held = False
         self._rest = ""  # the beginning of a key or of a paste
         self._lock = RLock()
 
@@ -86,21 +88,21 @@ class TypeAhead:
         """Whether the rest of a key or of a paste has yet to come."""
         return bool(self._rest)
 
-    def feed(self, text: str, *, all_there: bool = False) -> None:
-        """Take in what was typed; `all_there`: what looks like the start of a key is one."""
+    def feed(self, text: str, *, complete: bool = False) -> None:
+        """Process typed text. With `complete` no more follows, so the start of a key is dropped."""
         with self._lock:
             text = self._rest + text
-            at = 0
-            while found := KEY.match(text, at):
-                at = found.end()
-                self._press(found)
-            self._rest = text[at:]
-            if all_there and not self.in_paste:
+            position = 0
+            while match := KEY.match(text, position):
+                position = match.end()
+                self._press(match)
+            self._rest = text[position:]
+            if complete and not self.in_paste:
                 self._rest = ""
 
-    def _press(self, found: re.Match[str]) -> None:
-        key = found.group()
-        if (pasted := found["paste"]) is not None:
+    def _press(self, match: re.Match[str]) -> None:
+        key = match.group()
+        if (pasted := match["paste"]) is not None:
             self.draft += re.sub(r"\r\n?", "\n", pasted)
         elif key == "\r":
             self._enter()
@@ -120,8 +122,8 @@ class TypeAhead:
             self.draft += key
 
     def _enter(self) -> None:
-        if (more := continued(self.draft)) is not None:
-            self.draft = more
+        if (text := continued(self.draft)) is not None:
+            self.draft = text
         elif self.draft.strip():
             self.messages.append(self.draft)
             self.draft = ""
@@ -129,32 +131,32 @@ class TypeAhead:
     # Messages -------------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        """Make the message that was sent last the draft, if nothing else is in it."""
+        """Make the last queued message the draft, if the draft is empty."""
         with self._lock:
             self.leaves = False
             if self.messages and not self.draft:
                 self.draft = self.messages.pop()
 
     def hold(self) -> int:
-        """From now on messages come back to the prompt, one after another; how many there are."""
+        """Send no more messages: they come back to the prompt one by one. Returns their number."""
         with self._lock:
             self.held = bool(self.messages)
             self.leaves = False
             return len(self.messages)
 
     def drop(self) -> None:
-        """Forget all messages, not the draft."""
+        """Drop all messages, but not the draft."""
         with self._lock:
             self.messages.clear()
             self.held = False
 
     def next_message(self) -> str | None:
-        """The next message to send, if there is one and it need not be seen first."""
+        """The next message to send; None if there is none or they are held."""
         with self._lock:
             return self.messages.popleft() if self.messages and not self.held else None
 
     def take_draft(self) -> str:
-        """What the next prompt begins with: a message that is held, or the draft."""
+        """The text that the next prompt begins with: a held message, or the draft."""
         with self._lock:
             if self.held and self.messages:
                 return self.messages.popleft()
@@ -166,19 +168,19 @@ class TypeAhead:
     # Lines ----------------------------------------------------------------------------------------
 
     def lines(self, columns: int, rows: int, *, ascii: bool = False) -> list[str]:
-        """What is waiting, in at most `rows` dim lines; none when nothing was typed."""
+        """The queued messages and the draft, in at most `rows` dim lines."""
         with self._lock:
             texts = ["queued  " + one_row(message) for message in self.messages]
             draft = self.draft
             leaves = self.leaves
         if leaves:
             texts.append("queued  leave")
-        shown = []
+        lines = []
         if draft:
             rows -= 1
             cursor = "_" if ascii else "█"
             arrow = "> " if ascii else "› "
-            shown = [arrow + end_of(one_row(draft), columns - 4) + cursor]
+            lines = [arrow + end_of(one_row(draft), columns - 4) + cursor]
         if texts and rows > 0:
             hint = "  (Up takes it back)"
             if not draft and len(texts[-1]) + len(hint) + 2 <= columns:
@@ -188,12 +190,12 @@ class TypeAhead:
                 texts = [f"queued  {left_out + 1} more, and", *texts[left_out + 1 :]]
             else:
                 texts = texts[left_out:]
-            shown = [*(truncate(f"  {text}", columns) for text in texts), *shown]
-        return [f"\x1b[2m{line}\x1b[0m" for line in shown]
+            lines = [*(truncate(f"  {text}", columns) for text in texts), *lines]
+        return [f"\x1b[2m{line}\x1b[0m" for line in lines]
 
 
 def one_row(text: str) -> str:
-    """A text on one line, without what a terminal would obey."""
+    """A text on one row, without control characters."""
     return strip_control(text.replace("\t", " ")).replace("\n", " / ")
 
 
@@ -202,43 +204,43 @@ def end_of(text: str, columns: int) -> str:
     from rich.cells import get_character_cell_size
 
     used = 0
-    at = len(text)
-    while at and (used := used + get_character_cell_size(text[at - 1])) <= columns:
-        at -= 1
-    return text[at:]
+    start = len(text)
+    while start and (used := used + get_character_cell_size(text[start - 1])) <= columns:
+        start -= 1
+    return text[start:]
 
 
-KEY_TIMEOUT = 0.1  # seconds within which the rest of a key's sequence comes
-PASTE_TIMEOUT = 1.0  # seconds that the rest of a paste is waited for
+KEY_TIMEOUT = 0.1  # seconds to wait for the rest of a key's sequence
+PASTE_TIMEOUT = 1.0  # seconds to wait for the rest of a paste
 # Bracketed paste: the terminal puts marks around pasted text.
 MARKS_ON = "\x1b[?2004h"
 MARKS_OFF = "\x1b[?2004l"
 
 
 class KeyReader:
-    """Feeds a `TypeAhead` from standard input, which must give its keys at once.
+    """Feeds a `TypeAhead` from standard input, which must be in cbreak mode.
 
-    `changed` is called after keys; `write` switches the marks of pastes, where the terminal may be
-    told to make them.
+    on_change: called after keys. write: writes to the terminal to switch the marks of pastes; None
+    if it gets no escape codes.
     """
 
     def __init__(
         self,
         typed: TypeAhead,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         write: Callable[[str], None] | None = None,
     ):
         self.typed = typed
-        self._changed = changed
+        self._on_change = on_change
         self._write = write
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._wake: int | None = None  # writing end of the pipe that ends the thread
         self._thread: Thread | None = None
 
     def take_echoed(self) -> bool:
-        """Take in what was typed and echoed before the keys were unseen; whether there was any.
+        """Process keys typed and echoed before cbreak mode; whether there were any.
 
-        The terminal has made \\n of its Enters.
+        The terminal has turned their Enters into \\n.
         """
         keys = sys.stdin.fileno()
         if not select.select([keys], [], [], 0)[0]:
@@ -249,7 +251,7 @@ class KeyReader:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Read inside."""
+        """Read keys inside the context."""
         self._start()
         try:
             yield
@@ -258,7 +260,7 @@ class KeyReader:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Somebody else reads the terminal inside."""
+        """Leave the keys to another reader inside the context."""
         running = self._thread is not None
         self._stop()
         try:
@@ -268,7 +270,7 @@ class KeyReader:
                 self._start()
 
     def mark_pastes(self, on: bool = True) -> None:
-        """Ask the terminal to mark what is pasted, or not to; nothing while nobody reads."""
+        """Ask the terminal to mark pasted text, or not to, if keys are being read."""
         if self._write is not None and self._thread is not None:
             self._write(MARKS_ON if on else MARKS_OFF)
 
@@ -285,16 +287,17 @@ class KeyReader:
         self._thread.join()
         with suppress(OSError):  # the terminal is gone
             self.mark_pastes(False)
-        self._thread = self._wake = None
+        self._thread = None
+        self._wake = None
 
     def _read(self, keys: int, woken: int) -> None:
-        """Until the pipe is closed, and a paste that has begun is there."""
-        waits = None
+        """Read until the pipe is closed and a paste that has begun is complete."""
+        timeout = None
         ended = False
         try:
             while True:
                 sources = [keys] if ended else [keys, woken]
-                ready = select.select(sources, [], [], waits)[0]
+                ready = select.select(sources, [], [], timeout)[0]
                 ended = ended or woken in ready
                 if keys in ready and not in_foreground(keys):
                     time.sleep(KEY_TIMEOUT)
@@ -303,13 +306,14 @@ class KeyReader:
                     if not data:
                         return  # the terminal is gone
                     self.typed.feed(self._decoder.decode(data))
-                    self._changed()
+                    self._on_change()
                 elif not ready:
-                    self.typed.feed("", all_there=True)
+                    self.typed.feed("", complete=True)
                 if ended and not (self.typed.in_paste and ready):
                     return
-                waits = PASTE_TIMEOUT if self.typed.in_paste else KEY_TIMEOUT
-                waits = waits if self.typed.waits or ended else None
+                timeout = None
+                if self.typed.waits or ended:
+                    timeout = PASTE_TIMEOUT if self.typed.in_paste else KEY_TIMEOUT
         except OSError:  # the terminal is gone
             return
         finally:
@@ -317,8 +321,8 @@ class KeyReader:
 
 
 def in_foreground(terminal: int) -> bool:
-    """Whether this program may read the terminal: a job in the background is stopped for that."""
+    """Whether this program may read the terminal; the shell stops a background job that does."""
     try:
         return os.tcgetpgrp(terminal) == os.getpgrp()
     except OSError:
-        return True  # no terminal of this session's: whoever gave it lets us read
+        return True  # not the controlling terminal, so nobody stops this program

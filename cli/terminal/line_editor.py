@@ -19,7 +19,7 @@ from .keys import PASTE_BEGINS, PASTE_ENDS, SHIFT_ENTER, TypeAhead, continued
 from .live_region import truncate
 from .output import Output, strip_control
 from .render import excerpt
-from .signals import seen_lines
+from .signals import cooked_mode
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
@@ -83,7 +83,7 @@ class LineEditor:
     def read(self) -> str:
         """Read one prompt, which begins with the draft that was typed ahead.
 
-        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D; what `fail` was given.
+        KeyboardInterrupt for Ctrl-C on an empty line, EOFError for Ctrl-D, and the error of `fail`.
         """
         from prompt_toolkit.input.typeahead import get_typeahead
 
@@ -93,7 +93,7 @@ class LineEditor:
             draft = self._typed.take_draft()
             text = self._session.prompt(default=draft, pre_run=self._leave_if_failed)
         finally:
-            for key in get_typeahead(app.input):  # came in one read with the Enter
+            for key in get_typeahead(app.input):  # keys that were read together with the Enter
                 pasted = key.key == "<bracketed-paste>"
                 self._typed.feed(PASTE_BEGINS + key.data + PASTE_ENDS if pasted else key.data)
         if app.erase_when_done:
@@ -101,7 +101,7 @@ class LineEditor:
         return text
 
     def fail(self, error: DFlashError) -> None:
-        """From any thread: `read` raises this error, now and later."""
+        """Make `read` raise this error, now and later. Any thread may call it."""
         self._fault = error
         if (loop := self._session.app.loop) is not None:
             with suppress(RuntimeError):  # it has ended just now
@@ -120,8 +120,8 @@ class LineEditor:
         if exceeds_screen(text, screen.columns, screen.rows):
             lines = self._excerpt(lines, self._columns() - 6)
         else:
-            shown = (strip_control(line.replace("\t", "    ")) for line in lines)
-            lines = [("  " if i else self._arrow) + line for i, line in enumerate(shown)]
+            plain = (strip_control(line.replace("\t", "    ")) for line in lines)
+            lines = [("  " if i else self._arrow) + line for i, line in enumerate(plain)]
         self._write(lines)
 
     def _columns(self) -> int:
@@ -136,9 +136,9 @@ class LineEditor:
         rows = []
         for line in excerpt(lines):
             line = strip_control(line).replace("\t", " ")
-            shown = truncate(line, columns)
-            shown += "…" if shown != line else ""
-            rows.append(("  " if rows else self._arrow) + self._out.ascii_fallback(shown))
+            row = truncate(line, columns)
+            row += "…" if row != line else ""
+            rows.append(("  " if rows else self._arrow) + self._out.ascii_fallback(row))
         return rows
 
 
@@ -161,7 +161,7 @@ def make_screen() -> "Screen":
 
 
 def exceeds_screen(text: str, columns: int, rows: int) -> bool:
-    """Whether a typed text has more rows than the screen."""
+    """Whether a text after the prompt's arrow has more rows than the screen."""
     from prompt_toolkit.utils import get_cwidth
 
     width = max(columns - 2, 1)
@@ -198,8 +198,8 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
         if event.key_sequence[-1].data in SHIFT_ENTER:
             buffer.newline(copy_margin=False)
             return
-        if buffer.document.is_cursor_at_the_end and (more := continued(buffer.text)) is not None:
-            buffer.document = type(buffer.document)(more)
+        if buffer.document.is_cursor_at_the_end and (text := continued(buffer.text)) is not None:
+            buffer.document = type(buffer.document)(text)
             return
         size = event.app.output.get_size()
         # Only the end of a text that exceeds the screen would stay: `read` prints an excerpt.
@@ -237,30 +237,28 @@ def make_key_bindings(typed: TypeAhead) -> "KeyBindings":
 
 
 def begins(word: str, typed: str) -> bool:
-    """Whether a word or the last part of a path begins as typed; case does not count."""
+    """Whether a word, or the last part of a path, begins with `typed`; ignores case."""
     word = word.lower()
     typed = typed.lower()
     return word.startswith(typed) or word.rpartition("/")[2].startswith(typed)
 
 
 def make_completer(complete: CompletionSource) -> Any:
-    """Tab completion from a function."""
+    """A prompt_toolkit completer from a function."""
     from prompt_toolkit.completion import Completer, Completion
 
     class FunctionCompleter(Completer):
-        """Completes the last word before the cursor."""
-
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:
             text = document.text_before_cursor
             last = re.split(r"\s", text)[-1]
-            for word, meaning in complete(text):
+            for word, description in complete(text):
                 if begins(word, last):
-                    yield Completion(word, start_position=-len(last), display_meta=meaning)
+                    yield Completion(word, start_position=-len(last), display_meta=description)
 
     return FunctionCompleter()
 
 
-# Copies text to the clipboard, with a system tool or with the terminal's OSC 52 sequence.
+# The clipboard: a system tool, or the terminal's OSC 52 sequence
 
 COPY_COMMANDS = (
     ("pbcopy", (), ""),
@@ -271,7 +269,7 @@ COPY_COMMANDS = (
 
 
 def copy_to_clipboard(text: str) -> str:
-    """Copy a text and return how it was copied; DFlashError when there is no way."""
+    """Copy a text and return how, in words; DFlashError if that is not possible."""
     for name, arguments, required_variable in COPY_COMMANDS:
         program = shutil.which(name)
         if program is None or (required_variable and not os.environ.get(required_variable)):
@@ -298,17 +296,17 @@ def copy_to_clipboard(text: str) -> str:
     return "through the terminal, if it allows that (OSC 52)"
 
 
-# Lets the user change a text in the editor of their own.
+# The user's own editor
 
 
 def edit_externally(text: str) -> str:
-    """Open a text in $VISUAL or $EDITOR and return the result; DFlashError when that fails."""
+    """Open a text in $VISUAL or $EDITOR and return the result; DFlashError if that fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     handle, name = tempfile.mkstemp(prefix="dflash-", suffix=".md")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        with seen_lines():
+        with cooked_mode():
             code = subprocess.call([*shlex.split(editor), name])
         if code:
             raise DFlashError(

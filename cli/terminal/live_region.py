@@ -32,7 +32,8 @@ class LiveRegion:
         Live lines are cut to the screen's width, and to its rows less one from the top: a row that
         has scrolled off cannot be erased.
         """
-        columns, rows = size = self._size()
+        size = self._size()
+        columns, rows = size
         lines = [truncate(line, columns - 1) for line in live[-max(1, rows - 1) :]]
         if not finished and lines == self._lines and size == self._drawn_size:
             return
@@ -51,15 +52,15 @@ class LiveRegion:
         self._write(frame)
 
     def erase(self) -> None:
-        """Erase the region; the cursor stays where it began."""
+        """Erase the region; the cursor stays at its start."""
         if erasing := self.hide():
             self._write(erasing)
 
     def hide(self) -> str:
-        """What erases the region when it is written; the next frame draws all lines again."""
-        shown = self._lines
+        """The escape codes that erase the region; the next frame draws all lines again."""
+        was_drawn = bool(self._lines)
         self._lines = []
-        return ERASE_BELOW + SHOW_CURSOR if shown else ""
+        return ERASE_BELOW + SHOW_CURSOR if was_drawn else ""
 
 
 def truncate(line: str, columns: int) -> str:
@@ -69,14 +70,14 @@ def truncate(line: str, columns: int) -> str:
     from rich.cells import get_character_cell_size
 
     columns_left = columns
-    kept = ""
+    visible = ""
     for part in STYLE_SEQUENCE.split(line):
         if part.startswith("\x1b"):
-            kept += part  # also after the cut, so that open styles end
+            visible += part  # also after the cut, so that open styles end
             continue
         for character in part:
             columns_left -= 1 if character == "\ufe0f" else get_character_cell_size(character)
             if columns_left < 0:
                 break
-            kept += character
-    return kept
+            visible += character
+    return visible

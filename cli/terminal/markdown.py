@@ -186,7 +186,6 @@ def math_block_rule(state: "StateBlock", start: int, end: int, silent: bool) -> 
 
 
 def stripped_line(state: "StateBlock", line: int) -> str:
-    """A line without surrounding whitespace."""
     return state.src[state.bMarks[line] + state.tShift[line] : state.eMarks[line]].rstrip()
 
 
@@ -316,7 +315,6 @@ def join_lines(lines: Sequence[str]) -> str:
 
 
 def first_line(token: "Token") -> int:
-    """The line where a block begins."""
     return token.map[0] if token.map else 0
 
 

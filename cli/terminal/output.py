@@ -3,13 +3,14 @@
 A pipe gets the answer's bytes unchanged; a terminal gets no control characters from a model.
 """
 
+import json
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from .live_region import STYLE_SEQUENCE
 
@@ -24,6 +25,7 @@ ASCII_FALLBACKS = {
     "│": "|",
 }  # fmt: skip
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+AGE_UNITS = ((86400, "day", "days"), (3600, "hour", "hours"), (60, "minute", "minutes"))
 
 
 def strip_control(text: str) -> str:
@@ -55,11 +57,11 @@ class Output:
         )
         self._at_line_start = True
         self._has_status = False
-        self.region: LiveRegion | None = None  # what the last view redraws
-        # What is typed meanwhile, in at most so many columns and rows: shown below moving lines.
+        self.region: LiveRegion | None = None  # of the last view
+        # The lines of text that the user types during an answer, at most (columns, rows).
         self.footer: Callable[[int, int], list[str]] = lambda columns, rows: []
-        self.redraw: Callable[[], None] | None = None  # of the view that is running
-        self.on_error: Callable[[str, str], None] = lambda message, hint: None  # is told of errors
+        self.redraw: Callable[[], None] | None = None  # of the running view
+        self.on_error: Callable[[str, str], None] = lambda message, hint: None
 
     @cached_property
     def console(self) -> "Console":
@@ -93,6 +95,10 @@ class Output:
             sys.stdout.flush()
         self._at_line_start = text.endswith("\n") if text else self._at_line_start
 
+    def write_json(self, document: Any) -> None:
+        """Write a JSON document on one line to stdout; a terminal gets ASCII only."""
+        self.write(json.dumps(document, ensure_ascii=self.stdout_is_tty) + "\n")
+
     def draw(self, text: str) -> None:
         """Write text to the terminal on stdout unchanged, control characters included."""
         encoding = sys.stdout.encoding or "ascii"
@@ -107,7 +113,7 @@ class Output:
     def info(self, text: str, style: str = "", end: str = "\n", *, wraps: bool = True) -> None:
         """Print on stderr, terminal or not; a terminal gets lines broken between words.
 
-        Without `wraps` a long line stays one, which can be copied.
+        Without `wraps` a long line stays whole, so that it can be copied.
         """
         wraps = wraps and self.stderr_live and end == "\n"
         self.console.print(
@@ -118,7 +124,7 @@ class Output:
         )
 
     def note(self, text: str, style: str = "dim", *, wraps: bool = True) -> None:
-        """Print on stderr for a person: only on a terminal, and not with --quiet."""
+        """Print on stderr, but only on a terminal, and not with --quiet."""
         if self.stderr_is_tty and not self.quiet:
             self.info(text, style, wraps=wraps)
 
@@ -128,7 +134,7 @@ class Output:
             self.info(text, "warning")
 
     def error(self, message: str, hint: str = "") -> None:
-        """Print an error and a hint."""
+        """Print an error and a hint; calls `on_error` first."""
         self.on_error(message, hint)
         from rich.text import Text
 
@@ -141,27 +147,26 @@ class Output:
             self.console.print(Text.assemble((start, style), text), soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Show a status line with what is typed until the next; nothing where lines cannot move."""
+        """Show a status line, and the text being typed, on a terminal that can redraw lines."""
         if self.stderr_live:
             from rich.cells import cell_len
 
             self.clear_status()
-            room = stderr_columns() - 1
-            typed = "  ".join(STYLE_SEQUENCE.sub("", line) for line in self.footer(room // 2, 1))
-            text = self.ascii_fallback(text)[: room - cell_len(typed) - 2 * bool(typed)]
+            width = stderr_columns() - 1
+            typed = "  ".join(STYLE_SEQUENCE.sub("", line) for line in self.footer(width // 2, 1))
+            text = self.ascii_fallback(text)[: width - cell_len(typed) - 2 * bool(typed)]
             self.info(f"{text}  {typed}" if typed else text, "dim", end="")
             self._has_status = True
 
     def clear_status(self) -> None:
-        """Clear the status line, if there is one."""
         if self._has_status:
             self._has_status = False
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
 
     def erase_live(self) -> None:
-        """Remove what is redrawn, until it is drawn again; may be called by a signal's handler."""
-        # The streams' own buffers may be in use where a signal comes.
+        """Erase moving lines until they are drawn again. Signal handlers may call it."""
+        # A signal may come while a stream's buffer is in use, so this writes past the buffers.
         if self._has_status:
             self._has_status = False
             os.write(sys.stderr.fileno(), b"\r\x1b[2K")
@@ -170,16 +175,32 @@ class Output:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes in a readable unit."""
+    """Bytes in a readable unit of 1000."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
     return f"{count} bytes"
 
 
-def format_count(number: int, one: str, many: str) -> str:
-    """A number and its noun."""
-    return f"{number:,} {one if number == 1 else many}"
+def format_count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
+
+
+def format_age(seconds: float) -> str:
+    """How long ago, in one unit."""
+    for size, singular, plural in AGE_UNITS:
+        if seconds >= size:
+            return f"{format_count(int(seconds // size), singular, plural)} ago"
+    return "just now"
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines, each column padded to its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def stderr_columns() -> int:
@@ -203,10 +224,10 @@ def stdout_size() -> tuple[int, int]:
 
 
 def open_closed_streams() -> None:
-    """Give every closed standard stream its number again, so that no other file gets it.
+    """Open every closed standard stream as /dev/null, so that no other file gets its number.
 
-    What goes to such a stderr is lost; a write to such a stdout raises OSError, as the answer would
-    be lost. A closed stdin stays None.
+    Writes to such a stderr are lost. A write to such a stdout raises OSError, because the answer
+    would be lost. A closed stdin stays None.
     """
     streams = ((sys.stdin, os.O_RDONLY), (sys.stdout, os.O_RDONLY), (sys.stderr, os.O_WRONLY))
     for number, (stream, flags) in enumerate(streams):

@@ -63,14 +63,13 @@ class Highlighter:
 
     def copy(self) -> "Highlighter":
         """A second highlighter in the same state."""
-        other = Highlighter("")
-        other._lexer = self._lexer
-        other._inside = self._inside
-        other._context = list(self._context)
-        return other
+        copy = Highlighter("")
+        copy._lexer = self._lexer
+        copy._inside = self._inside
+        copy._context = list(self._context)
+        return copy
 
     def line(self, line: str) -> "Text":
-        """Highlight the next line."""
         from rich.text import Text
 
         if self._lexer is None or len(line) > MAX_LINE_LENGTH:
@@ -140,12 +139,9 @@ def table_lines(console: "Console", rows: Sequence["Row"], width: int, rule: str
     head = rows[0]
     body = rows[1:]
     word_widths = (longest_word(row[index][0] for row in rows) for index in range(len(head)))
-    if (
-        body
-        and sum(min(width_of_word, MIN_COLUMN_WIDTH) + COLUMN_GAP for width_of_word in word_widths)
-        - COLUMN_GAP
-        > width
-    ):
+    column_widths = [min(word_width, MIN_COLUMN_WIDTH) for word_width in word_widths]
+    min_width = sum(column_widths) + COLUMN_GAP * (len(head) - 1)
+    if body and min_width > width:
         return record_lines(console, head, body, width)
     blank = "    \n"
     box = Box(blank * 2 + f" {rule * 2} \n" + blank * 5, ascii=True)
@@ -174,14 +170,12 @@ def record_lines(
 
 
 def longest_word(texts: Iterable["Text"]) -> int:
-    """Width of the longest word."""
     from rich.cells import cell_len
 
     return max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
 
 
 def cell_alignment(cell: "Node") -> str:
-    """The alignment of a Markdown table cell."""
     return str(cell.attrs.get("style", "")).removeprefix("text-align:") or "left"
 
 
@@ -248,8 +242,8 @@ class Renderer:
             style = part.style
             if style is not None and self._console.no_color:
                 style = style.without_color
-            shown = style.render(part.text, color_system=ColorSystem.STANDARD) if style else None
-            parts.append(shown or part.text)
+            styled = style.render(part.text, color_system=ColorSystem.STANDARD) if style else None
+            parts.append(styled or part.text)
         return "".join(parts)
 
     def _wrap(self, text: "Text", width: int) -> list["Text"]:
@@ -371,7 +365,7 @@ def prefixed(
 
 
 def follows_blank(node: "Node", lines: Sequence[str]) -> bool:
-    """Whether an empty line precedes a block; the empty lines of a quote have a marker."""
+    """Whether an empty line precedes a block; in a quote such a line has a marker."""
     return bool(node.map and node.map[0] and not lines[node.map[0] - 1].strip(" \t>"))
 
 
@@ -414,11 +408,11 @@ MIN_TEXT_COLUMNS = 24  # narrower text goes below its label
 
 
 def wrap_hanging(text: str, width: int) -> str:
-    """Wrap lines and indent what follows to the line's last column; 0: unchanged.
+    """Wrap lines to a width; 0 leaves them unchanged.
 
-    Lines of parts joined by ` · ` are wrapped between the parts, others between words.
-
-    When that column leaves too little room, its text goes below the label.
+    Lines of parts joined by ` · ` are wrapped between the parts, others between words. Further rows
+    are indented to the line's last column. If that column leaves too little room, its text goes
+    below the label.
     """
     if not width:
         return text
@@ -426,7 +420,7 @@ def wrap_hanging(text: str, width: int) -> str:
 
 
 def wrap_hanging_line(line: str, width: int) -> list[str]:
-    """Wrap one line into rows."""
+    """The rows of one line, see `wrap_hanging`."""
     if len(line) <= width:
         return [line]
     match = re.match(r" *(?:\S.*  +(?=\S))?", line)
@@ -454,7 +448,7 @@ def fill(text: str, width: int) -> list[str]:
 
 
 def excerpt(lines: list[str]) -> list[str]:
-    """The first lines of a text and the last one, with a note of how many were left out."""
+    """The first lines of a text and the last one, with the number of lines between them."""
     if left_out := max(len(lines) - 4, 0):
         return [*lines[:3], f"… {left_out:,} more lines", lines[-1]]
     return lines

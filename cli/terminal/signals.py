@@ -21,20 +21,24 @@ class LeaveChat(Exception):
 
 
 class Interrupt:
-    """Catches SIGINT inside its context; `requested` and `requested_twice` count Ctrl-C.
+    """Catches SIGINT inside its context. requested, requested_twice: whether Ctrl-C was typed.
 
     A second Ctrl-C counts only within `window` seconds of the one before. With `terminate` SIGTERM
-    counts as Ctrl-C does. A signal that was ignored before stays ignored.
+    counts like Ctrl-C. A signal that was ignored before stays ignored.
+
+    last_at: time.monotonic of the last Ctrl-C. exit_code: of a program that the last signal ends; 0
+    without a signal.
     """
 
     def __init__(self, window: float = float("inf"), *, terminate: bool = False) -> None:
-        self.requested = self.requested_twice = False
-        self.last_at = float("-inf")  # time.monotonic of the last Ctrl-C
+        self.requested = False
+        self.requested_twice = False
+        self.last_at = float("-inf")
         self._window = window
         self._deferred = False
         self._signals = (signal.SIGINT, signal.SIGTERM) if terminate else (signal.SIGINT,)
         self._previous_handlers: dict[int, Any] = {}
-        self.exit_code = 0  # that of a program which the last signal ended; 0 without one
+        self.exit_code = 0
 
     def __enter__(self) -> "Interrupt":
         for number in self._signals:
@@ -73,20 +77,20 @@ class Interrupt:
 
 # The terminal on standard input
 
-Flags = tuple[int, int]  # those of the input and the local ones
+TerminalFlags = tuple[int, int]  # input flags and local flags of termios
 
 
 @contextmanager
-def unseen_keys() -> Iterator[None]:
+def cbreak_mode() -> Iterator[None]:
     """Each key can be read at once and is not echoed; Enter is \\r and Ctrl-J is \\n.
 
-    SIGTERM and a closed window (SIGHUP, unless ignored) end the program in order, the terminal
+    SIGTERM and a closed window (SIGHUP, unless ignored) end the program after the terminal is
     restored.
     """
     from termios import ECHO, ICANON, ICRNL
 
-    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, exit_on_signal) for number in ends}
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, exit_on_signal) for number in numbers}
     try:
         with changed_flags(lambda flags: (flags[0] & ~ICRNL, flags[1] & ~(ECHO | ICANON))):
             yield
@@ -96,8 +100,8 @@ def unseen_keys() -> Iterator[None]:
 
 
 @contextmanager
-def seen_lines() -> Iterator[None]:
-    """The terminal as a shell and line editors such as ed want it."""
+def cooked_mode() -> Iterator[None]:
+    """The terminal reads lines and echoes keys, as a shell and editors such as ed expect."""
     from termios import ECHO, ICANON, ICRNL
 
     with changed_flags(lambda flags: (flags[0] | ICRNL, flags[1] | ECHO | ICANON)):
@@ -105,7 +109,7 @@ def seen_lines() -> Iterator[None]:
 
 
 def terminal_as_stdin() -> bool:
-    """Make the terminal on stdout standard input, too; False when there is none."""
+    """Make the terminal on stdout standard input, too; False if stdout is no terminal."""
     try:
         # Not /dev/tty: macOS cannot wait for keys there.
         terminal = os.open(os.ttyname(sys.stdout.fileno()), os.O_RDWR | os.O_NOCTTY)
@@ -118,12 +122,12 @@ def terminal_as_stdin() -> bool:
 
 
 def exit_on_signal(number: int, _: Any) -> None:
-    """Exit with the code of a signal."""
+    """Raise SystemExit with the exit code of a signal."""
     raise SystemExit(128 + number)
 
 
 @contextmanager
-def changed_flags(change: Callable[[Flags], Flags]) -> Iterator[None]:
+def changed_flags(change: Callable[[TerminalFlags], TerminalFlags]) -> Iterator[None]:
     """Change the flags of the terminal on standard input, and restore them at the end."""
     import termios
 
@@ -147,9 +151,9 @@ def changed_flags(change: Callable[[Flags], Flags]) -> Iterator[None]:
 
 @contextmanager
 def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-Z first calls `before`, which removes what would be redrawn; `fg` calls `after`.
+    """Inside, Ctrl-Z calls `before`, which erases moving lines, and `fg` calls `after`.
 
-    A shell without job control ignores Ctrl-Z as before.
+    Under a shell without job control Ctrl-Z stays ignored.
     """
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_IGN:
         yield
@@ -157,7 +161,7 @@ def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterat
 
     def stop(number: int, frame: Any) -> None:
         before()
-        with seen_lines():
+        with cooked_mode():
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)  # returns after `fg`
             signal.signal(number, stop)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHOW_AFTER = 1.0  # seconds; quicker work shows no spinner
 BAR_COLUMNS = 70  # narrower terminals get no bar
-FOOTER_ROWS = 4  # rows of what is typed meanwhile
+FOOTER_ROWS = 4  # rows of the text that the user types meanwhile
 
 
 class Spinner:
@@ -50,7 +50,6 @@ class Spinner:
             self._timer.start()
 
     def stop(self) -> None:
-        """Stop and erase the spinner."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -85,7 +84,7 @@ class Spinner:
     def _show(self) -> None:
         with self._lock:
             if self._timer is None or current_thread() is not self._timer:
-                return  # stopped in the meantime
+                return  # stopped or restarted in the meantime
             self._progress = make_progress(self._out, self._unit)
             self._progress.add_task(
                 self._out.ascii_fallback(strip_control(self._label)),
@@ -101,10 +100,9 @@ def make_progress(out: Output, unit: str) -> "Progress":
     from rich.text import Text
 
     class WithFooter(progress.Progress):
-        """The line, and below it what was typed meanwhile."""
+        """The progress line, and below it the text that the user types meanwhile."""
 
         def get_renderables(self) -> "Iterable[RenderableType]":
-            """What one frame shows."""
             yield from super().get_renderables()
             footer = out.footer(stderr_columns() - 1, FOOTER_ROWS)
             yield from (Text.from_ansi(line, no_wrap=True) for line in footer)

@@ -39,13 +39,13 @@ GroupT = TypeVar("GroupT")
 
 # The record of a training run
 
-NOT_KEPT = {"folder", "resume", "forecast", "quiet", "plain"}
+NOT_RECORDED = {"folder", "resume", "forecast", "quiet", "plain"}
 # Flags that change no step of the run.
 MAY_CHANGE = {
     "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
     "cache_taps", "taps_folder", "dtype",
 }  # fmt: skip
-# Compared by their content, so that they may be moved: a file, a file, a folder or a Hub id.
+# Compared by their content, so that they may be moved.
 FILES = ("prompts", "val", "model")
 PATHS = ("prompts", "val", "answers", "taps_folder", "warm_start")
 
@@ -58,23 +58,23 @@ class Record:
         self._file = folder / "run.json"
 
     def values_to_resume(self, ctx: typer.Context) -> dict[str, Any]:
-        """The values of all parameters: those of the run, and flags given now that may change.
+        """The values of all parameters: those of the run, and new flags that may change.
 
-        Raises UsageError, which names both values, for a flag that the run has with another value;
+        UsageError, which names both values, for another flag whose value differs from the run's;
         DFlashError without a run.
         """
-        kept = self._read()["flags"]
-        given = {
+        recorded = self._read()["flags"]
+        flags = {
             name: value
             for name, value in flags_of(ctx.params).items()
             if origin_of(ctx, name) is Origin.FLAG
         }
         self._refuse(
-            f"{flag(ctx, name)} {kept.get(name)}, not {value}"
-            for name, value in given.items()
-            if name not in (*MAY_CHANGE, *FILES) and kept.get(name) != value
+            f"{flag(ctx, name)} {recorded.get(name)}, not {value}"
+            for name, value in flags.items()
+            if name not in (*MAY_CHANGE, *FILES) and recorded.get(name) != value
         )
-        return {**ctx.params, **kept, **given}
+        return {**ctx.params, **recorded, **flags}
 
     def check_files(self, values: dict[str, Any], target: Path) -> None:
         """Raise UsageError for prompts or a target (its folder) that the run did not begin with."""
@@ -89,7 +89,7 @@ class Record:
         )
 
     def write(self, values: dict[str, Any], target: Path) -> None:
-        """Keep the flags and the digests of the files they name, and of the target's folder."""
+        """Record the flags, and digests of the files they name and of the target's folder."""
         replace_json(self._file, {"flags": flags_of(values), "files": file_digests(values, target)})
 
     def _read(self) -> dict[str, Any]:
@@ -113,18 +113,18 @@ class Record:
 
 
 def flags_of(values: dict[str, Any]) -> dict[str, Any]:
-    """The values to keep, as JSON values; paths are absolute."""
-    kept = {name: value for name, value in values.items() if name not in NOT_KEPT}
+    """The values to record, as JSON values; paths are absolute."""
+    flags = {name: value for name, value in values.items() if name not in NOT_RECORDED}
     for name in PATHS:
-        if kept[name] is not None:
-            kept[name] = str(Path(kept[name]).expanduser().resolve())
-    if kept["model"] is not None and Path(kept["model"]).expanduser().is_dir():
-        kept["model"] = str(Path(kept["model"]).expanduser().resolve())
-    return kept
+        if flags[name] is not None:
+            flags[name] = str(Path(flags[name]).expanduser().resolve())
+    if flags["model"] is not None and Path(flags["model"]).expanduser().is_dir():
+        flags["model"] = str(Path(flags["model"]).expanduser().resolve())
+    return flags
 
 
 def file_digests(values: dict[str, Any], target: Path) -> dict[str, str]:
-    """A digest of each of FILES; empty for a file that was not given or is not there."""
+    """A digest of each of FILES; empty for a file that is missing or was not given."""
     from dflash_mlx.train.answers import fingerprint
 
     digests = {"model": fingerprint(target)}
@@ -146,7 +146,7 @@ def flag(ctx: typer.Context, name: str) -> str:
 
 
 class View:
-    """The run's progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+    """The run's progress on stderr: a bar on a terminal, occasional lines elsewhere."""
 
     def __init__(self, out: Output):
         from rich import progress
@@ -175,10 +175,10 @@ class View:
         self._progress.stop()
 
     def show(self, event: "Event") -> None:
-        """Show one event of the run."""
-        handle = getattr(self, f"_{type(event).__name__.lower()}", None)
-        if handle:
-            handle(event)
+        """Show one event of the run; the method for it is named after its class."""
+        show = getattr(self, f"_{type(event).__name__.lower()}", None)
+        if show:
+            show(event)
 
     def _memoryestimate(self, event: "MemoryEstimate") -> None:
         self._print(
@@ -236,8 +236,10 @@ class View:
         )
         self._show_bar("training", event.step, event.steps, note)
         # Steps differ in their blocks: the time of one is a running mean.
-        mean = self._seconds
-        self._seconds = event.seconds if mean is None else 0.9 * mean + 0.1 * event.seconds
+        if self._seconds is None:
+            self._seconds = event.seconds
+        else:
+            self._seconds = 0.9 * self._seconds + 0.1 * event.seconds
         left = duration(self._seconds * (event.steps - event.step))
         text = f"step {event.step:,} of {event.steps:,} · {note} · {left} left"
         self._print_every(event.step, 50, text)
@@ -248,8 +250,8 @@ class View:
             f"step {event.step:,} · τ {event.tau:.2f} on held-out prompts"
             f" ({event.verifies:,} verifies, {event.seconds:.1f} s)"
         )
-        kept = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
-        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in kept)}")
+        shares = [100 * n / max(1, event.verifies) for n in event.accepted_by_position]
+        self._print(f"  drafts kept by position, %: {' '.join(f'{share:.0f}' for share in shares)}")
 
     def _show_bar(self, name: str, done: int, total: int, note: str) -> None:
         if self._task is None or self._task[0] != name:
@@ -270,7 +272,6 @@ class View:
 
 
 def gib(count: int) -> str:
-    """Bytes as GiB."""
     return f"{count / 2**30:.1f} GiB"
 
 
@@ -405,7 +406,7 @@ def job_of(values: dict[str, Any], folder: Path, *, resume: bool) -> "TrainJob":
 
 
 def check_files(job: "TrainJob") -> None:
-    """Raise DFlashError for wrong files, before anything is downloaded."""
+    """Raise DFlashError for wrong files before anything is downloaded."""
     from dflash_mlx.train.data import read_prompts
     from dflash_mlx.train.run import check_out
 
@@ -438,7 +439,7 @@ def train_drafter(
     on_event: "Callable[[Event], None]",
     interrupt: Interrupt,
 ) -> bool:
-    """Do the run; whether it reached its end."""
+    """Train until the end or Ctrl-C; whether the run reached its end."""
     from dflash_mlx.train.run import Run
 
     run = Run(target, tokenizer, job, settings, answers, on_event)
@@ -448,7 +449,7 @@ def train_drafter(
 def event_handler(
     view: View, interrupt: Interrupt, *, forecast_only: bool
 ) -> "Callable[[Event], None]":
-    """Show each event; stop between answers or taps, where everything made so far is kept."""
+    """Shows each event, and stops between answers or taps, where nothing made so far is lost."""
     from dflash_mlx.train.events import AnswersProgress, MemoryEstimate, TapsProgress
 
     def on_event(event: "Event") -> None:

@@ -259,7 +259,7 @@ def test_servers_that_do_not_run(chat: Callable[..., ToolChat]) -> None:
         ServerConfig("cross", sys.executable, ("-c", "print('junk'); exit('no key')")),
         answers=["y", "y"],
     )
-    assert session.talk.tools.faults() == [
+    assert session.talk.tools.failures() == [
         "the MCP server 'gone' does not run: there is no 'no-such-program'.",
         "the MCP server 'cross' does not run: no key.",
     ]

@@ -49,7 +49,7 @@ def test_what_is_taken(tree: Path) -> None:
         "src/deep/b.py",
         "[odd].txt",
     ]
-    assert found.left_out == 2
+    assert found.skipped == 2
     assert found.summary == "4 files · 37 bytes · 2 not text, left out"
     assert [file.name for file in read(["**/*.py"]).files] == ["src/a.py", "src/deep/b.py"]
     assert read(["src/deep/b.py"]).text == "src/deep/b.py:\n\n```py\nb = 2\n```"
@@ -100,8 +100,8 @@ def test_limits(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mentions(tree: Path) -> None:
     """Only what is there: addresses, decorators and names of people stay text."""
     text = 'see @notes.md, (no@notes.md) @nobody, @"with space.txt" and @src/*.py? @ @[odd].txt!'
-    assert files.mentioned(text) == ["notes.md", "with space.txt", "src/*.py", "[odd].txt"]
-    assert files.missing(f"{text} @nobody @note.md, @src/c.py? @src @src/c.py") == [
+    assert files.mentioned_files(text) == ["notes.md", "with space.txt", "src/*.py", "[odd].txt"]
+    assert files.missing_files(f"{text} @nobody @note.md, @src/c.py? @src @src/c.py") == [
         "note.md",
         "src/c.py",
     ]

@@ -208,17 +208,17 @@ def test_commands_on_path(tmp_path, monkeypatch):
     other = executable(tmp_path / "other/dflash")
     link.parent.mkdir()
     link.symlink_to(ours)
-    assert command().found == f"not on PATH; it is {ours}"
+    assert command().summary == f"not on PATH; it is {ours}"
     on_path(monkeypatch, link.parent, ours.parent, tmp_path)
     assert command().status == "ok"
     on_path(monkeypatch, ours.parent, other.parent)
-    assert (command().status, command().found) == (
+    assert (command().status, command().summary) == (
         "warn",
         f"2 on PATH: {ours}, {other}; the first one runs",
     )
     on_path(monkeypatch, other.parent)
     assert command().status == "warn"
-    assert command().found.startswith(f"`dflash` runs {other}, this is {ours}")
+    assert command().summary.startswith(f"`dflash` runs {other}, this is {ours}")
 
 
 def test_module_from_an_unexpected_place(tmp_path, monkeypatch, quick, look):
@@ -398,7 +398,7 @@ def test_blas_that_is_really_in_force(cause):
         "from importlib import import_module\n"
         f"if {cause == 'late'}: import mlx.core\n"
         "found = import_module('dflash_mlx.cli.doctor.checks').blas()\n"
-        "print(found.status, found.found)\n"
+        "print(found.status, found.summary)\n"
     )
     env = {**os.environ, **({"DFLASH_BLAS": "off"} if cause == "off" else {})}
     done = subprocess.run(
@@ -501,11 +501,11 @@ def test_verdicts_are_json():
     """A kernel that gives NaN has an infinite error, for which JSON has no word."""
     from dflash_mlx.selfcheck.check import KernelResult
 
-    verdict_json = import_module("dflash_mlx.cli.doctor.kernels").verdict_json
-    wrong = verdict_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
+    result_json = import_module("dflash_mlx.cli.doctor.kernels").result_json
+    wrong = result_json(KernelResult("a", False, float("inf"), reason="gives what is no number"))
     assert (wrong["error"], wrong["on"]) == (None, False)
     assert json.dumps(wrong, allow_nan=False)
-    assert verdict_json(KernelResult("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
+    assert result_json(KernelResult("a", True, 0.5, 1e-3, 0.5))["error"] == 0.5
 
 
 @pytest.mark.parametrize("flag", ["--model", "--draft"])
@@ -526,8 +526,8 @@ def test_verdicts_by_size_are_told():
     report = import_module("dflash_mlx.cli.doctor.kernels")
     sizes = (Timed((512, 64, 4, 8), 9, 1e-3, 0.5), Timed((1024, 64, 4, 8), 9, 1e-3, 1.5))
     verdict = KernelResult("a", True, 0.0, 1e-3, 1.0, sizes=sizes)
-    assert "used at 1 of 2 sizes" in report.verdict_entry(verdict).found
-    assert report.verdict_json(verdict)["sizes"]
+    assert "used at 1 of 2 sizes" in report.result_entry(verdict).summary
+    assert report.result_json(verdict)["sizes"]
     assert report.has_experts(tiny.make_target("gpt_oss").model)
     assert not report.has_experts(tiny.make_target("qwen3").model)
 
@@ -649,10 +649,10 @@ def test_terminals(screen, monkeypatch, columns, encoding, kind, status, found):
     monkeypatch.setenv("TERM", kind)
     screen(columns, encoding=encoding)
     finding = part("doctor.checks").terminal()
-    assert (finding.status, finding.found) == (status, found)
+    assert (finding.status, finding.summary) == (status, found)
     assert bool(finding.hint) == (status == "warn")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert part("doctor.checks").terminal().found == f"{found} · no colours, as NO_COLOR asks"
+    assert part("doctor.checks").terminal().summary == f"{found} · no colours, as NO_COLOR asks"
 
 
 LONG = "OpenBLAS · /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so and more"
@@ -755,7 +755,7 @@ def test_a_group(cli_app, monkeypatch, tmp_path):
     """Two ranks: a row each with versions, files and times; what is wrong with one is said."""
     ranks = import_module("ranks")
     group = part("doctor.group")
-    monkeypatch.setattr(group, "ANSWER", 120.0)  # others may have the cores
+    monkeypatch.setattr(group, "RECORD_SECONDS", 120.0)  # others may have the cores
     port = str(ranks.free_ports(1)[0])
     command = [
         "doctor",
@@ -795,7 +795,7 @@ def test_a_group(cli_app, monkeypatch, tmp_path):
 def test_a_rank_that_is_not_well(cli_app, monkeypatch, tmp_path, program, said):
     """It is named; nothing waits for it, and it is gone afterwards."""
     group = part("doctor.group")
-    monkeypatch.setattr(group, "ANSWER", 4.0)
+    monkeypatch.setattr(group, "RECORD_SECONDS", 4.0)
     begin, begun = subprocess.Popen, []
 
     def other(line, **how):

@@ -56,7 +56,7 @@ def pull(run):
 def terminal(monkeypatch):
     """Let the command believe that somebody can be asked."""
     module = import_module("dflash_mlx.cli.models.command")
-    monkeypatch.setattr(module, "check_asking", lambda yes: None)
+    monkeypatch.setattr(module, "check_can_ask", lambda yes: None)
 
 
 def rows(run):

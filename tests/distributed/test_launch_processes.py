@@ -37,10 +37,10 @@ def test_a_stopped_rank_ends_all(
     ranks: list[Any], victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 waited a minute for it to come, and for ever if it was rank 0 that was stopped."""
-    monkeypatch.setattr(processes, "LOOK", 0.02)
+    monkeypatch.setattr(processes, "POLL_SECONDS", 0.02)
     os.kill(ranks[victim].pid, signal.SIGSTOP)
     with pytest.raises(DFlashError, match=f"rank {victim} was stopped"):
-        processes.end_of(ranks[0], ranks[1:])
+        processes.wait_for_ranks(ranks[0], ranks[1:])
     assert ranks[0].returncode == -signal.SIGTERM
     processes.end_all(ranks[1:])
     assert all(one.returncode is not None for one in ranks)
@@ -54,7 +54,7 @@ def test_a_rank_that_goes_on_is_not_lost(ranks: list[Any]) -> None:
         nonlocal looks
         until = time.monotonic() + 20
         while looks != wanted and time.monotonic() < until:
-            looks = processes.looks_stopped(one, looks)
+            looks = processes.count_stopped_polls(one, looks)
         assert looks == wanted
 
     for _ in range(2):

@@ -61,11 +61,11 @@ def test_a_lone_escape_is_no_beginning() -> None:
     """What waits for more is let go when nothing more comes; a paste waits on."""
     typed = fed("a\x1b")
     assert typed.waits
-    typed.feed("", all_there=True)
+    typed.feed("", complete=True)
     typed.feed("b")
     assert typed.draft == "ab"
     typed.feed("\x1b[200~c")
-    typed.feed("", all_there=True)
+    typed.feed("", complete=True)
     assert typed.in_paste
     typed.feed("d\x1b[201~")
     assert typed.draft == "abcd"

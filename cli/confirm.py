@@ -1,0 +1,22 @@
+"""Asks for a confirmation before something is downloaded or removed."""
+
+import sys
+
+import typer
+
+from dflash_mlx.errors import UsageError
+
+from .terminal.output import Output
+
+
+def check_can_ask(yes: bool) -> None:
+    """Raise UsageError if a question is needed and there is no terminal to ask it."""
+    if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("there is no terminal to ask at.", hint="give --yes to go on without")
+
+
+def confirm(question: str, declined: str, out: Output, *, yes: bool, default: bool = False) -> None:
+    """Ask a question, unless `yes`; after a no print `declined` and exit with code 1."""
+    if not yes and not typer.confirm(question, default=default, err=True):
+        out.info(declined)
+        raise typer.Exit(1)
