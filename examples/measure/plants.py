@@ -49,7 +49,7 @@ COMPARED = {
 COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult}
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "deepcopy": ""}
 TESTS_OF_A_LINE = 60  # at most, those that reach the fewest lines first: they are the narrowest
-PATIENCE = 240  # seconds until a fault that makes tests hang counts as caught
+PATIENCE = 600  # seconds until a fault that makes tests hang counts as caught
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +272,7 @@ def run(
     try:
         line = source[: source.index(plant.before)].count("\n") + 1
         narrow = coverage.tests(plant.file, line)[:TESTS_OF_A_LINE] if coverage else []
-        folder = "tests/" + package(plant.file).removeprefix("dflash_mlx/")
-        for tests in ([plant.test], narrow, [folder] if (tree / folder).is_dir() else []):
+        for tests in ([plant.test], narrow, [tests_of(tree, plant.file)]):
             by = first_failure(tree, tests, everything=everything) if any(tests) else ""
             if by:
                 break
@@ -281,6 +280,14 @@ def run(
         path.write_text(source, encoding="utf-8")
     seconds = round(time.monotonic() - began)
     return {**asdict(plant), "caught": bool(by), "by": by, "seconds": seconds}
+
+
+def tests_of(tree: Path, file: str) -> str:
+    """The folder of tests that mirrors a file's package, or the nearest package around it."""
+    folder = Path("tests", package(file).removeprefix("dflash_mlx/"))
+    while not (tree / folder).is_dir():
+        folder = folder.parent
+    return "" if folder == Path("tests") else str(folder)
 
 
 def first_failure(tree: Path, tests: list[str], *, everything: bool) -> str:

@@ -112,6 +112,7 @@ def check_cache(source: SmallModelDrafter) -> None:
             tokens = tokens[: dice.randrange(2, len(tokens))]
             cache.rewind(len(tokens))
         elif what < 0.4:
+            drafts_of(cache, 3, 4)
             original, cache = cache, cache.fork()
             original.append(mx.zeros((1, 2, 0)), [1, 2])  # is nothing to the fork
             drafts_of(original, 3, 4)
