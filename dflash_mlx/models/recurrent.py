@@ -115,7 +115,8 @@ class TapedDelta(nn.Module):
             out, state = update(net, *fed, state)
             states.append(state)
         if tree is None:
-            cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
+            cache[0] = mx.contiguous(rows[:, -window:])
+            cache[1] = states.pop()
         if taped:
             cache.remember(tape or Tape(net, rows, keys, values, a, b, tuple(states), stride))
         cache.advance(count)
