@@ -1,4 +1,4 @@
-"""A target and its drafter: found, checked against each other, and loaded.
+"""A target and its drafter: resolved, checked against each other, and loaded.
 
 Both configs and all tensor shapes are checked before any weights are read.
 """
@@ -36,10 +36,10 @@ from .types import Progress, silent
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A loaded target with its tokenizer, and its drafter (None: there is none).
+    """A loaded target with its tokenizer, and its drafter, if there is one.
 
-    With `lookup` drafts may be copied from earlier text, also without a drafter. `engine` answers;
-    any thread may ask it.
+    lookup: whether drafts may be copied from earlier text, also without a drafter. engine:
+    generates the answers, in the thread that owns MLX.
     """
 
     target: Target
@@ -77,14 +77,14 @@ class Pair:
 
     @property
     def draft_label(self) -> str | None:
-        """The drafter's name for people, with what drafts beside it; None without drafts."""
+        """The name of the drafters to show; None without drafts."""
         if self.drafter is None or not self.lookup:
             return self.draft_name
         return f"{self.draft_name} + {resolve.LOOKUP}"
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
-        """All that draft: the model that was loaded, then copies of earlier text."""
+        """All drafters: the loaded model, then prompt lookup."""
         drafters = [] if self.drafter is None else [self.drafter]
         return (*drafters, NgramDrafter()) if self.lookup else tuple(drafters)
 
@@ -95,11 +95,11 @@ class Pair:
 
     @property
     def block_size(self) -> int:
-        """Rows of a block unless a request says otherwise, the anchor's included."""
+        """Rows of a block with the anchor's, unless a request sets another number."""
         return BLOCK if self.drafter is None else self.drafter.block_size
 
     def __post_init__(self) -> None:
-        """Make the engine; arrays that another thread has not computed yet cannot go to it."""
+        """Make the engine. Weights are evaluated here, in the thread that loaded them."""
         evaluate(self.target.model)
         if self.drafter is not None:
             evaluate(self.drafter.model)
@@ -115,7 +115,7 @@ class Pair:
         return self.encode(self.template.write(messages, options))
 
     def encode(self, text: str) -> list[int]:
-        """The token ids of text that holds its special tokens, as a template writes it."""
+        """The token ids of a template's text, which has its special tokens already."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
 
@@ -136,20 +136,20 @@ def load(
 ) -> Pair:
     """Load a pair from Hub ids or folders; without `target` the bundled one.
 
-    `draft` is a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary.
-    Without it it is the target's known drafter; drafts are copied from earlier text where none is
-    known, or with `draft` "lookup"; with `lookup` beside a drafter too, where the mode auto expects
-    more of the copies. `no_draft` loads the target alone, for plain decoding.
-    `draft_bits` 4 or 8 quantises the drafter in memory and 0 leaves it as published; None is 8 for
-    a quantised target and 0 for others. `trust_remote_code` lets the Python files
-    run that a target may bring for its tokenizer (Kimi's does). With `exact` greedy answers have
-    the bits of plain decoding in every mode, also at 16 bits or quantised. `cache_ram` are bytes
-    for the prefix cache: None is a quarter of the memory that the models leave, 0 is off; with
-    `cache_disk` bytes it is on disk too and survives a restart. `on_download` is called with counts
-    of bytes, `on_kernels` with counts of operations whose kernels are ready. With a `world` this is
-    its rank 0: the target is sharded over all ranks, and so is what the prefix cache has of it.
-    Raises DFlashError when something is missing, damaged, not supported, not exact, or does not fit
-    together.
+    draft: a DFlash drafter, an EAGLE-3 head or a small model with the target's vocabulary; None for
+    the target's known drafter. If none is known, or with "lookup", drafts are copied from earlier
+    text. lookup: copy drafts beside a drafter too, where the mode auto expects more of the copies.
+    no_draft: load the target alone, for plain decoding. draft_bits: 4 or 8 quantises the drafter in
+    memory, 0 leaves it as published; None is 8 for a quantised target and 0 for others.
+    trust_remote_code: run the Python files that a target may have for its tokenizer (Kimi's does).
+    exact: greedy answers have the bits of plain decoding in every mode, also at 16 bits or
+    quantised. cache_ram: bytes for the prefix cache; None is a quarter of the memory that the
+    models leave, 0 turns it off. cache_disk: bytes of it on disk, which survive a restart.
+    on_download is called with counts of bytes, on_kernels with counts of operations whose kernels
+    are ready.
+    world: this is its rank 0; the target and its part of the prefix cache are sharded over all
+    ranks. Raises DFlashError if something is missing, damaged, not supported, not exact, or does
+    not fit together.
     """
     check_bits(draft_bits)
     check_world(world, exact=exact, cache_disk=cache_disk)
@@ -224,7 +224,7 @@ def open_drafter(names: resolve.Names, on_download: Progress | None) -> Checkpoi
 
 
 def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
-    """UsageError for what a sharded target does not do."""
+    """Raise UsageError for options that a sharded target does not support."""
     if world is None:
         return
     for given, what in ((exact, "exact mode"), (cache_disk, "a prefix cache on disk")):
@@ -236,7 +236,7 @@ def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
 
 
 def check_lookup(*, lookup: bool, no_draft: bool) -> None:
-    """UsageError for copies where nothing is to be drafted."""
+    """Raise UsageError if prompt lookup is wanted without drafts."""
     if lookup and no_draft:
         raise UsageError("lookup and no drafter were asked for.", hint="leave one of them out")
 
@@ -255,14 +255,14 @@ def disk_of(pair: Pair, draft: Checkpoint | None, limit: int) -> DiskCache:
 
 
 def evaluate(model: nn.Module) -> None:
-    """Compute all arrays of a model's modules, those that are no parameters included."""
+    """Evaluate all arrays of a model's modules, also those that are no parameters."""
     mx.eval([v for module in model.modules() for v in module.values() if isinstance(v, mx.array)])
 
 
 def prepare_kernels(pair: Pair, on_kernels: Progress) -> None:
-    """Leave a pair those kernels that are right and fast at its shapes here, and build them.
+    """Enable the kernels that are right and fast at a pair's shapes, and build them.
 
-    DFlashError where it is to be exact and is not.
+    Raises DFlashError if the pair should be exact and is not.
     """
     target = pair.target
     if target.kernels.launcher is not None:
@@ -286,8 +286,8 @@ def with_drafter(
 ) -> Pair:
     """The same loaded target with another drafter, its known one, or none; raises as `load`.
 
-    Sessions of the old pair cannot be used any more: the target's layers are tapped anew. Whatever
-    it raises, they go on as before.
+    Sessions of the old pair cannot be used afterwards, because other layers are tapped. If it
+    raises, they stay usable.
     """
     check_bits(draft_bits)
     check_lookup(lookup=lookup, no_draft=no_draft)
@@ -333,7 +333,7 @@ def with_drafter(
 
 
 def check_bits_of(names: resolve.Names, draft_bits: int | None) -> None:
-    """UsageError for bits of drafts that have no weights."""
+    """Raise UsageError for bits if the drafter has no weights."""
     if names.lookup and draft_bits:
         raise UsageError(
             "draft_bits says nothing to drafts that are copied (lookup).", hint="leave it out"

@@ -101,14 +101,13 @@ class Weights:
 
     @cached_property
     def layout(self) -> "Layout":
-        """What the kernel is given of them."""
         return Layout(self)
 
 
 class Layout:
-    """What the kernel is given of some weights, the same in every launch.
+    """The arguments of the kernel for some weights, the same in every launch.
 
-    `inputs`: the buffers after the rows. `columns`: N.
+    inputs: the buffers after the rows. columns: N.
     """
 
     def __init__(self, weights: Weights):
@@ -132,7 +131,7 @@ class Layout:
         self._plans: dict[tuple[int, mx.Dtype, bool], Plan] = {}
 
     def plan(self, rows: int, dtype: mx.Dtype, exact: bool) -> Plan:
-        """How to launch so many rows of a dtype; `exact`: as all other numbers of rows."""
+        """How to launch the kernel; `exact`: in the same way for every number of rows."""
         key = rows, dtype, exact
         if key not in self._plans:
             body = MATRICES if exact or rows > VECTORS.rows[-1] else VECTORS

@@ -170,8 +170,8 @@ def read(
 def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers after these rows.
 
-    `rows` are those of the pass from the first on, a path where it read a tree. One operation a
-    layer: to stack the layers for one would move every state twice more.
+    `rows`: the first rows of the pass, or a path if it read a tree. One operation per layer: to
+    stack the layers for one operation would copy every state twice more.
     """
     path = mx.array([*rows], mx.int32)
     count = mx.array([len(rows)], mx.int32)

@@ -24,8 +24,8 @@ from .cache.tree_pass import TreePass
 class SequenceRows:
     """One sequence's input to a pass: tokens [S] that follow those in its `cache`.
 
-    The tokens follow one another, or they are the anchor and the nodes of a `tree`. With a `tape`
-    the pass can be taken back row by row. With `last` only the last row's logits are wanted.
+    The tokens follow one another, or they are the anchor and the nodes of a `tree`. tape: whether
+    the caches can rewind into the pass. last: whether only the last row's logits are computed.
     """
 
     cache: TargetCache

@@ -17,16 +17,16 @@ from .cache.recurrent import RecurrentCache, Tape
 from .gated_delta import Project, convolve, read, split_heads, update, update_tree, walk
 from .packed import PackedCache
 
-# On the CPU mlx-lm takes row after row, and keeping the states on the way costs only their memory:
-# that many bytes a layer. On a GPU they stay inside a kernel.
+# Bytes per layer. On the CPU mlx-lm computes one row after another, and keeping the states between
+# them costs only their memory. On a GPU they stay inside a kernel.
 KEPT_STATES = 4 << 20
 
 
 class TapedDelta(nn.Module):
     """Stands in for a Gated DeltaNet module: the same results, and a tape of the pass if wanted.
 
-    `kernels` gives the target's, asked anew every pass. `keeps_states` says whether states
-    on the way through a pass are kept.
+    `kernels` returns the target's kernels, and is called in every pass. `keeps_states`: whether the
+    states between the rows of a pass are kept.
     """
 
     def __init__(self, net: nn.Module, project: Project, kernels: Callable[[], Kernels]):
@@ -115,7 +115,8 @@ class TapedDelta(nn.Module):
             out, state = update(net, *fed, state)
             states.append(state)
         if tree is None:
-            cache[0], cache[1] = mx.contiguous(rows[:, -window:]), states.pop()
+            cache[0] = mx.contiguous(rows[:, -window:])
+            cache[1] = states.pop()
         if taped:
             cache.remember(tape or Tape(net, rows, keys, values, a, b, tuple(states), stride))
         cache.advance(count)

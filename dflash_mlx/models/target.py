@@ -64,11 +64,11 @@ class Tap(nn.Module):
 
 
 def select_rows(norm: nn.Module, wanted: Callable[[], mx.array | None]) -> None:
-    """Let a model's final norm pass on only the rows whose logits are wanted (None: all).
+    """Let a model's final norm return only the rows whose logits are wanted (None: all).
 
-    mlx-lm's models compute the head right after this norm, for all rows they are given. A prompt
-    needs the logits of its last row only, and the head of a large vocabulary is expensive. Like
-    attention modules, the norm of this instance gets a subclass of its class.
+    mlx-lm's models compute the head right after this norm, for all of its rows. A prompt needs the
+    logits of its last row only, and the head of a large vocabulary is expensive. Like attention
+    modules, the norm of this instance gets a subclass of its class.
     """
     kind: Any = attention.stock_class(norm)
 

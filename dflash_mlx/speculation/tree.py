@@ -1,8 +1,8 @@
 """Draft trees: the likeliest continuations of an anchor, as many as a verify may hold.
 
-DDTree (arXiv 2604.12989) takes a drafter's block as a distribution over texts. The prefixes that
-are likeliest under it form a tree, and no other tree of that size has a longer expected match. A
-best-first heap gives them one by one. All of it is plain numbers on the host.
+DDTree (arXiv 2604.12989) takes a drafter's block as a distribution over texts. Its likeliest
+prefixes form a tree, and no other tree of that size has a longer expected match. A best-first heap
+gives them one by one. Everything is computed on the host.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ Entry = tuple[float, tuple[int, ...], int, Ranked]  # -log q, ranks, parent's ro
 class Tree:
     """Draft tokens as nodes, parents before children.
 
-    Row 0 of a verify is the anchor, which is no node; node n of 1, 2, ... is row n. `tokens` are
-    the drafts, `parents` the rows they follow, `depths` their distances from the anchor, and
-    `logs` the drafter's log-probabilities of the whole paths to them.
+    Row 0 of a verify is the anchor, which is no node; rows 1, 2, ... are the nodes. tokens: the
+    drafts. parents: the rows that they follow. depths: their distances from the anchor. logs: the
+    drafter's log-probabilities of the whole paths to them.
     """
 
     tokens: tuple[int, ...]
@@ -47,7 +47,7 @@ class Tree:
         return seen.view(np.bool_)
 
     def paths(self) -> list[tuple[int, ...]]:
-        """The drafts from the anchor to each row, the row's own included; of row 0 none."""
+        """The drafts on the path to each row, with the row's own; () for row 0."""
         paths: list[tuple[int, ...]] = [()]
         for token, parent in zip(self.tokens, self.parents, strict=True):
             paths.append((*paths[parent], token))
@@ -63,9 +63,9 @@ class Tree:
         return levels
 
     def walk(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        """Follow the target's choice at each row from the anchor: the rows accepted, the bonus.
+        """Follow the target's choices from the anchor: the accepted rows, and the bonus token.
 
-        It ends where the choice is no child's token; that choice is the bonus token.
+        The walk ends where no child has the chosen token; that choice is the bonus token.
         """
         children = dict(
             zip(zip(self.parents, self.tokens, strict=True), range(1, self.rows), strict=True)
@@ -78,36 +78,36 @@ class Tree:
         return tuple(path), chosen[row]
 
     def path_to(self, row: int) -> tuple[int, ...]:
-        """The rows from the anchor's to this one."""
+        """The rows from the anchor to this one."""
         path = [row]
         while path[-1]:
             path.append(self.parents[path[-1] - 1])
         return tuple(reversed(path))
 
     def is_path(self, rows: tuple[int, ...]) -> bool:
-        """Whether rows are the anchor's and then each a child of the one before."""
+        """Whether the rows begin at the anchor and each is a child of the row before."""
         return bool(rows) and 0 <= rows[-1] < self.rows and self.path_to(rows[-1]) == rows
 
 
 class Rankings(Protocol):
-    """What may stand at each position of a block, the likeliest first."""
+    """The tokens that may stand at each position of a block, the likeliest first."""
 
     @property
     def positions(self) -> int:
-        """γ."""
+        """γ, the number of positions."""
         ...
 
     def after(self, position: int, case: int) -> Ranked:
-        """What may stand at a position, where that depends on the case that was taken before it."""
+        """The tokens of a position, given the case of the token before it."""
         ...
 
 
 class Candidates:
     """The drafter's tokens for every position of a block, the likeliest first.
 
-    Made from `tokens` [γ, k], ascending, and their `scores` [γ, c, k], which become
-    log-probabilities when `totals` [γ, c] are taken off. Where c is more than 1, case i is that
-    candidate i stands at the position before; at position 0 all cases are the same.
+    tokens: [γ, k], ascending. scores: [γ, c, k]; minus `totals` [γ, c] they are log-probabilities.
+    If c > 1, case i means that candidate i is the token before; at position 0 all cases are the
+    same.
     """
 
     def __init__(self, tokens: np.ndarray, scores: np.ndarray, totals: np.ndarray):
@@ -119,12 +119,12 @@ class Candidates:
         self._known: dict[tuple[int, int], Ranked] = {}
 
     def after(self, position: int, case: int) -> Ranked:
-        """What may stand at a position; of equals the smaller token id first."""
+        """The tokens of a position; of equals the smaller id first."""
         ranked = self._known.get((position, case))
         if ranked is None:
             order = self._order[position, case]
             logs = self._logs[position, case].tolist()
-            while logs and not logs[-1] > -inf:  # what the drafter cannot say is no candidate
+            while logs and not logs[-1] > -inf:  # drop tokens that the drafter never drafts
                 logs.pop()
             cases = order.tolist() if self._cases > 1 else [0] * len(logs)
             ranked = (logs, self._tokens[position][order].tolist(), cases)
@@ -143,9 +143,9 @@ def best_first(
     """The `budget` likeliest prefixes (fewer where there are no more), the likeliest first.
 
     This is algorithm 1 of the paper; ties go to the lexicographically smaller ranks. With
-    `chain_seed` the greedy chain comes first, and the likeliest prefixes fill the rest. Nothing
-    follows a token of `stops`: the answer ends there, and a node behind it would be lost.
-    `narrow` gives the candidates that may follow a path of drafts, the likeliest first.
+    `chain_seed` the greedy chain comes first, and the likeliest prefixes fill the rest. No node
+    follows a token of `stops`, because the answer ends there. `narrow` returns the candidates that
+    a grammar allows after a path of drafts, the likeliest first.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -165,7 +165,7 @@ def best_first(
         return (costs[row] - ranked[0][0], (*ranks, 0), row, ranked) if ranked[0] else None
 
     def take(entry: Entry) -> Entry | None:
-        """Make an entry a node and put its next sibling on the heap; the child is given back."""
+        """Make an entry a node and put its next sibling on the heap; return its child."""
         cost, ranks, parent, ranked = entry
         logs, ids, cases = ranked
         rank = ranks[-1]

@@ -266,9 +266,9 @@ def answer_missing(
     settings: AnswerSettings,
     report_progress: Callable[[], None],
 ) -> Generator[tuple[Completion, list[int]]]:
-    """Yield, for each key and prompt, what was generated behind the verified start of its answer.
+    """Yield each answer, in the order of completion, with the verified start of its reference.
 
-    In the order of completion. `report_progress` is called after each verified reference.
+    `report_progress` is called after each verified reference.
     """
     verified: dict[str, list[int]] = {}
     requests: list[AnswerRequest] = []

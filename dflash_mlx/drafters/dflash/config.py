@@ -26,7 +26,7 @@ ASSISTANT_NAMES = {
 
 
 def from_assistant(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config with Z Lab's keys; what it says itself wins."""
+    """The config with Z Lab's keys; its own entries take precedence."""
     return {**ASSISTANT_TARGET, **raw, "architectures": ["DFlashDraftModel"], "is_causal": False}
 
 

@@ -63,22 +63,16 @@ def convolve(x: mx.array, kernel: mx.array) -> mx.array:
 
 
 class Rotary(Protocol):
-    """What a config says of rotary embeddings."""
+    """The entries of a config for rotary embeddings, by their names in config.json."""
 
     @property
-    def head_dim(self) -> int:
-        """Dimensions of a head."""
-        ...
+    def head_dim(self) -> int: ...
 
     @property
-    def rope_theta(self) -> float:
-        """The base."""
-        ...
+    def rope_theta(self) -> float: ...
 
     @property
-    def rope_scaling(self) -> dict[str, Any] | None:
-        """The scaling, None without."""
-        ...
+    def rope_scaling(self) -> dict[str, Any] | None: ...
 
     @property
     def max_position_embeddings(self) -> int:
@@ -266,10 +260,10 @@ class CachedRows:
     first: int = 0
 
     def joined(self, keys: mx.array, values: mx.array) -> KeysValues:
-        """They and a block's own [1, nKV, T, d] behind them: views [1, nKV, S + T, d].
+        """The context rows, then a block's own rows [1, nKV, T, d]: views [1, nKV, S + T, d].
 
-        The block's rows stand in the cache's free room, so nothing else is copied; they are not
-        kept, the next that are written take their place.
+        The block's rows are written into the cache's free room, so nothing else is copied. They are
+        not kept: the next rows overwrite them.
         """
         count = keys.shape[2]
         held: Any = self.cache.update_and_fetch(keys, values)
@@ -281,7 +275,7 @@ class CachedRows:
 # sequence that several blocks belong to.
 Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
 Mask = mx.array | None | list[mx.array | None]
-# What a drafter shares with its target unless it brings it: the embedding, its mask row, the head.
+# The parts that a drafter shares with its target, unless its checkpoint has them.
 OWN = frozenset({"embed_tokens", "mask_embedding", "lm_head"})
 
 

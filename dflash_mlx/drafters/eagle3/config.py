@@ -43,10 +43,11 @@ Layers = tuple[int, ...]
 class EagleConfig:
     """All settings of an EAGLE-3 head's forward pass.
 
-    `layer_ids` are the target's layers (0-based) whose outputs are read, None for the authors'.
-    `draft_vocab_size` None: the target's vocabulary. `target_hidden_size` None: the head's own.
-    `norm_before_residual`: what goes around the attention is normed, too. `norm_before_fc` norms
-    the taps together, `fc_norm` each. `norm_output`: a draft goes on from normed hidden states.
+    layer_ids: the target's layers (0-based) whose outputs are read; None for the authors' choice.
+    draft_vocab_size: None for the target's vocabulary. target_hidden_size: None for the head's own.
+    norm_before_residual: the residual around the attention is normed too. norm_before_fc: the taps
+    are normed together; fc_norm: each by itself. norm_output: the next draft starts from the normed
+    hidden state.
     """
 
     hidden_size: int
@@ -70,9 +71,10 @@ class EagleConfig:
     norm_output: bool = False
 
     def taps(self, layers: int) -> Layers:
-        """The layers to tap of a target that has so many.
+        """The layers to tap of a target with n = `layers` layers.
 
-        The authors read what enters the layers 2, n // 2 and n - 3, which the ones before give.
+        The authors read the inputs of the layers 2, n // 2 and n - 3, which are the outputs of the
+        layers before them.
         """
         return self.layer_ids or (1, layers // 2 - 1, layers - 4)
 

@@ -1,9 +1,9 @@
 """The network of an EAGLE-3 head: one decoder layer over a token and the features before it.
 
-arXiv 2503.01840, section 3. The target's hidden states of three layers become one feature a
-position (`fc`). A row of the layer stands for token t: its embedding beside the feature of position
-t - 1, which behind the committed tokens is the head's own last hidden state. Parameter names are
-those of the authors' checkpoints.
+arXiv 2503.01840, section 3. The target's hidden states of three layers become one feature per
+position (`fc`). The layer's row for token t is its embedding beside the feature of position t - 1;
+after the committed tokens, the head's own last hidden state takes the feature's place. Parameter
+names are those of the authors' checkpoints.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from dflash_mlx.models.dtypes import cast, float_type
 
 from .config import EagleConfig
 
-# What a head shares with its target unless it brings it.
+# The parts that a head shares with its target, unless its checkpoint has them.
 OWN = frozenset({"embed_tokens", "lm_head"})
 
 
 class Attention(nn.Module):
-    """Attention over rows [embedding, feature], which are twice as wide as what it gives."""
+    """Attention over rows [embedding, feature], which are twice as wide as its output."""
 
     def __init__(self, config: EagleConfig):
         super().__init__()
@@ -163,7 +163,7 @@ class EagleModel(nn.Module):
         return logits if d2t is None else spread(logits, target_ids(d2t), self.config.vocab_size)
 
 
-# An EAGLE-3 head bound to its target's embedding, and to the target's head where it has none.
+# An EAGLE-3 head bound to its target's embedding and head.
 
 Rows = Callable[[mx.array], mx.array]
 

@@ -66,7 +66,7 @@ class RecurrentCache(ArraysCache):
     """mlx-lm's cache of one recurrent layer, which counts tokens and can rewind into a pass.
 
     The state before the last pass is always kept, its tape only if `taping` was set. While `tree`
-    is set a pass reads a tree: the state stays what it was until `keep_path` is called.
+    is set, a pass reads a tree: the state does not change until `keep_path` is called.
     """
 
     def __init__(self) -> None:

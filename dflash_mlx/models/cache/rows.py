@@ -134,7 +134,8 @@ def fill_rows(cache: Any, depth: int) -> None:
     """Make a cache that holds some tokens look as if it held `depth`, for timing."""
     held = cache.keys_and_values()
     zeros = [mx.zeros((*a.shape[:2], depth, a.shape[3]), a.dtype) for a in held]
-    cache.keys, cache.values, cache.offset = *zeros, depth
+    cache.keys, cache.values = zeros
+    cache.offset = depth
 
 
 # The interface to a class of layer caches

@@ -27,9 +27,9 @@ class TreePass:
         self._windows: dict[int, mx.array] = {}
 
     def mask(self, held: int, window: int | None) -> mx.array:
-        """What each row sees of `held` earlier tokens and of the rows; bool [R, held + R].
+        """Which of `held` earlier tokens and of the R rows each row sees: bool [R, held + R].
 
-        With a window only what is less than `window` tokens before it, counted along its path.
+        With a window, only those less than `window` tokens before it, counted along its path.
         """
         if (held, window) not in self._masks:
             before = mx.ones((self.tree.rows, held), dtype=mx.bool_)
