@@ -1,4 +1,4 @@
-"""Which rank this process is, from the environment that the launcher sets; imports no MLX."""
+"""What the launcher tells a rank in its environment. Does not import MLX."""
 
 import json
 import os
@@ -10,14 +10,23 @@ from contextlib import suppress
 from threading import Thread
 
 LOOPBACK = "127.0.0.1"
-OWN_INPUT = "DFLASH_LAUNCHED"  # set where rank 0 has the terminal of whoever launched it
-LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with `dflash launch`
-LEADER = "DFLASH_LEADER"  # by which address rank 0's machine has reached this one
-SPLIT = "DFLASH_SPLIT"  # what the ranks share: every layer's heads, or the layers
+
+# Environment variables of MLX's launchers
+RANK = "MLX_RANK"
+RING = "MLX_HOSTFILE"
+MESH = "MLX_JACCL_COORDINATOR"
+DEVICES = "MLX_IBV_DEVICES"
+AS_RING = "MLX_JACCL_RING"
+
+# Environment variables of `dflash launch`
+OWN_INPUT = "DFLASH_LAUNCHED"  # set if rank 0 has the terminal of the launcher
+LAUNCHER = "DFLASH_LAUNCHER"  # the file descriptor of a pipe that ends with the launcher
+LEADER = "DFLASH_LEADER"  # the address of rank 0's machine, as seen from this one
+SPLIT = "DFLASH_SPLIT"  # how the target is split: "heads" (of every layer) or "layers"
 
 
 def leader_host() -> str | None:
-    """The address of rank 0 that all ranks reach; None for a process that is no rank of a group."""
+    """The address of rank 0 in the launcher's files; None for a process that is not a rank."""
     if RANK not in os.environ:
         return None
     if coordinator := os.environ.get(MESH):
@@ -31,23 +40,24 @@ def leader_host() -> str | None:
 
 
 def leader_hosts() -> list[str]:
-    """Addresses at which this rank may reach rank 0, the likeliest first; [] as `leader_host`.
+    """Addresses to try for reaching rank 0, in this order; empty for a process that is not a rank.
 
-    In a ring of three or more the host file may have only those of cables to a neighbour.
+    In a ring of three or more machines, the host file may only have the addresses of the cables
+    between neighbours.
     """
     host = leader_host()
     return [] if host is None else [*dict.fromkeys([os.environ.get(LEADER) or host, host])]
 
 
 def split() -> str:
-    """What the ranks share, as rank 0 was told: "heads" or "layers"."""
+    """How the target is split: "heads" or "layers". Rank 0 sends it to the other ranks."""
     return os.environ.get(SPLIT, "heads")
 
 
 def wiring() -> str:
-    """The backend and the machines that it connects, in order, for a process that is a rank.
+    """The backend and the machines that it connects, in order, as text.
 
-    Ports are left out: they are others at each start.
+    Ports are left out, because they change with each start.
     """
     name, backend = (RING, "ring") if RING in os.environ else (DEVICES, "jaccl")
     parts: list[object] = [backend, os.environ.get(AS_RING, ""), leader_host()]
@@ -57,20 +67,20 @@ def wiring() -> str:
 
 
 def input_is_shared() -> bool:
-    """Whether standard input is a pipe of `mlx.launch`, which every rank has and never ends."""
+    """Whether standard input is a pipe of `mlx.launch`, which never ends."""
     return RANK in os.environ and OWN_INPUT not in os.environ
 
 
-# The end of `dflash launch`, however it comes
+# Ending with the launcher
 
-GRACE = 4.0  # seconds in which rank 0 saves what it has, and says goodbye to the others
-GONE = "the launcher of this rank has ended."
+EXIT_SECONDS = 4.0  # for rank 0 to save its state and to end the other ranks
+LAUNCHER_ENDED = "the launcher of this rank has ended."
 
 
 def watch_launcher(rank: int, end: Callable[[str], None]) -> None:
-    """From now on call `end` with a sentence when the launcher has ended, if there is one.
+    """Start a thread that calls `end` with a message after the launcher has ended, if there is one.
 
-    Rank 0 gets a SIGTERM first, and the others its goodbye, which ends them in peace.
+    Rank 0 gets a SIGTERM before. It then ends the other ranks, as at the end of any command.
     """
     if LAUNCHER not in os.environ:
         return
@@ -82,18 +92,9 @@ def watch_launcher(rank: int, end: Callable[[str], None]) -> None:
                 pass
         if not rank:
             with suppress(OSError):  # its terminal may be gone
-                os.write(2, f"{GONE}\n".encode())
+                os.write(2, f"{LAUNCHER_ENDED}\n".encode())
             os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        end(GONE)
+        time.sleep(EXIT_SECONDS)
+        end(LAUNCHER_ENDED)
 
     Thread(target=wait, name="dflash-launcher", daemon=True).start()
-
-
-# What a launcher tells a process of its group in the environment
-
-RANK = "MLX_RANK"
-RING = "MLX_HOSTFILE"
-MESH = "MLX_JACCL_COORDINATOR"
-DEVICES = "MLX_IBV_DEVICES"
-AS_RING = "MLX_JACCL_RING"

@@ -85,18 +85,19 @@ def tree_of(tokens: list[int], parents: list[int] | None) -> Tree | None:
 
 def begin(parts: Sequence[SequenceRows], passes: Sequence[SequencePass]) -> None:
     """Start to compute a pass. All ranks evaluate the same arrays, so collectives stay in order."""
-    mx.async_eval([(one.logits, one.taps) for one in passes], [part.cache.state for part in parts])
+    outputs = [(output.logits, output.taps) for output in passes]
+    mx.async_eval(outputs, [part.cache.state for part in parts])
 
 
 class LeaderCache(TargetCache):
     """The caches of one sequence on rank 0; each change is made on all ranks."""
 
-    def __init__(self, layers: list[Any], calls: CallQueue, *made: Any):
-        """`made`: the remote call that makes the caches, without their number."""
+    def __init__(self, layers: list[Any], calls: CallQueue, *make_call: Any):
+        """make_call: the remote call that makes the caches, without their number."""
         super().__init__(layers)
         self._calls = calls
         self.number = calls.number()
-        calls.add(*made, self.number)
+        calls.add(*make_call, self.number)
         finalize(self, calls.add, "free", self.number).atexit = False
 
     def fork(self) -> "LeaderCache":
@@ -126,7 +127,7 @@ class LeaderCache(TargetCache):
 
 
 class LeaderTarget(Target):
-    """A target of which each rank has a part."""
+    """A target that is split over the ranks, on rank 0."""
 
     calls: CallQueue
     room: int  # bytes that each rank has for a prefix cache
@@ -143,8 +144,9 @@ class LeaderTarget(Target):
         tokens: list[Any] = [part.tokens.tolist() for part in parts]
         caches: list[Any] = [part.cache for part in parts]
         with mlx_thread().uninterrupted():
-            each = zip(caches, parts, tokens, strict=True)
-            self.calls.send("read", at_once, [describe(c.number, p, ids) for c, p, ids in each])
+            rows = zip(caches, parts, tokens, strict=True)
+            arguments = [describe(cache.number, part, ids) for cache, part, ids in rows]
+            self.calls.send("read", at_once, arguments)
             pairs = zip(parts, tokens, strict=True)
             parts = [replace(part, tokens=mx.array(ids)) for part, ids in pairs]
             passes = super().read(parts, at_once=at_once)
@@ -158,22 +160,22 @@ class LeaderTarget(Target):
 def load_leader(
     world: World, name: str | Path, checkpoint: Checkpoint, eos_ids: frozenset[int]
 ) -> LeaderTarget:
-    """Load a target on all ranks, from its checkpoint here and by its name elsewhere.
+    """Load a target on all ranks: here from its checkpoint, on the others by its name.
 
-    Raises DFlashError as `Target.load`, for what cannot be sharded, and where another rank has
-    other files or versions.
+    Raises DFlashError as `Target.load`, for a target that cannot be split, and if another rank has
+    different files or versions.
     """
     question = ask(world, "load", str(name), facts_of(checkpoint.path), split())
-    own: DFlashError | None = None
+    own_error: DFlashError | None = None
     target = None
     try:
         read_model = partial(part_loader(split()), group=world.group)
         target = LeaderTarget.load(checkpoint, eos_ids, read_model=read_model)
     except DFlashError as error:
-        own = error
+        own_error = error
     answers = [receive_reply(channel, question) for channel in world.channels]
-    if own is not None:
-        raise own
+    if own_error is not None:
+        raise own_error
     assert target is not None
     target.calls = CallQueue(world.channels)
     target.room = min(check_reply(*answer)[0] for answer in answers)
@@ -182,9 +184,9 @@ def load_leader(
 
 
 def memory_of_others(world: World, name: str) -> list[tuple[str, MemoryEstimate, int]]:
-    """Of each other rank its name, what its part of a target needs, and the bytes it may take.
+    """For each other rank its name, the memory that its part needs, and its limit in bytes.
 
-    DFlashError where a rank does not find the target.
+    Raises DFlashError if a rank does not have the target.
     """
     question = ask(world, "measure", name)
     answers = [receive_reply(channel, question) for channel in world.channels]
@@ -288,7 +290,7 @@ def number_of(cache: Any) -> int:
 
 
 class CachedRows:
-    """What a rank that is not rank 0 holds for one cache: rows by their node's name, states."""
+    """A follower's part of a prefix cache: rows and recurrent states by the node's name."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Layers] = {}
@@ -313,7 +315,7 @@ class CachedRows:
     def extend(
         self, cache: TargetCache, parts: list[tuple[str, int, int]], states: str | None, end: int
     ) -> None:
-        """Let a cache go on by rows of these nodes, each from a place to before another."""
+        """Append rows to a cache. parts: nodes with the range of their rows, [first, last)."""
         rows = [cut(self._rows[name], first, last) for name, first, last in parts]
         if states is None or not cache.needs_snapshots:
             cache.extend(rows, None)

@@ -1,8 +1,10 @@
-"""A target's model as one rank has it: sharded before anything is read of its files.
+"""One rank's part of a target's model: some heads of every layer, or some of the layers.
 
-mlx-lm's model classes say how, or `own_shards` where they do not: two sums over all ranks a layer
-(three of Gemma's with experts), hidden states the same everywhere. The head stays whole on each
-rank, because a drafter computes with it alone.
+The model is split before its weights are read from disk. Split by heads (tensor parallelism), each
+layer sums over all ranks twice (Gemma's layers with experts three times), and the hidden states are
+the same on all ranks. mlx-lm's model classes have a shard() for this; `SHARD_LAYER` adds families
+without one. The language model head stays whole on each rank, because rank 0's drafter uses it.
+Split by layers, each rank is one stage of a pipeline.
 """
 
 from collections.abc import Callable
@@ -23,61 +25,70 @@ from dflash_mlx.files.checkpoint import text_config
 from dflash_mlx.models.attention import give_class, stock_class
 from dflash_mlx.models.target import Tap
 
-# Sharding for families that mlx-lm has no shard() for
+# Tensor parallelism for families without a shard() in mlx-lm
 
 Group = mx.distributed.Group
-APART = "all-to-sharded"
-TOGETHER = "sharded-to-all"
+COLUMN_PARALLEL = "all-to-sharded"  # each rank computes some outputs
+ROW_PARALLEL = "sharded-to-all"  # each rank takes some inputs; the outputs are summed
 
 
-def split(module: Any, apart: tuple[str, ...], together: str, group: Group) -> None:
-    """Give a rank some outputs of the projections `apart`, and the same inputs of `together`."""
-    for name in apart:
-        module[name] = shard_linear(module[name], APART, group=group)
-    module[together] = shard_linear(module[together], TOGETHER, group=group)
+def shard_projections(module: Any, inputs: tuple[str, ...], output: str, group: Group) -> None:
+    """Shard a module's input projections by columns, and its output projection by rows."""
+    for name in inputs:
+        module[name] = shard_linear(module[name], COLUMN_PARALLEL, group=group)
+    module[output] = shard_linear(module[output], ROW_PARALLEL, group=group)
 
 
-def spread_heads(module: nn.Module, heads: int, ranks: int) -> None:
-    """Where there are fewer heads than ranks, have each as often as there are ranks to share it."""
-    times = ranks // heads
+def repeat_heads(module: nn.Module, heads: int, ranks: int) -> None:
+    """Repeat each head of a projection if there are fewer heads than ranks."""
+    copies = ranks // heads
 
-    def spread(rows: mx.array) -> mx.array:
-        by_head = rows.reshape(heads, -1, *rows.shape[1:])
-        return mx.repeat(by_head, times, axis=0).reshape(-1, *rows.shape[1:])
+    def repeat(weight: mx.array) -> mx.array:
+        by_head = weight.reshape(heads, -1, *weight.shape[1:])
+        return mx.repeat(by_head, copies, axis=0).reshape(-1, *weight.shape[1:])
 
-    if times > 1:
-        module.update(tree_map(spread, module.parameters()))
+    if copies > 1:
+        module.update(tree_map(repeat, module.parameters()))
 
 
 def shard_attention(attention: Any, heads: str, kv_heads: str, group: Group) -> None:
-    """Give a rank some heads; `heads` and `kv_heads` are the attributes that count them."""
+    """Keep this rank's heads. heads, kv_heads: the names of the attributes that count them."""
     ranks = group.size()
-    own = tuple(n for n in ("k_proj", "v_proj") if n in attention)
-    for name in own:
-        spread_heads(attention[name], getattr(attention, kv_heads), ranks)
-    split(attention, ("q_proj", *own), "o_proj", group)
+    # Some of Gemma's layers lack v_proj, or both.
+    kv_projections = tuple(name for name in ("k_proj", "v_proj") if name in attention)
+    for name in kv_projections:
+        repeat_heads(attention[name], getattr(attention, kv_heads), ranks)
+    shard_projections(attention, ("q_proj", *kv_projections), "o_proj", group)
     setattr(attention, heads, getattr(attention, heads) // ranks)
     setattr(attention, kv_heads, max(1, getattr(attention, kv_heads) // ranks))
 
 
-def shard_part(part: Any, group: Group) -> None:
-    """Give a rank a part of a dense layer or of each expert; what it gives is not summed."""
-    for name, how in (("gate_proj", APART), ("up_proj", APART), ("down_proj", TOGETHER)):
-        shard_inplace(part[name], how, group=group)
+def shard_mlp(mlp: Any, group: Group) -> None:
+    """Keep this rank's part of a dense MLP, whose output is summed over the ranks."""
+    shard_projections(mlp, ("gate_proj", "up_proj"), "down_proj", group)
 
 
-def shard_dense(dense: Any, group: Group) -> None:
-    """Give a rank a part of a dense layer, whose sum over the ranks it gives."""
-    split(dense, ("gate_proj", "up_proj"), "down_proj", group)
+def shard_mlp_unsummed(mlp: Any, group: Group) -> None:
+    """Keep this rank's part of an MLP or of all experts; the caller has to sum the output."""
+    for name, sharding in (
+        ("gate_proj", COLUMN_PARALLEL),
+        ("up_proj", COLUMN_PARALLEL),
+        ("down_proj", ROW_PARALLEL),
+    ):
+        shard_inplace(mlp[name], sharding, group=group)
 
 
-def shard_delta(net: Any, group: Group) -> None:
-    """Give a rank some heads of Qwen3-Next's Gated DeltaNet, whose projections go by key heads."""
+def shard_gated_delta_net(net: Any, group: Group) -> None:
+    """Keep this rank's heads of Qwen3-Next's GatedDeltaNet.
+
+    The input projections are ordered by key head. The convolution is over queries, keys and values,
+    each of which is split.
+    """
     ranks = group.size()
     rank = group.rank()
-    ends = [net.key_dim, 2 * net.key_dim]
-    split(net, ("in_proj_qkvz", "in_proj_ba"), "out_proj", group)
-    shard_inplace(net.conv1d, lambda path, weight: (0, ends), group=group)
+    boundaries = [net.key_dim, 2 * net.key_dim]
+    shard_projections(net, ("in_proj_qkvz", "in_proj_ba"), "out_proj", group)
+    shard_inplace(net.conv1d, lambda path, weight: (0, boundaries), group=group)
     net.conv1d.groups //= ranks
     for name in ("A_log", "dt_bias"):
         net[name] = mx.contiguous(mx.split(net[name], ranks)[rank])
@@ -85,80 +96,84 @@ def shard_delta(net: Any, group: Group) -> None:
         setattr(net, name, getattr(net, name) // ranks)
 
 
-def shard_next(layer: Any, group: Group) -> None:
-    """A layer of Qwen3-Next."""
+def shard_qwen3_next(layer: Any, group: Group) -> None:
     if layer.is_linear:
-        shard_delta(layer.linear_attn, group)
+        shard_gated_delta_net(layer.linear_attn, group)
     else:
         shard_attention(layer.self_attn, "num_attention_heads", "num_key_value_heads", group)
     if "switch_mlp" in layer.mlp:
         layer.mlp.sharding_group = group
-        shard_part(layer.mlp.shared_expert, group)
-        shard_part(layer.mlp.switch_mlp, group)
+        shard_mlp_unsummed(layer.mlp.shared_expert, group)
+        shard_mlp_unsummed(layer.mlp.switch_mlp, group)
     else:
-        shard_dense(layer.mlp, group)
+        shard_mlp(layer.mlp, group)
 
 
 class SummedExperts(nn.Module):
-    """Experts of which each rank has a part, and whose sum over the ranks is what comes out."""
+    """Sums the output of sharded experts over the ranks."""
 
     def __init__(self, experts: nn.Module, group: Group):
         super().__init__()
         self.experts = experts
         self._group = group
 
-    def __call__(self, *given: mx.array) -> mx.array:
-        """As the experts'."""
-        return mx.distributed.all_sum(self.experts(*given), group=self._group)  # type: ignore
+    def __call__(self, *inputs: mx.array) -> mx.array:
+        return mx.distributed.all_sum(self.experts(*inputs), group=self._group)  # type: ignore
 
 
-def shard_gemma(layer: Any, group: Group) -> None:
-    """A layer of Gemma 4; one with experts has three sums, because a norm follows each part."""
+def shard_gemma4(layer: Any, group: Group) -> None:
+    """With experts a layer has three sums, because a norm follows the MLP and the experts each."""
     shard_attention(layer.self_attn, "n_heads", "n_kv_heads", group)
-    shard_dense(layer.mlp, group)
+    shard_mlp(layer.mlp, group)
     if layer.enable_moe:
-        shard_part(layer.experts.switch_glu, group)
+        shard_mlp_unsummed(layer.experts.switch_glu, group)
         layer.experts = SummedExperts(layer.experts, group)
 
 
-OWN: dict[str, Callable[[Any, Group], None]] = {
-    "qwen3_next": shard_next,
-    "gemma4": shard_gemma,
-    "gemma4_text": shard_gemma,
-    "gemma4_unified": shard_gemma,
+SHARD_LAYER: dict[str, Callable[[Any, Group], None]] = {
+    "qwen3_next": shard_qwen3_next,
+    "gemma4": shard_gemma4,
+    "gemma4_text": shard_gemma4,
+    "gemma4_unified": shard_gemma4,
 }
 
 
 def load_shard(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict[str, Any]]:
-    """This rank's part of a model in a folder, not evaluated, and its config; raises as `shard`."""
+    """This rank's heads of a model in a folder, not evaluated, and its config.
+
+    Raises DFlashError as `shard`.
+    """
     model, config = load_model(path, lazy=True)
     shard(model, config, group)
     return model, config
 
 
 def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> None:
-    """Leave a model whose arrays are not evaluated this rank's part of it.
+    """Keep this rank's heads of a model whose arrays are not evaluated.
 
-    DFlashError for a family that mlx-lm cannot shard, and for sizes that ranks cannot share evenly.
+    Raises DFlashError for a family that cannot be sharded, and if the ranks cannot share the heads
+    evenly.
     """
-    kind = text_config(config)["model_type"]
+    model_type = text_config(config)["model_type"]
     ranks = group.size()
-    if not hasattr(model, "shard") and kind not in OWN:
+    if not hasattr(model, "shard") and model_type not in SHARD_LAYER:
         raise DFlashError(
-            f"targets of the type '{kind}' cannot be sharded: mlx-lm has no shard() for them.",
+            f"targets of the type '{model_type}' cannot be sharded: "
+            "mlx-lm has no shard() for them.",
             hint="share its layers: --split layers",
         )
-    if uneven := [f"{n} {what}" for what, n in uneven_sizes(config, ranks)]:
+    if uneven := [f"{count} {name}" for name, count in uneven_sizes(config, ranks)]:
         raise DFlashError(
             f"{' and '.join(uneven)} cannot be shared by {ranks} ranks.",
             hint="take a number of ranks that divides them, or --split layers",
         )
-    outer = at(model, FAMILIES[kind].outer)
+    family = FAMILIES[model_type]
+    outer = submodule(model, family.outer)
     head = outer.get("lm_head")
     try:
-        if kind in OWN:
-            for layer in at(model, FAMILIES[kind].body).layers:
-                OWN[kind](layer, group)
+        if model_type in SHARD_LAYER:
+            for layer in submodule(model, family.body).layers:
+                SHARD_LAYER[model_type](layer, group)
         else:
             model.shard(group)  # type: ignore[operator]
     except (ValueError, AssertionError) as error:
@@ -166,49 +181,50 @@ def shard(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
             f"the weights cannot be shared by {ranks} ranks ({first_line(error)}).",
             hint="take fewer ranks",
         ) from error
-    if head is not None and outer.lm_head is not head:
+    if head is not None and outer.lm_head is not head:  # shard() has split the head
         outer.lm_head = head
         outer.sharding_group = None
 
 
-def at(model: Any, path: str) -> Any:
-    """A module by its dotted path."""
+def submodule(model: Any, path: str) -> Any:
+    """The module at a dotted path; an empty path is the model itself."""
     for name in filter(None, path.split(".")):
         model = model[name]
     return model
 
 
 def uneven_sizes(config: dict[str, Any], ranks: int) -> list[tuple[str, int]]:
-    """The numbers of heads that ranks cannot share evenly; a shard() may not look at them itself.
+    """The names and numbers of heads that ranks cannot share evenly.
 
-    Ranks may share a head of keys and values where the family's shard() knows how.
+    mlx-lm's shard() does not always check them. Several ranks may have the same key and value head
+    if the family supports it.
     """
     config = text_config(config)
-    kind = config["model_type"]
+    model_type = config["model_type"]
     heads = config["num_attention_heads"]
-    found = [("attention heads", heads)]
+    sizes = [("attention heads", heads)]
     for key in ("key", "value"):
         if count := config.get(f"linear_num_{key}_heads"):
-            found.append((f"recurrent {key} heads", count))
-    uneven = [(what, n) for what, n in found if n % ranks]
+            sizes.append((f"recurrent {key} heads", count))
+    uneven = [(name, count) for name, count in sizes if count % ranks]
     if "kv_lora_rank" in config:  # one latent for all heads
         return uneven
-    shared = kind in OWN or FAMILIES[kind].shares_kv_heads
+    repeats_heads = model_type in SHARD_LAYER or FAMILIES[model_type].shares_kv_heads
     for key in ("num_key_value_heads", "num_global_key_value_heads"):
-        n = config.get(key) or heads
-        if n % ranks and not (shared and ranks % n == 0):
-            uneven.append(("key and value heads", n))
+        count = config.get(key) or heads
+        if count % ranks and not (repeats_heads and ranks % count == 0):
+            uneven.append(("key and value heads", count))
             break
     return uneven
 
 
-# A target's layers shared out
+# Pipeline parallelism
 
 
 class PipelineStage(nn.Module):
-    """A model of which one rank computes some layers; attributes are the model's.
+    """A model of which this rank computes the layers `own`; it has the attributes of the model.
 
-    Its caches are those of the rank's own layers.
+    Only the rank's own layers have caches.
     """
 
     def __init__(self, model: nn.Module, own: range):
@@ -216,53 +232,56 @@ class PipelineStage(nn.Module):
         self["whole"] = model  # before any attribute: __getattr__ needs it
         caches = make_prompt_cache(model)
         self._own = own
-        # Masks are made from the cache of any layer of a kind, so another's is as good.
-        kinds = {type(caches[n]): n - own.start for n in reversed(own)}
-        self._places = [
-            n - own.start if n in own else kinds.get(type(cache)) for n, cache in enumerate(caches)
+        # The model makes its masks from some layer's cache. If it is another rank's layer, the
+        # first own cache of the same type stands for it.
+        first_of_type = {type(caches[n]): n - own.start for n in reversed(own)}
+        self._cache_indices = [
+            n - own.start if n in own else first_of_type.get(type(cache))
+            for n, cache in enumerate(caches)
         ]
 
     def make_cache(self) -> list[Any]:
-        """Empty caches of the rank's layers."""
         return make_prompt_cache(self.whole)[self._own.start : self._own.stop]
 
     def __call__(self, tokens: mx.array, cache: list[Any] | None = None, **options: Any) -> Any:
-        """As the model's, with those caches."""
+        """Call the model. cache: of the rank's own layers."""
         if cache is not None:
-            cache = [NOTHING if place is None else cache[place] for place in self._places]
+            cache = [NO_CACHE if index is None else cache[index] for index in self._cache_indices]
         return self.whole(tokens, cache=cache, **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else is asked of the model."""
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self["whole"], name)
 
 
-class Nothing:
-    """The cache of a kind of layer that this rank has none of: what is made of it, nobody reads."""
+class NoCache:
+    """Stands for the cache of a layer whose type this rank does not have; its mask is not used."""
 
     offset = 0
 
     def make_mask(self, *args: Any, **options: Any) -> None:
-        """None."""
+        return None
 
 
-NOTHING = Nothing()
+NO_CACHE = NoCache()
 
 
 def load_stage(path: Path, group: mx.distributed.Group) -> tuple[nn.Module, dict[str, Any]]:
-    """This rank's layers of a model in a folder, and its config; raises as `stage`."""
+    """This rank's layers of a model in a folder, not evaluated, and its config.
+
+    Raises DFlashError as `stage`.
+    """
     model, config = load_model(path, lazy=True)
     return stage(model, config, group), config
 
 
 def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group) -> PipelineStage:
-    """The model with this rank's layers; the weights of all others are left on disk.
+    """The model with this rank's layers; the weights of the others are not read from disk.
 
-    DFlashError where there are fewer layers than ranks, where a layer needs another rank's keys,
-    and where rank 0's do not stand for all.
+    Raises DFlashError if there are fewer layers than ranks, if a layer needs the keys of another
+    rank, and if rank 0 has no layer of some cache type.
     """
     body: Any = reduce(getattr, FAMILIES[text_config(config)["model_type"]].body.split("."), model)
     layers = body.layers
@@ -273,60 +292,70 @@ def stage(model: nn.Module, config: dict[str, Any], group: mx.distributed.Group)
         )
     starts = [rank * len(layers) // ranks for rank in range(ranks + 1)]
     own = range(starts[group.rank()], starts[group.rank() + 1])
-    kinds = [type(cache) for cache in make_prompt_cache(model)]
-    if missing := {*kinds} - {*kinds[: starts[1]], KVCache}:  # rank 0 decides what can be rewound
+    cache_types = [type(cache) for cache in make_prompt_cache(model)]
+    # Rank 0 decides by its own caches whether they can be rewound.
+    if missing := {*cache_types} - {*cache_types[: starts[1]], KVCache}:
         raise DFlashError(
             f"the first of {ranks} ranks would have no layer with a {missing.pop().__name__}.",
             hint="take fewer ranks",
         )
-    several = hasattr(body, "previous_kvs")  # Gemma's layers hand keys and values on, too
-    if several and body.previous_kvs != [*range(len(layers))]:
+    returns_kv = hasattr(body, "previous_kvs")  # Gemma's layers also return keys and values
+    if returns_kv and body.previous_kvs != [*range(len(layers))]:
         raise DFlashError(
             "its last layers read keys of earlier ones, which other ranks would have.",
             hint="run it on one machine",
         )
     for number, layer in enumerate(layers):
 
-        def shared(number: int = number) -> bool:
+        def is_shared(number: int = number) -> bool:
             return number + 1 in starts or isinstance(body.layers[number], Tap)
 
         if number not in own:
-            layer.apply(lambda each: mx.broadcast_to(mx.zeros((), each.dtype), each.shape))
-        run_on(layer, group, shared, own=number in own, several=several)
+            layer.apply(lambda weight: mx.broadcast_to(mx.zeros((), weight.dtype), weight.shape))
+        run_on_rank(layer, group, is_shared, own=number in own, returns_kv=returns_kv)
     return PipelineStage(model, own)
 
 
-def run_on(
+def run_on_rank(
     layer: nn.Module,
     group: mx.distributed.Group,
-    shared: Callable[[], bool],
+    is_shared: Callable[[], bool],
     *,
     own: bool,
-    several: bool,
+    returns_kv: bool,
 ) -> None:
-    """Let one layer of our instance be computed by its rank, and where `shared`, summed to all."""
-    kind: Any = stock_class(layer)
+    """Make only one rank compute a layer, and if `is_shared`, send its output to all ranks.
+
+    own: whether this rank computes it. returns_kv: whether the layer returns (hidden, keys, values)
+    instead of the hidden states.
+    """
+    layer_class: Any = stock_class(layer)
 
     def call(self: Any, x: mx.array, *args: Any, **options: Any) -> Any:
-        """Hidden states [B, S, H] -> [B, S, H], the right ones on all ranks if they are shared."""
-        found = kind.__call__(self, x, *args, **options) if own else x
-        hidden, *more = found if isinstance(found, tuple) else (found, *(None,) * (2 * several))
-        if shared():
-            # On the others zeros, which wait for the sum before: all ranks have one order.
+        """Hidden states [B, S, H] -> [B, S, H]; correct on all ranks if they are shared."""
+        output = layer_class.__call__(self, x, *args, **options) if own else x
+        if isinstance(output, tuple):
+            hidden, *keys_values = output
+        else:
+            hidden = output
+            keys_values = [None, None] if returns_kv else []
+        if is_shared():
+            # The other ranks add zeros. These depend on the previous sum, so that all ranks run
+            # their sums in the same order.
             part = hidden if own else mx.depends(mx.zeros_like(hidden), hidden)
             hidden = mx.distributed.all_sum(part, group=group)
-        return (hidden, *more) if several else hidden
+        return (hidden, *keys_values) if returns_kv else hidden
 
     give_class(layer, call)
 
 
-# The two ways to share a target
+# The two ways to split a target
 
 LOADERS: dict[str, Callable[..., Any]] = {"heads": load_shard, "layers": load_stage}
 
 
 def part_loader(split: str) -> Callable[..., Any]:
-    """What reads a rank's part of a model; UsageError for a way that is none."""
+    """The function that loads a rank's part of a model. Raises UsageError for an unknown split."""
     if split not in LOADERS:
         raise UsageError(f"a target cannot be split by '{split}'.", hint="take heads or layers")
     return LOADERS[split]

@@ -853,7 +853,7 @@ def test_a_rank_ends_with_who_asked(tmp_path):
     program = (
         "from dflash_mlx.distributed import environment\n"
         "from dflash_mlx.cli.doctor import rank\n"
-        "environment.GRACE = 0.0\n"
+        "environment.EXIT_SECONDS = 0.0\n"
         "rank.main(None)"
     )
     env = {"MLX_RANK": "0", "MLX_HOSTFILE": str(hosts), "DFLASH_LAUNCHER": "0"}
