@@ -4,9 +4,9 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
-from math import isfinite, log2
+from math import log2
 from typing import Any, cast
 
 import mlx.core as mx
@@ -28,24 +28,14 @@ DEPTHS = (64, 256, 1024, 4096, 8192)
 log = logging.getLogger(__name__)
 
 
-def latencies_of(entry: dict[str, Any]) -> Latencies:
-    """Latencies as they were written; ValueError for what cannot be latencies."""
+def read_entry(entry: dict[str, Any]) -> Latencies:
+    """Latencies as they were written; ValueError or TypeError for what cannot be latencies."""
     chain = tuple((int(rows), float(seconds)) for rows, seconds in entry["chain"])
-    parts = {name: float(entry[name]) for name in entry.keys() - {"chain", "depth"}}
-    latencies = Latencies(**parts, chain=chain, depth=int(entry["depth"]))
-    rows, seconds = zip(*chain, strict=True)
-    if (
-        [*rows] != sorted({*rows})
-        or not all(map(isfinite, (*parts.values(), *seconds)))
-        or min(latencies.plain, *seconds) <= 0
-        or min(latencies.depth, *parts.values()) < 0
-    ):
-        raise ValueError("these are no latencies")
-    return latencies
+    return Latencies(**{**entry, "chain": chain})
 
 
 STORE = MeasurementStore(
-    "costs.json", "costs", "costs", format=5, limit=64, parse=latencies_of, dump=asdict
+    "costs.json", "costs", "costs", format=5, limit=64, parse=read_entry, dump=asdict
 )
 
 
@@ -103,7 +93,7 @@ class LatencyTable:
             pair, _, depth = key.rpartition("-")
             if pair == self._key and depth.isdecimal() and not latencies.disturbed:
                 self._known[int(depth)] = latencies
-        self._estimates: dict[tuple[int, int, int], Latencies] = {}
+        self._estimates: dict[int, Latencies] = {}
 
     def at(self, depth: int) -> Latencies:
         """The latencies at about `depth` tokens, as they were kept, or measured now."""
@@ -113,6 +103,7 @@ class LatencyTable:
             if latencies.disturbed:
                 latencies = self._measure(near)
             self._known[near] = latencies
+            self._estimates.clear()
             if latencies.disturbed or latencies.depth < near:
                 what = "amid other work" if latencies.disturbed else "with little memory left"
                 log.info("the costs at %d tokens were measured %s: not kept", near, what)
@@ -121,22 +112,17 @@ class LatencyTable:
         return self._known[near]
 
     def estimate(self, depth: int) -> Latencies | None:
-        """The latencies at about `depth` tokens, from the measured depths around it.
+        """The latencies at about `depth` tokens, in proportion between the measured depths.
 
-        Between two depths they grow in proportion. Beyond the measured ones the nearest hold; None
-        without any.
+        Beyond these the nearest hold; None without any.
         """
         near = depth_for(depth, self._most)
-        below = max((at for at in self._known if at <= near), default=None)
-        above = min((at for at in self._known if at >= near), default=None)
-        if below is None or above is None or below == above:
-            nearest = above if below is None else below
-            return None if nearest is None else self._known[nearest]
-        if (near, below, above) not in self._estimates:
-            share = (near - below) / (above - below)
-            between = interpolate(self._known[below], self._known[above], share)
-            self._estimates[near, below, above] = replace(between, depth=near)
-        return self._estimates[near, below, above]
+        if self._known and near not in self._estimates:
+            below = max((at for at in self._known if at <= near), default=min(self._known))
+            above = min((at for at in self._known if at >= near), default=max(self._known))
+            share = (near - below) / (above - below) if below < above else 0.0
+            self._estimates[near] = interpolate(self._known[below], self._known[above], share)
+        return self._estimates.get(near)
 
     def between(self, least: int, most: int) -> list[int]:
         """The depths that contexts from `least` to `most` tokens are measured at."""

@@ -4,12 +4,10 @@ Their rows are zeros, which take the time that any rows take; nobody's caches ar
 of a survey run as the engine runs its rounds.
 """
 
-import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
+from math import inf
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -25,18 +23,19 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock
 
 from .sequence import Sequence
 
-BUDGET = 0.5, 48  # seconds, or so many plain steps where those take longer
-BUILDING = 4.0, 16  # the same of first runs: 16 libraries of Metal at 250 ms each
+BUDGET = 6.0, 64  # seconds, or so many plain steps where those take longer
 WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
-RUNS = 3  # of each job that count: of three one is surely not disturbed
+TURNS = 2  # of all jobs: work that is in the way of one turn is over in the other
 WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
+STEPS = 3  # plain steps that are timed at once
+SHARE = 0.5  # of the free memory that scratch sequences may take; passes need some, too
 
 
 class Job(NamedTuple):
     """What to time: "plain", "draft", "chain" or "look", rows of all its sequences.
 
-    A plain step is one of many. A chain is a whole round, its draft included, and a look is one
-    that reads the drafter's confidence before the verify.
+    A plain step is one of many, a draft a block by itself. A chain is a whole round, its draft
+    included, and a look is one that reads the drafter's confidence before the verify.
     """
 
     kind: str
@@ -57,47 +56,31 @@ def survey(
     With `batch` two sequences are timed, too, and passes wider than a block, which only batches
     use. Without `drafts` there is no drafter, and its block takes no time. The shortest time of
     each job counts, as building its kernels and other work on the machine only add. When the
-    `budget` (seconds, or plain steps if those take longer) is spent on further runs, or BUILDING on
-    first ones, jobs that were not begun are left out; a plain step, a draft and the widest chain
-    never are.
+    `budget` (seconds, or plain steps if those take longer) is spent, the remaining jobs are left
+    out; a plain step, a draft and the widest chain never are.
     """
     plain = Job("plain", 1)
-    draft = Job("draft", block_size)
     widest = Job("chain", block_size)
-    look = Job("look", block_size)
-    two_drafts = Job("draft", block_size, 2)
-    two_chains = Job("chain", 2 * (block_size // 2), 2)
-    needed = [plain, draft, widest] if drafts else [plain, widest]
-    narrow = [Job("chain", rows) for rows in WIDTHS if rows < block_size]
-    others = [*narrow, look, two_drafts] if drafts and batch else [*narrow, *[look] * drafts]
-    wide = [Job("chain", rows) for rows in WIDTHS if rows > block_size]
-    turns = [[*needed, *others, *[two_chains] * batch]] * RUNS + [wide] * RUNS * batch
+    needed = [plain, *[Job("draft", block_size)] * drafts, widest]
+    jobs = [*needed, *[Job("chain", rows) for rows in WIDTHS if rows < block_size]]
+    jobs += [Job("look", block_size)] * drafts
+    if batch:
+        jobs += [Job("draft", block_size, 2)] * drafts
+        jobs += [Job("chain", 2 * (block_size // 2), 2)]
+        jobs += [Job("chain", rows) for rows in WIDTHS if rows > block_size]
     times: dict[Job, float] = {}
-    runs: Counter[Job] = Counter()
-    building = 0.0
-
-    def fits(job: Job) -> bool:
-        if job in needed and job not in times:
-            return True
-        if job not in times and building >= max(BUILDING[0], BUILDING[1] * times[plain]):
-            return False
-        # A run that other work was in the way of is charged as the shortest one.
-        spent = sum(count * times[known] for known, count in runs.items())
-        return spent + times.get(job, times[widest]) < max(budget[0], budget[1] * times[plain])
-
-    warm_up(run, widest)
-    for job in chain.from_iterable(turns):
-        if not fits(job):
-            continue
-        if job not in times:
-            times[job] = run(job)
-            building += times[job]
-        times[job] = min(run(job), times[job])
-        runs[job] += 1
-    return latencies_of(times, block_size)
+    spent = warm_up(run, widest)
+    for job in jobs * TURNS:
+        first = job not in times
+        if spent < max(budget[0], budget[1] * times.get(plain, 0.0)) or (first and job in needed):
+            # The first run builds kernels.
+            runs = [run(job) for _ in range(1 + first)]
+            times[job] = min(*runs, times.get(job, runs[0]))
+            spent += sum(runs)
+    return make_latencies(times, block_size)
 
 
-def latencies_of(times: dict[Job, float], block_size: int) -> Latencies:
+def make_latencies(times: dict[Job, float], block_size: int) -> Latencies:
     """Latencies from the shortest times of jobs."""
     plain = times[Job("plain", 1)]
     draft = times.get(Job("draft", block_size), 0.0)
@@ -105,28 +88,22 @@ def latencies_of(times: dict[Job, float], block_size: int) -> Latencies:
     chains = {job.rows: t for job, t in times.items() if job.kind == "chain" and job.sequences == 1}
     # No verify is quicker than a plain step: where it seems so, other work was in the way.
     knots = [(rows, max(plain, seconds - draft)) for rows, seconds in sorted(chains.items())]
-    block = 0.0
-    sequence = 0.0
     two_rows = 2 * (block_size // 2)
-    two_chains = times.get(Job("chain", two_rows, 2))
-    if two_chains is not None:
-        block = max(0.0, times.get(Job("draft", block_size, 2), draft) - draft)
-        sequence = max(0.0, two_chains - chains.get(two_rows, widest) - block)
+    block = max(0.0, times.get(Job("draft", block_size, 2), draft) - draft)
+    alone = chains.get(two_rows, widest)
+    sequence = max(0.0, times.get(Job("chain", two_rows, 2), 0.0) - alone - block)
     # Reading hides no more than all of a draft.
-    read = min(draft, max(0.0, times.get(Job("look", block_size), math.inf) - widest))
+    read = min(draft, max(0.0, times.get(Job("look", block_size), inf) - widest))
     return Latencies(plain, draft, ((1, plain), *knots), read=read, sequence=sequence, block=block)
 
 
-def warm_up(run: Callable[[Job], float], job: Job) -> None:
-    """Build a job's kernels, then do it for as long as a chip's clock may still rise."""
-    run(job)
+def warm_up(run: Callable[[Job], float], job: Job) -> float:
+    """Build a job's kernels, then do it for as long as a chip's clock may still rise; seconds."""
+    built = run(job)
     worked = 0.0
     while worked < WARM:
         worked += run(job)
-
-
-STEPS = 3  # plain steps that are timed at once
-SHARE = 0.5  # of the free memory that scratch sequences may take; passes need some, too
+    return built + worked
 
 
 class Scratch:
@@ -136,8 +113,10 @@ class Scratch:
     """
 
     def __init__(self, target: Target, drafter: Drafter | None, depth: int, block_size: int):
-        self._target, self._drafter, self._depth = target, drafter, depth
-        self._block_size, self._none = block_size, Draft.none()
+        self._target = target
+        self._drafter = drafter
+        self._depth = depth
+        self._block_size = block_size
         self._rule = Match(SamplingParams(), target.vocab_size, target.kernels)
         self._sequences = [Sequence(target, drafter) for _ in range(2)]
         for sequence in self._sequences:
@@ -147,51 +126,52 @@ class Scratch:
             if sequence.draft_cache is not None:
                 sequence.draft_cache.fill(depth)
             sequence.tokens = [0] * depth
-        (found,) = self._verify(self._sequences[:1], min(block_size, depth))
-        self._taps = found.taps[:, : half(min(block_size, depth))]
+        rows = min(block_size, depth)
+        (output,) = self._verify(self._sequences[:1], rows)
+        self._taps = output.taps[:, : half(rows)]
         mx.eval(self._taps)
         self._sequences[0].rewind(depth)
 
     def run(self, job: Job) -> float:
-        """Seconds of one job, its rows shared evenly; afterwards the sequences are as before.
-
-        "plain" is a step among others, "draft" a block by itself, "chain" a whole round, "look" one
-        that reads the drafter's confidence before the verify is built.
-        """
-        some = self._sequences[: job.sequences]
-        caches = [s.draft_cache for s in some if s.draft_cache is not None]
+        """Seconds of one job, its rows shared evenly; afterwards the sequences are as before."""
+        sequences = self._sequences[: job.sequences]
+        caches = [s.draft_cache for s in sequences if s.draft_cache is not None]
         for cache in caches:  # what the round before committed waits for the drafter
             cache.rewind(self._depth - self._taps.shape[1])
             cache.append(self._taps, [0] * self._taps.shape[1])
         if job.kind == "plain":
-            return self._plain_steps(some[0])
+            return self._plain_steps(sequences[0])
         began = time.perf_counter()
-        blocks = self._draft(some)
+        blocks = list[DraftBlock]()
+        if self._drafter is not None:
+            blocks = self._drafter.draft(caches, self._ids(len(caches)), self._block_size)
         drafts = [self._rule.draft(block, []).tokens for block in blocks]
         if job.kind == "draft":
             mx.eval(drafts)
             return time.perf_counter() - began
-        said = [block.confidence() for block in blocks] if job.kind == "look" else []
+        confidences = [block.confidence() for block in blocks] if job.kind == "look" else []
         mx.async_eval(drafts)
-        for read in said:
-            read()
-        self._verify_and_commit(some, job.rows // len(some))
+        for read_confidence in confidences:
+            read_confidence()
+        self._verify_and_commit(sequences, job.rows // len(sequences))
         seconds = time.perf_counter() - began
-        for sequence in some:
+        for sequence in sequences:
             sequence.rewind(self._depth)
         return seconds
 
     def _plain_steps(self, sequence: Sequence) -> float:
         """Seconds of a plain step, as the engine takes them: the next begins before it is read."""
-        began, ahead = 0.0, self._verify([sequence], 1)[0]
+        no_draft = Draft.none()
+        began = 0.0
+        (ahead,) = self._verify([sequence], 1)
         for number in range(STEPS + 1):
-            passed = ahead
-            choice, outcome = self._rule.step(passed.logits, [], number)
+            output = ahead
+            choice, outcome = self._rule.step(output.logits, [], number)
             mx.async_eval(outcome)
-            (ahead,) = self._target.read([sequence.rows(choice, self._none.tokens)])
+            (ahead,) = self._target.read([sequence.rows(choice, no_draft.tokens)])
             mx.async_eval(ahead.logits)
-            self._rule.accept(self._none, outcome)
-            sequence.commit((0,), passed.taps, all_kept=True)
+            self._rule.accept(no_draft, outcome)
+            sequence.commit((0,), output.taps, all_kept=True)
             if number == 0:
                 began = time.perf_counter()
         seconds = (time.perf_counter() - began) / STEPS
@@ -199,30 +179,23 @@ class Scratch:
         sequence.rewind(self._depth)
         return seconds
 
-    def _draft(self, some: list[Sequence]) -> list[DraftBlock]:
-        """A block each; evaluates nothing."""
-        caches = [s.draft_cache for s in some if s.draft_cache is not None]
-        if self._drafter is None:
-            return []
-        return self._drafter.draft(caches, self._ids(len(some)), self._block_size)
-
-    def _verify_and_commit(self, some: list[Sequence], rows: int) -> None:
+    def _verify_and_commit(self, sequences: list[Sequence], rows: int) -> None:
         """The rest of a round; half of each chain is kept, whatever the target says."""
-        found = self._verify(some, rows)
+        outputs = self._verify(sequences, rows)
         draft = Draft(mx.array(self._ids(rows)[1:], dtype=mx.int32))
-        outcomes = [self._rule.outcome(draft, part.logits, [], 0) for part in found]
+        outcomes = [self._rule.outcome(draft, output.logits, [], 0) for output in outputs]
         mx.async_eval(outcomes)
-        for sequence, part, outcome in zip(some, found, outcomes, strict=True):
+        for sequence, output, outcome in zip(sequences, outputs, outcomes, strict=True):
             self._rule.accept(draft, outcome)
-            sequence.commit((0,) * half(rows), part.taps)
+            sequence.commit((0,) * half(rows), output.taps)
             if sequence.target_cache.needs_snapshots:  # states are replayed, which takes time
                 mx.eval(sequence.target_cache.state)
 
-    def _verify(self, some: list[Sequence], rows: int) -> list[SequencePass]:
+    def _verify(self, sequences: list[Sequence], rows: int) -> list[SequencePass]:
         anchor, *drafts = self._ids(rows)
         tokens = mx.array(drafts, dtype=mx.int32)
-        parts = [s.rows(mx.array([anchor]), tokens) for s in some]
-        return self._target.read(parts, at_once=True)
+        queries = [sequence.rows(mx.array([anchor]), tokens) for sequence in sequences]
+        return self._target.read(queries, at_once=True)
 
     def _ids(self, count: int) -> list[int]:
         """Different tokens: rows of a mixture of experts must not all go to the same."""

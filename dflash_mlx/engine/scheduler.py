@@ -91,7 +91,7 @@ class Scheduler:
                 step.read_confidence()
             others = sum(step.num_tokens for step in batch if step not in group)
             states = [step.draft_state for step in group if step.draft_state is not None]
-            plans = policy.num_drafts(states, others)
+            plans = policy.choose_plans(states, others)
             for step, plan in zip(group, plans, strict=True):
                 assert step.proposal is not None
                 step.plan = plan

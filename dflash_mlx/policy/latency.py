@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 from dflash_mlx.types import Plan
 
@@ -22,7 +23,7 @@ class Latencies:
     `plain` is a decode step of one sequence, `draft` the draft of one block, `chain` are verifies
     by the rows of the pass. `read` is what it adds to read the drafter's confidence before the
     verify, `sequence` what each further sequence adds to a pass of as many rows, `block` what each
-    further block adds to a draft.
+    further block adds to a draft. ValueError for what cannot be latencies.
     """
 
     plain: float
@@ -32,6 +33,14 @@ class Latencies:
     sequence: float = 0.0
     block: float = 0.0
     depth: int = 0
+
+    def __post_init__(self) -> None:
+        rows, passes = zip(*self.chain, strict=True)
+        passes = (self.plain, *passes)
+        parts = (self.draft, self.read, self.sequence, self.block, self.depth)
+        finite = all(map(isfinite, (*passes, *parts)))
+        if not finite or min(passes) <= 0 or min(parts) < 0 or [*rows] != sorted({*rows}):
+            raise ValueError("these are no latencies")
 
     @property
     def disturbed(self) -> bool:
@@ -52,10 +61,6 @@ class Latencies:
         widest, seconds = self.chain[-1]
         return seconds * -(-rows // widest)
 
-    def seconds(self, plan: Plan) -> float:
-        """Seconds of a round of one sequence with its draft, confidence not read."""
-        return self.verify(plan.rows) + self.draft * (plan.rows > 1)
-
 
 def interpolate(shallow: Latencies, deep: Latencies, share: float) -> Latencies:
     """Latencies between two depths, `share` of the way from the shallow to the deep one."""
@@ -71,4 +76,5 @@ def interpolate(shallow: Latencies, deep: Latencies, share: float) -> Latencies:
         read=between(shallow.read, deep.read),
         sequence=between(shallow.sequence, deep.sequence),
         block=between(shallow.block, deep.block),
+        depth=round(between(shallow.depth, deep.depth)),
     )

@@ -1,8 +1,8 @@
 """What decides how many drafts each sequence verifies: the protocol, and the fixed plans.
 
 In each round the scheduler calls `choose_drafters`, `wants_confidence` once there are drafts,
-`num_drafts`, and `update` when the round is done. A policy only counts: it has no models, clocks or
-caches.
+`choose_plans`, and `update` when the round is done. A policy only counts: it has no models, clocks
+or caches.
 """
 
 from collections import Counter
@@ -103,10 +103,10 @@ class Policy(Protocol):
         ...
 
     def wants_confidence(self) -> bool:
-        """Whether `num_drafts` wants the drafters' confidence, for which the host waits."""
+        """Whether to wait for the drafters' confidence before `choose_plans`."""
         ...
 
-    def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
+    def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         """How much of each draft is verified."""
         ...
 
@@ -131,25 +131,24 @@ class FixedPolicy:
         self._acceptance = Acceptance()
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
-        """One for all: it changes no plan."""
-        return [self._acceptance] * drafters
+        return [self._acceptance] * drafters  # it changes no plan
 
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
     ) -> list[int | None]:
         """The first that can draft, unless the plan is a decode step."""
-        return [first_of(drafts) if self._plan.rows > 1 else None for drafts in sequences]
+        if self._plan.rows == 1:
+            return [None] * len(sequences)
+        able = [[n for n, state in enumerate(states) if state is not None] for states in sequences]
+        return [next(iter(drafters), None) for drafters in able]
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
-        """As `Policy`."""
         return self.choose_drafters([sequence]) != [None]
 
     def wants_confidence(self) -> bool:
-        """As `Policy`."""
         return False
 
-    def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
-        """As `Policy`."""
+    def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
         return [self._plan] * len(drafts)
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
@@ -161,7 +160,6 @@ class FixedPolicy:
 
     @property
     def state(self) -> PolicyState:
-        """The counts."""
         reason = f": {self._reason}" if self._reason else ""
         return PolicyState(
             "fixed",
@@ -169,8 +167,3 @@ class FixedPolicy:
             plans=tuple(self._counts.most_common()),
             acceptance=self._acceptance.by_position,
         )
-
-
-def first_of(drafts: Sequence[DraftState | None]) -> int | None:
-    """The first drafter that can draft."""
-    return next((drafter for drafter, state in enumerate(drafts) if state is not None), None)

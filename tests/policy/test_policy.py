@@ -21,6 +21,7 @@ from simulated import (
     Drafter,
     Machine,
     Played,
+    TrueLatencies,
     fixed_rates,
     play,
 )
@@ -37,7 +38,7 @@ SPREAD = [Machine("M1", "narrow"), Machine("M4 Max", "narrow"), Machine("M5 Max"
 
 
 @cache
-def known(machine: Machine | None) -> tuple[Latencies, Latencies]:
+def known(machine: Machine | None) -> tuple[TrueLatencies, Latencies]:
     """A machine's true costs, and those that a survey of it finds; None is the slow CPU."""
     return (CPU, CPU) if machine is None else (machine.true_costs(), machine.costs())
 
@@ -99,7 +100,7 @@ def test_the_width_is_the_one_that_brute_force_finds(machine: Machine) -> None:
     for mean in (0.5, 1.2, 2.0, 3.0, 4.0):
         by_width, own = widths(machine, mean)
         assert by_width > 0.97, f"mean {mean}"
-        assert own > 0.93, f"mean {mean}"
+        assert own > 0.965, f"mean {mean}"
 
 
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
@@ -112,7 +113,7 @@ def test_never_below_the_best_fixed_width(machine: Machine | None, drafter: Draf
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 def test_a_confidence_that_says_nothing(machine: Machine | None) -> None:
     """Acceptance is learned where the drafter gives no sign of it."""
-    assert against_best(machine, sim.MUTE, (0, 50, 100, 150)) > 0.92
+    assert against_best(machine, sim.MUTE, (0, 50, 100, 150)) > 0.95
 
 
 def test_confidence_pays() -> None:
@@ -125,20 +126,26 @@ def test_confidence_pays() -> None:
 @pytest.mark.parametrize("machine", SPREAD, ids=str)
 @pytest.mark.parametrize("drafter", [sim.RANDOM, sim.WRONG, Drafter(-6.0), Drafter(-6.0, shift=8)])
 def test_a_hopeless_drafter_costs_little(machine: Machine | None, drafter: Drafter) -> None:
-    """At least 0.98 of plain decoding, 0.955 in a process's very first answer.
-
-    One whose confidence is wrong by eight of log-odds costs more there: it must be learned.
-    """
+    """At least 0.98 of plain decoding, 0.955 in a process's very first answer."""
     true, found = known(machine)
     plain = 1 / true.seconds(DECODE_STEP)
     assert play(AdaptivePolicy(found, BLOCK), true, [drafter] * ANSWERS).rate > 0.98 * plain
     for seed in range(2):
         first = play(AdaptivePolicy(found, BLOCK), true, [drafter], seed=seed)
-        assert first.rate > (0.9 if drafter.shift else 0.955) * plain
+        assert first.rate > 0.955 * plain
+
+
+@pytest.mark.parametrize("machine", SPREAD, ids=str)
+def test_a_good_drafter_that_expects_nothing_is_found(machine: Machine | None) -> None:
+    """Its drafts are tried although it gives them two in a hundred."""
+    true, found = known(machine)
+    modest = Drafter(3.0, says=0.02)
+    rate = play(AdaptivePolicy(found, BLOCK), true, [modest] * ANSWERS).rate
+    assert rate > 1.3 / true.seconds(DECODE_STEP)
 
 
 def in_turn(
-    costs: Latencies, found: Latencies, phases: Sequence[Drafter]
+    costs: TrueLatencies, found: Latencies, phases: Sequence[Drafter]
 ) -> tuple[Played, list[Played]]:
     """One long answer in which the drafter changes; all of it, and each phase by itself."""
     policy, whole, parts = AdaptivePolicy(found, BLOCK), Played(), []
@@ -176,7 +183,7 @@ def test_drafting_that_does_not_pay_is_tried_rarely() -> None:
         sim.one_round(policy, CPU, acceptance, block, TOKENS, played)
         tries += [number] * (played.plans[DECODE_STEP] == before)
     drafted = len(tries)
-    assert 3 <= drafted <= 40
+    assert 3 <= drafted <= 16
     assert "next try" in policy.state.reason
     assert played.rate * CPU.plain > 0.985
 
@@ -250,7 +257,7 @@ def test_no_width_is_cheaper_than_its_measured_neighbours() -> None:
     policy = proven(AdaptivePolicy(costs, BLOCK))
     (acceptance,) = policy.new_sequence(1)
     assert drafting(policy, acceptance)
-    (plan,) = policy.num_drafts([DraftState(acceptance, 100, (0.9,) * (BLOCK - 1))])
+    (plan,) = policy.choose_plans([DraftState(acceptance, 100, (0.9,) * (BLOCK - 1))])
     assert plan.rows in (4, 12)
 
 
@@ -392,7 +399,7 @@ def batch(
         plans = [DECODE_STEP] * len(texts)
         if at:
             drafts = [DraftState(texts[n], 1000, blocks[n][number].confidence) for n in at]
-            lengths = policy.num_drafts(drafts, len(texts) - len(at))
+            lengths = policy.choose_plans(drafts, len(texts) - len(at))
             for place, plan in zip(at, lengths, strict=True):
                 plans[place] = plan
         results = []
@@ -408,7 +415,7 @@ def batch(
     return played
 
 
-def wide(machine: Machine) -> Latencies:
+def wide(machine: Machine) -> TrueLatencies:
     """All costs of a machine, also those of passes over the rows of several sequences."""
     widths = tuple((rows, machine.verify(rows)) for rows in range(1, 8 * BLOCK + 1))
     return replace(machine.true_costs(), chain=widths)
@@ -432,10 +439,10 @@ def best_of_all(machine: Machine, drafters: Sequence[Drafter], rounds: int) -> f
 def test_a_batch_is_never_below_the_best_width(
     machine: Machine, count: int, drafter: Drafter
 ) -> None:
-    """Several texts at once: within 4 % of the best width for all of them, or better."""
+    """Several texts at once: within 3 % of the best width for all of them, or better."""
     drafters = [drafter] * count
     best = best_of_all(machine, drafters, 300)
-    assert batch(AdaptivePolicy(wide(machine), BLOCK), machine, drafters, 300).rate > 0.96 * best
+    assert batch(AdaptivePolicy(wide(machine), BLOCK), machine, drafters, 300).rate > 0.97 * best
 
 
 def test_rows_go_to_the_text_that_keeps_them() -> None:
@@ -454,7 +461,7 @@ def test_the_best_next_row_gets_the_next_row() -> None:
     policy.choose_drafters([[DraftState(text, 100)] for text in texts])
     stated = [(0.99,) * 15, (0.5,) * 15]
     drafts = [DraftState(text, 100, own) for text, own in zip(texts, stated, strict=True)]
-    sure, unsure = policy.num_drafts(drafts)
+    sure, unsure = policy.choose_plans(drafts)
     assert sure.rows + unsure.rows == 12
     assert sure.rows > 8 > unsure.rows
 
@@ -465,7 +472,7 @@ def test_a_smaller_batch_ends_the_wait() -> None:
     texts = [[DraftState(policy.new_sequence(1)[0], 100)] for _ in range(3)]
     while policy.choose_drafters(texts) == [0] * 3:
         drafts = [replace(state, confidence=(0.9,) * 15) for (state,) in texts]
-        plans = policy.num_drafts(drafts)
+        plans = policy.choose_plans(drafts)
         results = [result_of(d.acceptance, plan, 0) for d, plan in zip(drafts, plans, strict=True)]
         policy.update(results, None)
     assert policy.choose_drafters(texts) == [None] * 3
@@ -549,7 +556,7 @@ def test_room_bounds_the_rows() -> None:
         if not drafting(policy, acceptance, room):
             assert room == 1
             continue
-        (plan,) = policy.num_drafts([DraftState(acceptance, room, (0.99,) * 7)])
+        (plan,) = policy.choose_plans([DraftState(acceptance, room, (0.99,) * 7)])
         assert plan.rows <= room
         policy.update([result_of(acceptance, plan, plan.rows - 1)], None)
 
@@ -560,7 +567,7 @@ def test_drafts_shorter_than_a_block() -> None:
     (acceptance,) = policy.new_sequence(1)
     for count in (3, 1):
         assert drafting(policy, acceptance)
-        (plan,) = policy.num_drafts([DraftState(acceptance, 100, (0.99,) * count)])
+        (plan,) = policy.choose_plans([DraftState(acceptance, 100, (0.99,) * count)])
         assert plan.rows <= count + 1
         policy.update([result_of(acceptance, plan, plan.rows - 1)], None)
 
@@ -587,8 +594,8 @@ def test_fixed_plans() -> None:
     assert plain.choose_drafters(sequences) == [None] * 3
     assert [chain.may_draft(drafts) for drafts in sequences] == [True, True, False]
     assert not plain.may_draft(sequences[0])
-    assert chain.num_drafts(states) == [Plan(8)] * 2
-    assert tree.num_drafts(states) == [Plan(33, tree=True)] * 2
+    assert chain.choose_plans(states) == [Plan(8)] * 2
+    assert tree.choose_plans(states) == [Plan(33, tree=True)] * 2
     assert not tree.wants_confidence()
     chain.update([result_of(states[0].acceptance, Plan(8), 3)], None)
     assert chain.state.plans == ((Plan(8), 1),)
@@ -641,7 +648,7 @@ def test_each_drafter_has_its_own_acceptance() -> None:
 
 
 def short_texts(
-    policy: AdaptivePolicy, true: Latencies, drafters: Sequence[Drafter]
+    policy: AdaptivePolicy, true: TrueLatencies, drafters: Sequence[Drafter]
 ) -> list[Played]:
     """Texts of 40 tokens by each drafter in turn; what each drafter's texts took."""
     parts = [Played() for _ in drafters]
@@ -660,4 +667,4 @@ def test_a_text_does_not_live_on_what_others_gained(machine: Machine | None) -> 
     true, found = known(machine)
     good, bad = short_texts(AdaptivePolicy(found, BLOCK), true, [sim.GOOD, sim.WRONG])
     assert good.rate > 1.05 / true.plain
-    assert bad.rate > 0.9 / true.plain
+    assert bad.rate > 0.91 / true.plain

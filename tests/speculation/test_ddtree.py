@@ -167,7 +167,7 @@ def test_plans_in_turn(family: str) -> None:
         def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
             return dice.random() >= 0.3
 
-        def num_drafts(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
+        def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
             tree = Plan(dice.randint(2, 30), True)
             return [Plan(dice.randint(1, 8)) if dice.random() < 0.5 else tree]
 

@@ -9,7 +9,7 @@ right size: the tests ask that a policy is near the best on whatever machine it 
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulated import Process, vector_reads
+from simulated import Process, TrueLatencies, vector_reads
 
 from dflash_mlx.engine.profiler import Job, survey
 from dflash_mlx.policy.latency import Latencies
@@ -167,11 +167,11 @@ class Mac:
             return self.draft
         return self.round(job.rows) + self.read * (job.kind == "look")
 
-    def true_costs(self) -> Latencies:
+    def true_costs(self) -> TrueLatencies:
         """All costs."""
         widths = range(2, self.pair.block + 1)
         chain = tuple((rows, self.round(rows) - self.draft) for rows in widths)
-        return Latencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
+        return TrueLatencies(self.plain, self.draft, ((1, self.plain), *chain), read=self.read)
 
 
 def library(rows: int) -> int:

@@ -110,22 +110,31 @@ class Machine:
         process = Process(self.seconds)
         return survey(process.run, BLOCK)
 
-    def true_costs(self) -> Latencies:
+    def true_costs(self) -> "TrueLatencies":
         """All of it."""
-        return Latencies(
+        return TrueLatencies(
             plain=self.verify(1),
             draft=self.draft,
             chain=tuple((rows, self.verify(rows)) for rows in range(1, BLOCK + 1)),
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TrueLatencies(Latencies):
+    """Latencies that rounds really take."""
+
+    def seconds(self, plan: Plan) -> float:
+        """Seconds of a round of one sequence with its draft, confidence not read."""
+        return self.verify(plan.rows) + self.draft * (plan.rows > 1)
+
+
 MACHINES = [Machine(chip, shape) for chip in LIMITS for shape in SHAPES]
-CPU = Latencies(  # slow at wide verifies, like the reference BLAS
+CPU = TrueLatencies(  # slow at wide verifies, like the reference BLAS
     plain=0.0105,
     draft=0.012,
     chain=tuple((rows, 0.007 + 0.0035 * rows) for rows in (1, 2, 3, 4, 6, 8, 12, 16)),
 )
-QUICK = Latencies(  # quick at them
+QUICK = TrueLatencies(  # quick at them
     plain=0.0054,
     draft=0.0012,
     chain=tuple((rows, 0.006 + 0.00025 * rows) for rows in (2, 3, 4, 6, 8, 12, 16)),
@@ -156,7 +165,7 @@ class Cold:
     `extra` is the share that the first one takes longer.
     """
 
-    def __init__(self, costs: Latencies, extra: float):
+    def __init__(self, costs: TrueLatencies, extra: float):
         self._costs, self._extra, self._warmth = costs, extra, 0.0
         self.read, self.draft = costs.read, costs.draft
 
@@ -275,7 +284,7 @@ def one_round(
     if drafter is not None:
         read = policy.wants_confidence()
         confidence = block.confidence if read else None
-        (plan,) = policy.num_drafts([DraftState(acceptance, room, confidence)])
+        (plan,) = policy.choose_plans([DraftState(acceptance, room, confidence)])
         seconds = read * costs.read + (plan.rows == 1) * costs.draft
     accepted = min(block.right, plan.rows - 1)
     committed = min(room, accepted + 1)
@@ -297,7 +306,7 @@ def one_round(
 
 
 def fixed_rates(
-    costs: Latencies, drafters: Sequence[Drafter], *, seed: int = 0
+    costs: TrueLatencies, drafters: Sequence[Drafter], *, seed: int = 0
 ) -> dict[int, float]:
     """Tokens a second of every fixed width on the same answers: the brute force."""
     price = np.array([costs.seconds(Plan(max(1, rows))) for rows in range(BLOCK + 1)])
