@@ -1,6 +1,6 @@
 """A fork and its original go on by themselves, as two sequences that never met."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from typing import Any
 
@@ -35,7 +35,7 @@ def engine_of(family: str, kind: str = "dflash") -> Engine:
     return Engine(target, drafters[kind](), compiler=tiny.compiler_of(target))
 
 
-def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Iterator[Block]:
+def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Block]:
     """The rounds of an answer; each of its blocks waits until it is asked for."""
     request = Request(tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash")
     engine.begin(sequence, request, len(prompt) - 1)

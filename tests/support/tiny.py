@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -588,7 +588,7 @@ def start(
     yield from rounds(engine, sequence)
 
 
-def rounds(engine: Engine, sequence: TokenSequence) -> Iterator[Block]:
+def rounds(engine: Engine, sequence: TokenSequence) -> Generator[Block]:
     """Rounds of one sequence alone, until its answer ends or nobody wants more."""
     try:
         while not sequence.answer.finish_reason:
