@@ -299,7 +299,7 @@ class Session:
             return self.pair.chat_tokens(messages, options)
         if options != TemplateOptions():
             raise UsageError(
-                "thinking, effort and tools need a chat template, and this prompt is no chat.",
+                "thinking, effort and tools need a chat template, and this is no chat.",
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):

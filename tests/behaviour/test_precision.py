@@ -14,7 +14,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from trace_ops import Operation, operations
 
-from dflash_mlx.drafters.dflash import load as drafters
+from dflash_mlx.drafters import weights
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
@@ -151,12 +151,12 @@ def test_a_float32_norm_does_not_widen_a_drafter(
     """All weights of a loaded drafter have the dtype of its projection."""
     target, folder = tiny.save_pair(tmp_path, tiny.draft_settings)
 
-    def mixed(weights: dict[str, mx.array]) -> None:
-        for key in weights:
-            weights[key] = weights[key].astype(mx.float32 if key == name else mx.bfloat16)
+    def mixed(stored: dict[str, mx.array]) -> None:
+        for key in stored:
+            stored[key] = stored[key].astype(mx.float32 if key == name else mx.bfloat16)
 
     edit_weights(folder, mixed)
-    monkeypatch.setattr(drafters, "use_cpu_modules", lambda model: None)
+    monkeypatch.setattr(weights, "use_cpu_modules", lambda model: None)
     found = load(target, folder)
     assert found.drafter is not None
     values: Any = tree_flatten(found.drafter.model.parameters())
