@@ -23,7 +23,7 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock
 
 from .sequence import Sequence
 
-BUDGET = 6.0, 64  # seconds, or so many plain steps where those take longer
+BUDGET = 8.0, 100  # seconds, or so many plain steps where those take longer
 WARM = 0.25  # seconds of work in which a chip that rested reaches its clock
 TURNS = 2  # of all jobs: work that is in the way of one turn is over in the other
 WIDTHS = (4, 2, 8, 3, 6, 12, 16, 24, 32, 64)  # rows, in the order of their use
@@ -62,8 +62,8 @@ def survey(
     plain = Job("plain", 1)
     widest = Job("chain", block_size)
     needed = [plain, *[Job("draft", block_size)] * drafts, widest]
-    jobs = [*needed, *[Job("chain", rows) for rows in WIDTHS if rows < block_size]]
-    jobs += [Job("look", block_size)] * drafts
+    jobs = [*needed, *[Job("look", block_size)] * drafts]
+    jobs += [Job("chain", rows) for rows in WIDTHS if rows < block_size]
     if batch:
         jobs += [Job("draft", block_size, 2)] * drafts
         jobs += [Job("chain", 2 * (block_size // 2), 2)]

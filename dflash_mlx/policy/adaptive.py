@@ -39,6 +39,11 @@ class BackOff:
     pause: int = 0
     failures: int = 0
 
+    @property
+    def trying(self) -> bool:
+        """Whether this is the first round after a pause."""
+        return self.failures > 0 and self.lost == 0.0
+
     def update(self, lost: float) -> None:
         """Count a round that lost so many decode steps, or gained them (below 0)."""
         self.lost = max(-CREDIT, self.lost + lost)
@@ -75,7 +80,7 @@ class AdaptivePolicy:
         self._verify = cache(latencies.verify)
 
     def new_sequence(self, drafters: int) -> list[Acceptance]:
-        """As `Policy`. Where drafts were ever accepted no pause goes on: these may be better."""
+        """Where drafts were ever accepted no pause goes on: those of a new text may be better."""
         self._drafting.lost = 0.0
         if self._proven:
             self._drafting.pause = 0
@@ -84,7 +89,7 @@ class AdaptivePolicy:
     def choose_drafters(
         self, sequences: Sequence[Sequence[DraftState | None]], other_rows: int = 0
     ) -> list[int | None]:
-        """As `Policy`: the drafter with the most expected tokens per second."""
+        """The drafters with the most expected tokens per second."""
         count = len(sequences) + other_rows
         if count < self._sequences:  # rows are cheaper than they were
             self._drafting.pause = 0
@@ -93,7 +98,6 @@ class AdaptivePolicy:
         return [self._best(states, paused=self._drafting.pause > 0) for states in sequences]
 
     def may_draft(self, sequence: Sequence[DraftState | None]) -> bool:
-        """As `Policy`."""
         return self._best(sequence, paused=self._drafting.pause > 1) is not None
 
     def _best(self, states: Sequence[DraftState | None], *, paused: bool) -> int | None:
@@ -116,11 +120,9 @@ class AdaptivePolicy:
         return max(total / (draft_seconds + self._pass(1 + n)) for n, total in enumerate(tokens))
 
     def wants_confidence(self) -> bool:
-        """As `Policy`: where it saves more time than the wait for it takes."""
         return self._reading.pause <= 0
 
     def choose_plans(self, drafts: Sequence[DraftState], other_rows: int = 0) -> list[Plan]:
-        """As `Policy`."""
         rows = len(drafts) + other_rows
         timed = [state for state in drafts if not state.free]
         if timed:
@@ -133,7 +135,7 @@ class AdaptivePolicy:
         elif timed:
             self._reading.pause -= 1
         lengths = self._lengths(survivals, rows)
-        if not self._proven:
+        if not self._proven or self._drafting.trying:
             # A block that took time is not thrown away: one draft shows what it is worth.
             shown = [bool(chain) and not s.free for s, chain in zip(drafts, survivals, strict=True)]
             lengths = [max(int(show), n) for show, n in zip(shown, lengths, strict=True)]
@@ -181,7 +183,7 @@ class AdaptivePolicy:
         return measured * self._clock.factor(measured) + further
 
     def update(self, results: Sequence[StepResult], seconds: float | None) -> None:
-        """As `Policy`: acceptance, latencies, and what drafts have gained."""
+        """Learn acceptance and latencies, and count what drafts have gained."""
         count = len(results)
         verified = sum(result.verified for result in results)
         forced = verified - sum(result.own for result in results)
@@ -210,7 +212,6 @@ class AdaptivePolicy:
 
     @property
     def state(self) -> PolicyState:
-        """What was chosen so far, and why."""
         length, tokens, seconds = self._last
         reason = (
             f"{describe_plan(Plan(length + 1))}: {tokens:.1f} tokens expected in "

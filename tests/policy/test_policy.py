@@ -371,7 +371,10 @@ def test_confidence_that_costs_more_than_it_brings_is_rarely_read() -> None:
 def test_confidence_that_pays_is_read() -> None:
     """A hundredth of a plain step is nothing against what confidence brings."""
     true, found = known(Machine("M4 Max", "narrow"))
-    cheap = [replace(costs, read=0.01 * costs.plain) for costs in (true, found)]
+    cheap = (
+        replace(true, read=0.01 * true.plain),
+        replace(found, read=0.01 * found.plain),
+    )
     rates = [
         play(AdaptivePolicy(seen, BLOCK), real, [sim.GOOD] * ANSWERS).rate
         for real, seen in ((true, found), cheap)
