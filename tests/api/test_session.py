@@ -86,6 +86,7 @@ def test_ten_turns_read_nothing_twice(
         assert session.sequence.target_cache.offset == read
 
 
+@pytest.mark.quick_every(2)
 @every_mode
 @every_family
 def test_turns_are_those_of_a_fresh_session(mode: Mode, family: str) -> None:
@@ -111,6 +112,7 @@ def thinking_pair(family: str) -> Pair:
     return tiny.make_pair(target, drafter, family, "random", tokenizer)
 
 
+@pytest.mark.quick_every(2)
 @every_mode
 @every_family
 def test_templates_that_rewrite_history(mode: Mode, family: str) -> None:

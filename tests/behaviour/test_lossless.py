@@ -49,7 +49,7 @@ def check_sizes(family: str, kind: str, sizes: Iterable[int]) -> None:
             assert set(committed) == {1}
 
 
-@pytest.mark.quick_every(4)
+@pytest.mark.quick_every(7)
 @pytest.mark.every_family
 @every_family
 @pytest.mark.parametrize("kind", KINDS)

@@ -271,7 +271,7 @@ def law_surprise(
     return laws.surprise(np.array([counts[k] for k in keys]), np.array([law[k] for k in keys]))
 
 
-@pytest.mark.quick_every(4)
+@pytest.mark.quick_every(6)
 @pytest.mark.parametrize("kind", ["dflash", "dflash2"])
 @pytest.mark.parametrize("accept", ["match", "token", "block"])
 def test_law(accept: str, kind: str) -> None:

@@ -87,6 +87,7 @@ def apart(engine: Engine) -> list[list[tuple[int, ...]]]:
     return [list(branch(engine, half(engine), prompt)) for prompt in (LEFT, RIGHT)]
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize(
     ("family", "kind"),
     [  # all rows, recurrent states, windows

@@ -30,6 +30,7 @@ def layers(shape: tuple, count: int, width: int = 3, channels: int = 7) -> list[
     ]
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("shape", SHAPES[: 4 if ALL else 2])
 def test_every_run_equals_the_reference(shape: tuple) -> None:
     """Schedules, sanitizers and the race check; the last threadgroup partial."""

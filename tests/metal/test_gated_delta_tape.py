@@ -14,6 +14,7 @@ from .ours import caught, check, run, same_bits, through
 TOLERANCE = {mx.float32: 2e-5, mx.float16: 4e-3, mx.bfloat16: 3e-2}
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("shape", SHAPES[: 4 if ALL else 1])
 @pytest.mark.parametrize("tree", [False, True])
 def test_every_run_equals_the_reference(shape: tuple, tree: bool) -> None:

@@ -87,6 +87,7 @@ def test_broken_kernels_are_wrong(name: str, edit: Edit) -> None:
     assert "its reference" in found.reason or "no number" in found.reason
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("name", [trial.name for trial in TRIALS if trial.alone])
 def test_bits_of_a_row_alone(name: str) -> None:
     """A kernel whose rows know how many they are is right, and for exactness it is wrong."""

@@ -381,6 +381,7 @@ def fork_and_back(kind: str) -> None:
         assert_same(target, kind, branch, text)
 
 
+@pytest.mark.every_family
 @pytest.mark.parametrize("kind", ["qwen3_5", "gpt_oss"])
 def test_a_fork_has_snapshots_of_its_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one takes at a place is not where the other goes back to; a shared list is noticed."""

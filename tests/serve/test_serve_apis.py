@@ -93,6 +93,7 @@ def check_bundled(ask: Ask, streamed: bool) -> None:
         )
 
 
+@pytest.mark.quick_every(3)
 @both
 @every_api
 def test_answers_are_those_of_generate(ask: Ask, streamed: bool) -> None:

@@ -148,6 +148,7 @@ def test_first_loss_is_near_a_uniform_guess(target, prompts, tmp_path, monkeypat
     assert (losses(events)[0][1] < math.log(target.vocab_size) + 2) is not fault
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_dflash2_drafter(target, prompts, tmp_path, warm):
     """Guards DFlash 2: every part learns, the replay walks as decoding does, the engine loads it.
@@ -195,6 +196,7 @@ def parameters(model: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(model.parameters()))  # type: ignore[arg-type]
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("loss", ["decay", "dpace"])
 def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, tmp_path, loss):
     """Guards the gradient: it reaches every tensor of the drafter and none of the target."""
@@ -210,6 +212,7 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(target, prompts, t
         assert not mx.array_equal(weight, untrained[name]), name
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_resumed_run_takes_the_same_steps(target, prompts, tmp_path, optimizer):
     """Guards --resume after a kill: weights, optimiser, order and anchors go on as if nothing was.
@@ -594,6 +597,7 @@ class Press:
         monkeypatch.setattr(self.view, "show", pressing)
 
 
+@pytest.mark.quick_every(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_resume_needs_no_flag(
     cli_app, prompts, tmp_path, monkeypatch, number, request

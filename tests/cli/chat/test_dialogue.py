@@ -222,7 +222,7 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     That it happens is said to whoever reads stderr, quiet or not.
     """
     monkeypatch.setattr(bundled.target, "context_length", SHORT)
-    talk = start(bundled)
+    talk = start(bundled, max_tokens=40)
     told: list[str] = []
     talk.out.note = lambda text, style="": told.append(text)
     monkeypatch.setattr(talk.out, "info", lambda text, style="", end="\n": told.append(text))
@@ -268,7 +268,7 @@ def test_low_acceptance_is_said_once() -> None:
 
 def test_draws_are_not_the_same_with_a_seed_changed(bundled: Pair) -> None:
     """Sampling settings reach the engine."""
-    talk = start(bundled, sampling=SamplingParams(temperature=1.5, seed=3))
+    talk = start(bundled, sampling=SamplingParams(temperature=1.5, seed=3), max_tokens=40)
     first = talk.ask("Tell me about birds.").tokens
     assert talk.answer_again()[1].tokens == first
     talk.settings = replace(talk.settings, sampling=SamplingParams(temperature=1.5, seed=4))
