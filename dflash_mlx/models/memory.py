@@ -154,7 +154,7 @@ def layer_types(config: dict[str, Any]) -> list[str]:
 
     "full_attention", "sliding_attention" or "linear_attention", as `layer_types` of transformers.
     """
-    layers = config["num_hidden_layers"]
+    layers = config.get("num_hidden_layers", 0)  # a drafter may have none
     kinds = config.get("layer_types")
     if not kinds:
         every = config.get("full_attention_interval") or 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.options import SamplingParams
+from dflash_mlx.policy.latency import Latencies
 from dflash_mlx.types import Block
 
 START = tiny.prompt_of(21, 1)
 LEFT = [*START, *tiny.prompt_of(9, 2)]  # two prompts of one length that begin alike
 RIGHT = [*START, *tiny.prompt_of(9, 3)]
+LATENCIES = Latencies(1.0, 0.01, ((1, 1.0), (4, 1.1)))  # drafts pay
 SAMPLING = SamplingParams(0.8, repetition_penalty=1.3, seed=3)
 
 
@@ -101,6 +104,24 @@ def test_each_goes_on_as_if_alone(family: str, kind: str) -> None:
     """The same tokens in the same blocks, so that the drafts are the same, too."""
     engine = engine_of(family, kind)
     assert forked(engine) == apart(engine)
+
+
+def test_a_fork_counts_its_own_acceptance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the drafts of a fork are worth says nothing of the original's."""
+    table = SimpleNamespace(at=lambda depth: LATENCIES, estimate=lambda depth: LATENCIES)
+    monkeypatch.setattr("dflash_mlx.engine.scheduler.latency_table", lambda *arguments: table)
+    target = tiny.make_target("qwen3")
+    engine = Engine(target, SmallModelDrafter(tiny.make_target("qwen3"), tiny.VOCAB))
+    original = Sequence(target, *engine.drafters)
+    request = Request(tuple(START), max_tokens=40, mode="auto")
+    engine.begin(original, request, len(START) - 1)
+    next(tiny.rounds(engine, original))
+    (acceptance,) = original.answer.acceptance
+    twin = original.fork()
+    before = acceptance.survivals(None, 3)
+    list(tiny.rounds(engine, twin))
+    assert acceptance.survivals(None, 3) == before
+    assert twin.answer.acceptance[0].survivals(None, 3) != before
 
 
 def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:

@@ -53,6 +53,10 @@ def test_defaults_of_a_config():
     assert cache_bytes({"text_config": bare}, 10) == cache_bytes(bare, 10)
 
 
+def test_a_drafter_without_layers_has_no_caches():
+    assert cache_bytes({"model_type": "table"}, 1000) == 0
+
+
 def test_a_window_limits_its_layers():
     kinds = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
     config = {**CONFIG, "layer_types": kinds, "sliding_window": 100}
