@@ -44,7 +44,6 @@ def test_no_block_is_left_out() -> None:
     assert PAGE.count("```python") == len(CODE)
 
 
-@pytest.mark.quick_every(2)
 @pytest.mark.parametrize(("name", "prompts"), PRINTS)
 def test_a_block_of_code(
     name: str, prompts: list[str], said: dict[str, str], capsys: pytest.CaptureFixture[str]
