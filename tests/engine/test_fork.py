@@ -27,7 +27,7 @@ SAMPLING = SamplingParams(0.8, repetition_penalty=1.3, seed=3)
 
 
 @cache
-def engine_of(family: str, kind: str = "dflash") -> Engine:
+def engine_of(family: str, kind: str) -> Engine:
     """An engine of a tiny target. Its small model is a copy of the target, often right."""
     target = tiny.make_target(family)
     drafters: dict[str, Callable[[], Drafter]] = {
@@ -40,7 +40,9 @@ def engine_of(family: str, kind: str = "dflash") -> Engine:
 
 def begun(engine: Engine, sequence: Sequence, prompt: list[int]) -> Generator[Block]:
     """The rounds of an answer; each of its blocks waits until it is asked for."""
-    request = Request(tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash")
+    request = Request(
+        tuple(prompt), sampling=SAMPLING, max_tokens=12, block_size=4, mode="dflash", accept="token"
+    )
     engine.begin(sequence, request, len(prompt) - 1)
     return tiny.rounds(engine, sequence)
 
@@ -146,6 +148,7 @@ def share(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
         (share(TargetCache, "layers"), "qwen3", "dflash"),
         (share(ModelCache, "_cache"), "qwen3", "small"),
         (share(Sequence, "tokens"), "qwen3", "ngram"),
+        (share(Sequence, "last_answer"), "qwen3", "small"),
     ],
 )
 def test_what_is_shared_is_noticed(
