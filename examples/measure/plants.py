@@ -48,7 +48,7 @@ COMPARED = {
 }
 COMPUTED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult}
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "deepcopy": ""}
-TESTS_OF_A_LINE = 60  # at most, those that reach the fewest lines first: they are the narrowest
+TESTS_OF_A_LINE = 30  # at most, those that reach the fewest lines first: they are the narrowest
 PATIENCE = 600  # seconds until a fault that makes tests hang counts as caught
 
 
@@ -79,7 +79,7 @@ class Coverage:
             "select file.path, context_id, numbits from line_bits join file on file.id = file_id"
         )
         for file, context, bits in data.execute(query):
-            test = names[context].split("|")[0]
+            test = names[context].split("|")[0].split("[")[0]
             numbers = numbers_of(bits)
             self._reach[test] += len(numbers)
             for number in numbers:
@@ -312,7 +312,7 @@ def first_failure(tree: Path, tests: list[str], *, everything: bool) -> str:
         return failures[0][:160]
     if done.returncode in (0, 5):  # 5: no test was selected
         return ""
-    here = [test for test in tests if f"/{test}\n" not in done.stderr]
+    here = [test for test in tests if f"/{test}\n" not in done.stderr + "\n"]
     if 0 < len(here) < len(tests):  # since the coverage was measured, tests were moved or removed
         return first_failure(tree, here, everything=everything)
     return f"exit code {done.returncode}: {done.stdout[-200:]}"
