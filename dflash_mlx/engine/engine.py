@@ -57,7 +57,7 @@ class Engine:
         """One round: the block that each sequence commits, or the error that ends its answer.
 
         The block is empty while the sequence's prompt is being read. An exception undoes everything
-        that the round has not committed.
+        that the round has not committed; see `_undo`.
         """
         began = perf_counter()
         try:
@@ -73,8 +73,7 @@ class Engine:
             self.scheduler.update(batch, perf_counter() - began)
         except BaseException:
             for sequence in sequences:
-                self._passes_ahead.pop(sequence, None)
-                sequence.rewind(len(sequence.tokens))
+                self._undo(sequence)
             raise
         return [step.result for step in batch]
 
@@ -227,6 +226,19 @@ class Engine:
         if kept < len(sequence.tokens) and sequence.target_cache.can_rewind(kept):
             sequence.rewind(kept)
         self.prefix_cache.keep(sequence, ended=True)
+
+    def _undo(self, sequence: Sequence) -> None:
+        """Drop what was read and not committed.
+
+        Recurrent layers cannot go back over two passes, of which one was run ahead: then everything
+        is dropped, and the answer ends.
+        """
+        self._passes_ahead.pop(sequence, None)
+        if sequence.target_cache.can_rewind(len(sequence.tokens)):
+            sequence.rewind(len(sequence.tokens))
+        else:
+            sequence.clear()
+            sequence.answer.finish_reason = "error"
 
     def _passes_for(
         self, queries: dict[ScheduledStep, SequenceRows]

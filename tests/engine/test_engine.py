@@ -8,10 +8,11 @@ from typing import Any
 import mlx.core as mx
 import pytest
 import tiny
-from engines import CHUNK, alone, engine_of, request_of, target_of, together
+from engines import CHUNK, MODES, alone, engine_of, request_of, target_of, together
 
 from dflash_mlx.drafters import ngram
 from dflash_mlx.engine.engine import Engine
+from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.models.packed import PackedCache, PackedPass
@@ -159,3 +160,50 @@ def test_a_broken_sequence_does_not_break_others() -> None:
     assert [
         token for block in blocks if isinstance(block, Block) for token in block.tokens
     ] == wanted
+
+
+def interrupted(engine: Engine, request: Request, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An answer whose third commit is interrupted, with the next decode step already begun."""
+    commit = Engine._commit
+    rounds = 0
+
+    def interrupt(self: Engine, batch: Any) -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            raise KeyboardInterrupt
+        commit(self, batch)
+
+    monkeypatch.setattr(Engine, "_commit", interrupt)
+    sequence = Sequence(engine.target, *engine.drafters)
+    engine.begin(sequence, request, len(request.prompt) - 1)
+    tokens: list[int] = []
+    while not sequence.answer.finish_reason:
+        try:
+            (block,) = engine.step([sequence])
+        except KeyboardInterrupt:
+            if sequence.answer.finish_reason == "error":  # its layers cannot go back so far
+                return [*tokens, *alone_after(engine, sequence, request)[len(tokens) :]]
+            continue
+        assert isinstance(block, Block)
+        tokens += block.tokens
+    assert rounds > 3
+    return tokens
+
+
+def alone_after(engine: Engine, sequence: Sequence, request: Request) -> list[int]:
+    """The answer of a sequence that is asked again."""
+    engine.begin(sequence, request, len(request.prompt) - 1)
+    return tiny.joined(list(tiny.rounds(engine, sequence)))
+
+
+@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_next"])
+def test_an_interrupted_round_leaves_no_trace(
+    family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has read, also ahead, is taken back; the answer goes on, or is given anew, alike."""
+    engine = engine_of(family)
+    request = Request(tuple(tiny.prompt_of(5)), max_tokens=14, **options)
+    wanted = alone(engine, request)
+    assert interrupted(engine, request, monkeypatch) == wanted
