@@ -19,7 +19,7 @@ from dflash_mlx.engine.prefix_cache import tree
 from dflash_mlx.engine.prefix_cache.prefix_cache import PrefixCache
 from dflash_mlx.engine.prefix_cache.tree import RadixTree
 from dflash_mlx.engine.request import Request
-from dflash_mlx.engine.sequence import Sequence
+from dflash_mlx.engine.sequence import EXACT_CHUNK, Sequence
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.target_cache import Snapshot
@@ -314,6 +314,18 @@ def check_bits() -> list[int]:
 def test_exact_mode_gives_the_bits_of_reading_anew() -> None:
     """What is taken was read in whole passes, as it would be again."""
     assert check_bits() == [512, 512]
+
+
+def test_exact_mode_takes_nothing_of_an_answer() -> None:
+    """Its tokens were read one by one, and a prompt reads them in a pass of many."""
+    engine = Engine(exact_target("qwen3"), None)
+    sequence = Sequence(engine.target, None)
+    first = tuple(tiny.prompt_of(254, 1))
+    engine.begin(sequence, Request(first, max_tokens=9, mode="baseline"), len(first) - 1)
+    answer = tiny.joined(list(tiny.rounds(engine, sequence)))
+    assert len(sequence.tokens) > EXACT_CHUNK
+    cached, _ = engine.begin(sequence, Request((*first, *answer, 3), mode="baseline"), -1)
+    assert cached == 0
 
 
 def test_other_passes_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
