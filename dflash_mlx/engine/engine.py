@@ -149,9 +149,7 @@ class Engine:
                 step.commit(tokens)
             except DFlashError as error:
                 step.error = error
-                self._running.discard(step.sequence)
-                self._passes_ahead.pop(step.sequence, None)
-                step.sequence.clear()  # its caches may be the cause
+                self._fail(step.sequence)  # its caches may be the cause
 
     def _remember(self, batch: list[ScheduledStep]) -> None:
         """Copy what was read of prompts, and the answers that have ended, to the prefix cache."""
@@ -230,15 +228,20 @@ class Engine:
     def _undo(self, sequence: Sequence) -> None:
         """Drop what was read and not committed.
 
-        Recurrent layers cannot go back over two passes, of which one was run ahead: then everything
-        is dropped, and the answer ends.
+        Recurrent layers cannot go back over two passes, of which one was run ahead.
         """
         self._passes_ahead.pop(sequence, None)
         if sequence.target_cache.can_rewind(len(sequence.tokens)):
             sequence.rewind(len(sequence.tokens))
         else:
-            sequence.clear()
-            sequence.answer.finish_reason = "error"
+            self._fail(sequence)
+
+    def _fail(self, sequence: Sequence) -> None:
+        """End an answer, and drop everything that its sequence has read."""
+        self._running.discard(sequence)
+        self._passes_ahead.pop(sequence, None)
+        sequence.clear()
+        sequence.answer.finish_reason = "error"
 
     def _passes_for(
         self, queries: dict[ScheduledStep, SequenceRows]

@@ -46,8 +46,8 @@ class AnswerState:
     `position` tokens are committed, at most `remaining` follow. `snapshots_at`: the lengths of the
     prompt at which the caches take a snapshot. `separate_last_token`: the prompt's last token is
     read in a pass of its own, as in mlx-lm. `constraint`: None without a grammar. `acceptance`: of
-    each drafter's drafts in this sequence. `finish_reason`: "stop", "length", "error" after a round
-    that could not be taken back; None before the end.
+    each drafter's drafts in this sequence. `finish_reason`: "stop", "length", "error" if it cannot
+    go on; None before the end.
     """
 
     request: Request

@@ -105,16 +105,24 @@ class AdaptivePolicy:
 
         One that is not free drafts unless it pauses: what it is expected to lose was counted.
         """
-        rates: dict[int | None, float] = {None: 1 / self._pass(1)}
-        for drafter, state in enumerate(states):
-            if state is not None and state.room > 1 and (state.free or not paused):
-                rates[drafter] = self._rate(state)
-                if not state.free:
-                    rates[None] = 0.0
-        return max(rates, key=rates.__getitem__)
+        choices: dict[int | None, DraftState | None] = {
+            drafter: state
+            for drafter, state in enumerate(states)
+            if state is not None and state.room > 1 and (state.free or not paused)
+        }
+        if all(state is not None and state.free for state in choices.values()):
+            choices = {None: None, **choices}
+        if len(choices) == 1:  # in most rounds: saves the rate
+            return next(iter(choices))
+        return max(choices, key=lambda drafter: self._rate(choices[drafter]))
 
-    def _rate(self, state: DraftState) -> float:
-        """Expected tokens per second of a round of one sequence, at its best length."""
+    def _rate(self, state: DraftState | None) -> float:
+        """Expected tokens per second of a round of one sequence, at its best length.
+
+        None is a decode step.
+        """
+        if state is None:
+            return 1 / self._pass(1)
         draft_seconds = 0.0 if state.free else self._latencies.draft
         tokens = accumulate(self._survivals(state), initial=1.0)
         return max(total / (draft_seconds + self._pass(1 + n)) for n, total in enumerate(tokens))

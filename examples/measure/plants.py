@@ -313,8 +313,8 @@ def first_failure(tree: Path, tests: list[str], *, everything: bool) -> str:
     if done.returncode in (0, 5):  # 5: no test was selected
         return ""
     here = [test for test in tests if f"/{test}\n" not in done.stderr + "\n"]
-    if 0 < len(here) < len(tests):  # since the coverage was measured, tests were moved or removed
-        return first_failure(tree, here, everything=everything)
+    if len(here) < len(tests):  # since the coverage was measured, tests were moved or removed
+        return first_failure(tree, here, everything=everything) if here else ""
     return f"exit code {done.returncode}: {done.stdout[-200:]}"
 
 

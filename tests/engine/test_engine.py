@@ -156,6 +156,7 @@ def test_a_broken_sequence_does_not_break_others() -> None:
         held.keys = mx.full(held.keys.shape, mx.nan)
     (second, error) = engine.step([fine, broken])
     assert isinstance(error, DFlashError)
+    assert broken.answer.finish_reason == "error"
     blocks = [first, second, *tiny.rounds(engine, fine)]
     assert [
         token for block in blocks if isinstance(block, Block) for token in block.tokens
@@ -183,18 +184,12 @@ def interrupted(engine: Engine, request: Request, monkeypatch: pytest.MonkeyPatc
             (block,) = engine.step([sequence])
         except KeyboardInterrupt:
             if sequence.answer.finish_reason == "error":  # its layers cannot go back so far
-                return [*tokens, *alone_after(engine, sequence, request)[len(tokens) :]]
+                return [*tokens, *alone(engine, request, sequence)[len(tokens) :]]
             continue
         assert isinstance(block, Block)
         tokens += block.tokens
     assert rounds > 3
     return tokens
-
-
-def alone_after(engine: Engine, sequence: Sequence, request: Request) -> list[int]:
-    """The answer of a sequence that is asked again."""
-    engine.begin(sequence, request, len(request.prompt) - 1)
-    return tiny.joined(list(tiny.rounds(engine, sequence)))
 
 
 @pytest.mark.parametrize("options", MODES)

@@ -54,9 +54,9 @@ def engine_of(family: str, drafter: DFlashDrafter | None = None) -> Engine:
     return engine
 
 
-def alone(engine: Engine, request: Request) -> list[int]:
-    """The answer of a sequence that has the engine for itself."""
-    sequence = Sequence(engine.target, *engine.drafters)
+def alone(engine: Engine, request: Request, sequence: Sequence | None = None) -> list[int]:
+    """The answer of a sequence, by default a new one, that has the engine for itself."""
+    sequence = sequence or Sequence(engine.target, *engine.drafters)
     engine.begin(sequence, request, len(request.prompt) - 1)
     return tiny.joined(list(tiny.rounds(engine, sequence)))
 
