@@ -21,19 +21,19 @@ from dflash_mlx.distributed.environment import RANK, leader_host
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .bench.command import bench
-from .cache.command import cache
+from .cache import cache
 from .chat.command import chat
-from .chats.command import chats
+from .chats import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
-from .launch.command import launch
+from .launch import launch
 from .loading import prepare_libraries
-from .models.command import models
+from .models import models
 from .options import Origin, origin_of
-from .serve.command import serve
+from .serve import serve
 from .terminal.output import Output, open_closed_streams
-from .train.command import train
+from .train import train
 
 # Error numbers of writes to a full disk and to closed or broken streams.
 STREAM_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)

@@ -14,7 +14,7 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..launch.command import local_hosts, read_hosts
+from ..launch import local_hosts, read_hosts
 from ..loading import known_target, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output

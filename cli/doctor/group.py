@@ -19,7 +19,7 @@ from dflash_mlx.distributed.environment import LAUNCHER
 from dflash_mlx.distributed.model_files import check_same
 from dflash_mlx.errors import DFlashError
 
-from ..launch.command import Hosts, environment, ssh_line
+from ..launch import Hosts, environment, ssh_line
 from ..terminal.output import Output, format_bytes, format_count
 from ..terminal.spinner import Spinner
 from .report import CheckReport, CheckResult, fail, ok

@@ -445,7 +445,7 @@ def test_every_command(chat: ChatTerminal, tmp_path: Path) -> None:
         ("/draft on", "drafter bundled"),
         ("/system Be brief.", "system prompt set"),
         ("/system off", "system prompt removed"),
-        ("/set", "max-tokens"),
+        ("/set", r"temp +0\.?0?  temperature; 0 takes the likeliest token"),
         ("/temp 0.7", "temp 0.7"),
         ("/temp 0", "temp 0"),
         ("/set recommended", "recommends no sampling"),

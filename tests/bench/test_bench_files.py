@@ -170,12 +170,16 @@ def test_pictures_have_axes_units_and_a_legend():
     assert list(figure.axes[0].lines[0].get_ydata()) == [50, 50, 0]  # type: ignore[arg-type]
 
     figure = Figure()
-    plot.cost_curve(figure, rows, Curve(32, ((1, 0.01), (4, 0.02)), (8, 0.005)))
+    wide = (Rounds(8, 2, 4, 0.5),)
+    rows = [replace(row, rounds=wide) if row.temperature else row for row in rows]
+    plot.cost_curve(figure, rows, Curve(32, ((1, 0.01), (4, 0.02), (8, 0.03)), (8, 0.005)))
     upper, lower = figure.axes
     assert upper.get_ylabel() == "milliseconds"
-    assert list(upper.lines[0].get_ydata()) == [10, 20]  # type: ignore[arg-type]
-    assert lower.get_ylabel().startswith("% of passes")
-    assert [bar.get_height() for bar in lower.patches] == [100]  # pyright: ignore
+    assert list(upper.lines[0].get_ydata()) == [10, 20, 30]  # type: ignore[arg-type]
+    assert lower.get_ylabel() == "% of passes\nat temp 0"
+    (bar,) = lower.patches
+    assert bar.get_height() == 100  # pyright: ignore
+    assert bar.get_x() + bar.get_width() / 2 == pytest.approx(4)  # pyright: ignore
 
 
 def test_plots_are_refused_before_the_run(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def pull(run):
 @pytest.fixture
 def terminal(monkeypatch):
     """Let the command believe that somebody can be asked."""
-    module = import_module("dflash_mlx.cli.models.command")
+    module = import_module("dflash_mlx.cli.models")
     monkeypatch.setattr(module, "check_can_ask", lambda yes: None)
 
 
@@ -154,7 +154,7 @@ def test_the_short_list(run, server, pull, monkeypatch):
 @pytest.mark.parametrize("width", [160, 120, 100, 80, 60, 40, 20])
 def test_the_table_fits_the_terminal(width):
     """Columns are left out, then rows take two lines; no id is cut."""
-    table = import_module("dflash_mlx.cli.models.command")
+    table = import_module("dflash_mlx.cli.models")
     cells = [table.TITLES, *(row.cells() for row in table.known_rows())]
     lines = table.fit_rows(cells, width)
     longest = max(len(row[0]) for row in cells)

@@ -47,7 +47,7 @@ from dflash_mlx.hub.resolve import fetch
 UNSHARDED = ("muse_glimmer",)
 loading = import_module("dflash_mlx.cli.loading")
 ModelOptions = import_module("dflash_mlx.cli.options").ModelOptions
-read_hosts = import_module("dflash_mlx.cli.launch.command").read_hosts
+read_hosts = import_module("dflash_mlx.cli.launch").read_hosts
 SHARDED = tuple(family for family in FAMILIES if family not in UNSHARDED)
 OWN_SHARDS = ("qwen3_next", "gemma4_text")
 FEW_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "linear_num_key_heads": 4}
@@ -354,7 +354,7 @@ def test_a_rank_that_cannot_reach_rank_0(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_where_a_rank_looks_for_rank_0(come: str, own: dict[str, str], likeliest: str) -> None:
     """First where its sshd says that it was called from, unless it is told; then the host file."""
-    command = import_module("dflash_mlx.cli.launch.command")
+    command = import_module("dflash_mlx.cli.launch")
     program = "from dflash_mlx.distributed.environment import leader_hosts; print(*leader_hosts())"
     content = "MLX_HOSTFILE", [["10.0.0.7:5"], ["10.0.0.8:6"]]
     line = command.remote_line(own, content, 1, ["-c", program])

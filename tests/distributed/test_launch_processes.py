@@ -14,7 +14,7 @@ import pytest
 
 from dflash_mlx.errors import DFlashError
 
-processes = import_module("dflash_mlx.cli.launch.command")
+processes = import_module("dflash_mlx.cli.launch")
 
 
 @pytest.fixture

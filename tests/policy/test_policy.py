@@ -480,6 +480,7 @@ def test_a_smaller_batch_ends_the_wait() -> None:
         policy.update(results, None)
     assert policy.choose_drafters(texts) == [None] * 3
     assert not any(map(policy.may_draft, texts))
+    assert policy.choose_drafters(texts[:2], other_rows=1) == [None] * 2  # no fewer rows
     assert policy.choose_drafters(texts[:2]) == [0] * 2
 
 

@@ -76,7 +76,7 @@ def run(
     for name, value in SHORT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("dflash_mlx.serve.app.run", lambda *_: None)  # it would not return
-    monkeypatch.setattr("dflash_mlx.cli.serve.command.warm_up", lambda *_: None)
+    monkeypatch.setattr("dflash_mlx.cli.serve.warm_up", lambda *_: None)
     monkeypatch.setenv("DFLASH_PORT", "0")
     if not list((folder / "data").glob("**/*.json")):  # chats are saved in terminals
         transcript = import_module("dflash_mlx.cli.chat.transcript")

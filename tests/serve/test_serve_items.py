@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from mlx_lm.tool_parsers import json_tools, qwen3_coder
@@ -10,6 +12,9 @@ from scripted_server import ADD, tool_tokenizer
 from dflash_mlx.chat.tool_parser import make_tool_parser
 from dflash_mlx.engine.stats import Stats
 from dflash_mlx.serve.answer_request import Delta, OutputItems
+from dflash_mlx.serve.runner import Deltas
+from dflash_mlx.session import Reply
+from dflash_mlx.types import Block
 
 TOLD = [{"type": "function", "function": ADD}]
 JSON = '<tool_call>\n{"name": "add", "arguments": {"a":1, "b": "</x>"}}\n</tool_call>'
@@ -61,6 +66,22 @@ def test_pieces_change_nothing(parse: object, call: str, arguments: str) -> None
     ):
         for _ in range(150):
             assert items_of(cut(text, rng), parse) == found
+
+
+def test_calls_before_the_text_of_their_block_stay_before_it() -> None:
+    """The line break that is cut from the text is not counted in the places of its calls."""
+    tokenizer = tool_tokenizer()
+    tokenizer._tool_parser = json_tools.parse_tool_call
+    parser = make_tool_parser(tokenizer, TOLD)
+    reply = cast(Reply, SimpleNamespace(stats=Stats(), stop=None))
+    items = OutputItems()
+    block = Block((1,), text=f"\n{JSON}C", finish_reason="stop")
+    for _ in items.add(Deltas(0, reply, parser, single_call=False).of(block)):
+        pass
+    assert [(item.kind, item.text) for item in items.all] == [
+        ("call", '{"a":1, "b": "</x>"}'),
+        ("text", "C"),
+    ]
 
 
 def test_a_text_in_another_place_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -585,7 +585,7 @@ class Press:
     """A view that sends this process signals at chosen events."""
 
     def __init__(self, monkeypatch, number, when):
-        self.view = import_module("dflash_mlx.cli.train.command").View
+        self.view = import_module("dflash_mlx.cli.train").View
         show, self.seen = self.view.show, []
 
         def pressing(view, event):

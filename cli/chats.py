@@ -11,13 +11,13 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..chat import transcript
-from ..chat.transcript import Chat
-from ..confirm import check_can_ask, confirm
-from ..options import DisplayOptions, option_groups
-from ..prompt import split_attached
-from ..terminal.live_region import truncate
-from ..terminal.output import (
+from .chat import transcript
+from .chat.transcript import Chat
+from .confirm import check_can_ask, confirm
+from .options import DisplayOptions, option_groups
+from .prompt import split_attached
+from .terminal.live_region import truncate
+from .terminal.output import (
     Output,
     align_columns,
     format_age,

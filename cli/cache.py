@@ -8,9 +8,9 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..confirm import check_can_ask, confirm
-from ..options import DisplayOptions, option_groups
-from ..terminal.output import Output, align_columns, format_age, format_bytes, format_count
+from .confirm import check_can_ask, confirm
+from .options import DisplayOptions, option_groups
+from .terminal.output import Output, align_columns, format_age, format_bytes, format_count
 
 if TYPE_CHECKING:
     from dflash_mlx.engine.prefix_cache.disk import CachedText

@@ -8,11 +8,11 @@ import typer
 
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..confirm import check_can_ask, confirm
-from ..loading import known_target
-from ..options import DisplayOptions, option_groups
-from ..terminal.output import Output, format_bytes
-from ..terminal.spinner import Spinner
+from .confirm import check_can_ask, confirm
+from .loading import known_target
+from .options import DisplayOptions, option_groups
+from .terminal.output import Output, format_bytes
+from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx.hub.download import Plan

@@ -14,9 +14,9 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
-from ..options import Flags, OptionValues, Origin, option_groups, origin_of
-from ..terminal.output import Output
-from ..terminal.signals import Interrupt
+from .options import Flags, OptionValues, Origin, option_groups, origin_of
+from .terminal.output import Output
+from .terminal.signals import Interrupt
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper

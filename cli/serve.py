@@ -12,9 +12,9 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 
-from ..backend.local import LocalBackend
-from ..loading import bundled_note, choose_pair, load_pair
-from ..options import (
+from .backend.local import LocalBackend
+from .loading import bundled_note, choose_pair, load_pair
+from .options import (
     SAMPLING_BY,
     CacheOptions,
     DisplayOptions,
@@ -24,9 +24,9 @@ from ..options import (
     option,
     option_groups,
 )
-from ..resolve import resolve
-from ..terminal.output import Output, format_bytes
-from ..terminal.spinner import Spinner
+from .resolve import resolve
+from .terminal.output import Output, format_bytes
+from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
     from dflash_mlx import Pair

@@ -33,8 +33,8 @@ from dflash_mlx.distributed.environment import (
 )
 from dflash_mlx.errors import DFlashError, UsageError
 
-from ..config_file import file_error_reason
-from ..options import option
+from .config_file import file_error_reason
+from .options import option
 
 # The machines of a group, from a host file of `mlx.launch`
 

@@ -1,1 +1,0 @@
-"""`dflash chats`: the saved chats."""
