@@ -27,7 +27,7 @@ from .errors import UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
-from .models.quantise import is_quantised
+from .models.precision import is_quantised
 from .models.target import Target, target_config
 from .selfcheck.check import build, check_exact, proven
 from .selfcheck.shapes import Shapes

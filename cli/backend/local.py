@@ -263,7 +263,7 @@ class LocalBackend:
 
     def model_json(self) -> dict[str, Any]:
         """The pair, and its kernels."""
-        from dflash_mlx.models.quantise import bits_of
+        from dflash_mlx.models.precision import bits_of
 
         pair = self.pair
         return {
@@ -347,7 +347,7 @@ def describe_drafting(pair: "Pair", options: GenerationOptions) -> str:
 
 def in_bits(pair: "Pair") -> str:
     """The bits of a quantised drafter, for a text after its name; empty if not quantised."""
-    from dflash_mlx.models.quantise import bits_of
+    from dflash_mlx.models.precision import bits_of
 
     bits = bits_of(pair.drafter.model) if pair.drafter else 0
     return f" in {bits} bits" if bits else ""

@@ -28,7 +28,7 @@ from dflash_mlx.cpu.blas import use_openblas
 from dflash_mlx.engine.sequence import Sequence as TokenSequence
 from dflash_mlx.engine.worker_thread import mlx_thread
 from dflash_mlx.errors import DFlashError, first_line
-from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.models.precision import bits_of
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
 

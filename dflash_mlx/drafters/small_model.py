@@ -22,7 +22,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.rows import Rows
 from dflash_mlx.models.memory import cache_bytes
 from dflash_mlx.models.packed import SequenceRows
-from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.target import Target, target_config
 from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTokens
 from dflash_mlx.speculation.sampling import Shaper

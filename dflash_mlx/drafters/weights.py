@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from dflash_mlx.cpu.modules import use_cpu_modules
 from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.files.checkpoint import Checkpoint
-from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.precision import quantise
 
 # Tensors of some exports that drafting does not read: the inverse of d2t, and copies of tensors of
 # the target.

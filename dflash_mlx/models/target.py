@@ -35,9 +35,9 @@ from . import attention, linear
 from .cache.sliding import sliding_caches
 from .cache.target_cache import TargetCache
 from .cache.tree_pass import TreePass
-from .dtypes import float_type
 from .gated_delta import PROJECTIONS
 from .packed import PackedCache, PackedPass, Segment, SequencePass, SequenceRows, wrap_ropes
+from .precision import float_type
 from .recurrent import recurrent_caches, tape_layers
 
 

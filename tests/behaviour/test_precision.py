@@ -18,7 +18,7 @@ from dflash_mlx.drafters import weights
 from dflash_mlx.drafters.dflash.config import parse
 from dflash_mlx.drafters.dflash.drafter import DFlashDrafter
 from dflash_mlx.drafters.dflash.model import DraftModel
-from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.precision import quantise
 from dflash_mlx.pair import load
 from dflash_mlx.speculation.drafts import Independent, Lattice
 

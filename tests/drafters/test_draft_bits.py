@@ -19,7 +19,7 @@ from dflash_mlx import pair as pair_module
 from dflash_mlx.errors import UsageError
 from dflash_mlx.hub.registry import find
 from dflash_mlx.models.memory import estimate_memory
-from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.pair import Pair, load, with_drafter
 

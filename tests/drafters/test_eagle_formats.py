@@ -18,7 +18,7 @@ from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import TORCH_FILE, Checkpoint
-from dflash_mlx.models.quantise import bits_of
+from dflash_mlx.models.precision import bits_of
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair, load, with_drafter
 from dflash_mlx.types import Block

@@ -15,8 +15,8 @@ from dflash_mlx.drafters.base import Drafter
 from dflash_mlx.errors import DFlashError
 from dflash_mlx.files.torch_file import UNREADABLE, read_torch_file
 from dflash_mlx.models.cache.rows import Rows, append_rows, copy_rows, fill_rows, share_rows
-from dflash_mlx.models.dtypes import cast as cast_rows
-from dflash_mlx.models.dtypes import float_type
+from dflash_mlx.models.precision import cast as cast_rows
+from dflash_mlx.models.precision import float_type
 from dflash_mlx.speculation.drafts import DraftBlock, Independent
 
 from .config import DraftConfig

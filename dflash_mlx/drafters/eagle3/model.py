@@ -14,7 +14,7 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from dflash_mlx.drafters.dflash.model import MLP, KeysValues, make_rope, spread, target_ids
-from dflash_mlx.models.dtypes import cast, float_type
+from dflash_mlx.models.precision import cast, float_type
 
 from .config import EagleConfig
 

@@ -25,7 +25,7 @@ from dflash_mlx.kernels.dispatch import Kernels
 from dflash_mlx.models.cache.sliding import sliding_caches
 from dflash_mlx.models.cache.target_cache import TargetCache
 from dflash_mlx.models.packed import SequenceRows
-from dflash_mlx.models.quantise import quantise
+from dflash_mlx.models.precision import quantise
 from dflash_mlx.models.recurrent import TapedDelta, recurrent_caches
 from dflash_mlx.models.target import Target
 from dflash_mlx.options import SamplingParams
