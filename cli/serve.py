@@ -3,13 +3,12 @@
 import os
 import signal
 from dataclasses import dataclass
-from importlib.util import find_spec
 from socket import socket
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from dflash_mlx.serve.app import Server
     from dflash_mlx.serve.protocol import Settings
 
-NEEDED = ("starlette", "uvicorn", "pydantic", "prometheus_client")
 WARM_UP = "1 2 3 4 5 6 7 8"
 WARM_UP_TOKENS = 32
 
@@ -103,7 +101,6 @@ def serve(
     seconds.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
-    check_packages()
     check_address(own.host, own.api_key)
     from dflash_mlx.serve.app import AccessLog, Server, listen
 
@@ -177,16 +174,6 @@ def write_line(line: str, out: Output, *, data: bool) -> None:
         out.write(line + "\n")
     elif not out.quiet:
         out.info(line)
-
-
-def check_packages() -> None:
-    """Raise DFlashError if a package of the server is not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise DFlashError(
-            f"the server needs the package {missing[0]}.",
-            hint="in this project's folder: pip install '.[serve]'",
-        )
 
 
 def check_address(host: str, api_key: str | None) -> None:

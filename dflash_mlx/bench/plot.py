@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import DFlashError
+from dflash_mlx.installation import install_command
 
 from .results import ALL, Row
 from .runner import Curve
@@ -46,7 +47,7 @@ def check_plotting(path: Path) -> None:
     except ImportError as error:
         raise DFlashError(
             "plots need the package 'matplotlib'.",
-            hint="`uv pip install -e '.[bench]'` in the clone of dflash-chat",
+            hint=install_command("matplotlib"),
         ) from error
     if path.suffix.lower() != ".png":
         raise DFlashError(f"'{path}' is no PNG file.", hint="give a name that ends in .png")

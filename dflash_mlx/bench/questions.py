@@ -10,6 +10,7 @@ from typing import Any
 from dflash_mlx.errors import DFlashError, UsageError, first_line
 from dflash_mlx.files.checkpoint import read_lines, value_of
 from dflash_mlx.hub.resolve import bundled
+from dflash_mlx.installation import install_command
 
 BUNDLED = "bundled"
 FORMAT_HINT = (
@@ -105,10 +106,6 @@ def is_message(value: Any) -> bool:
 # The data sets of the papers' tables
 
 SEED = 42
-INSTALL = (
-    "`uv pip install -e '.[bench]'` in the clone of dflash-chat, or give prompts of your own "
-    "with --prompts FILE"
-)
 OFFLINE = (
     "connect to the Hub once and run it again, or give prompts of your own with --prompts FILE"
 )
@@ -215,7 +212,8 @@ def rows_of(name: str, suite: Suite) -> Any:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise DFlashError(
-            f"the suite '{name}' needs the package 'datasets'.", hint=INSTALL
+            f"the suite '{name}' needs the package 'datasets'.",
+            hint=f"{install_command('datasets')}, or give prompts of your own with --prompts FILE",
         ) from error
     try:
         if suite.file is not None:

@@ -12,7 +12,7 @@ from dflash_mlx.errors import DFlashError, first_line
 from dflash_mlx.grammar import Grammar
 
 from .constraint import Bitmask, Constraint, reasoning_state
-from .grammar import grammar_error, llguidance_source, load_llguidance
+from .grammar import grammar_error, llguidance_source
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -36,15 +36,16 @@ class Compiler:
         """The matcher at the start of a grammar, to be copied.
 
         Raises UsageError with llguidance's reason for a wrong grammar, and DFlashError if
-        llguidance is not installed or cannot read the tokenizer.
+        llguidance cannot read the tokenizer.
         """
         with self._lock:
             matcher = self._compiled.get(grammar)
         if matcher is None:
+            from llguidance import LLMatcher
+
             source = llguidance_source(grammar)
-            llguidance = load_llguidance()
             tokenizer, _ = self._read_vocabulary()
-            matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
+            matcher = LLMatcher(tokenizer, source, log_level=0)
             if matcher.is_error():
                 raise grammar_error(grammar, matcher.get_error())
         with self._lock:

@@ -1,47 +1,36 @@
 """Grammars in the form of llguidance, and its errors."""
 
-from typing import Any
-
-from dflash_mlx.errors import DFlashError, UsageError, first_line
+from dflash_mlx.errors import UsageError, first_line
 from dflash_mlx.grammar import Grammar, parse_schema
 
 # One space, or a line break with its indentation. Without a limit a model may never stop.
 WHITESPACE = r" |\n[ \t]{0,40}"
 
 
-def load_llguidance() -> Any:
-    """The package. Raises DFlashError if it is not installed."""
-    try:
-        import llguidance
-    except ImportError as error:
-        raise DFlashError(
-            "answers that follow a schema or a grammar need the package 'llguidance'.",
-            hint="`uv pip install -e '.[structure]'` in the clone of dflash-chat",
-        ) from error
-    return llguidance
-
-
 def check_grammar(grammar: Grammar) -> None:
     """Raise as `Compiler.compile`, without a target. Special tokens are not checked."""
+    from llguidance import LLMatcher
+
     source = llguidance_source(grammar)
-    is_wrong, messages = load_llguidance().LLMatcher.validate_grammar_with_warnings(source)
+    is_wrong, messages = LLMatcher.validate_grammar_with_warnings(source)
     if is_wrong:
         raise grammar_error(grammar, messages[0])
 
 
 def llguidance_source(grammar: Grammar) -> str:
     """Raises UsageError for a text that llguidance cannot parse."""
-    matcher = load_llguidance().LLMatcher
+    from llguidance import LLMatcher
+
     try:
         if grammar.kind == "lark":
-            return matcher.grammar_from_lark(grammar.text)
+            return LLMatcher.grammar_from_lark(grammar.text)
         if grammar.kind == "regex":
-            return matcher.grammar_from_regex(grammar.text)
+            return LLMatcher.grammar_from_regex(grammar.text)
         schema = {"type": "object"} if grammar.kind == "json_object" else parse_schema(grammar.text)
         settings = schema.get("x-guidance")
         sets_whitespace = isinstance(settings, dict) and "whitespace_flexible" in settings
-        defaults = {} if sets_whitespace else {"whitespace_pattern": WHITESPACE}
-        return matcher.grammar_from_json_schema(schema, defaults=defaults)
+        defaults: Any = {} if sets_whitespace else {"whitespace_pattern": WHITESPACE}
+        return LLMatcher.grammar_from_json_schema(schema, defaults=defaults)
     except (ValueError, TypeError, RecursionError) as error:  # half a character, too deep a schema
         raise grammar_error(grammar, first_line(error)) from error
 

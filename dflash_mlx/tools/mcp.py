@@ -16,7 +16,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -212,16 +211,10 @@ class McpServer:
 class Servers:
     """Starts MCP servers, and ends them on `close` or at the end of a `with` block.
 
-    Any thread may call its methods. Raises DFlashError if the mcp package is missing, and
-    UsageError if two servers have the same name.
+    Any thread may call its methods. Raises UsageError if two servers have the same name.
     """
 
     def __init__(self, configs: Iterable[ServerConfig]):
-        if find_spec("mcp") is None:
-            raise DFlashError(
-                "MCP servers need the package mcp, which is not installed.",
-                hint="`uv pip install -e '.[mcp]'` in the clone of dflash-chat",
-            )
         self.all = [McpServer(config) for config in configs]
         names = Counter(server.config.name for server in self.all)
         for name, count in names.items():

@@ -382,11 +382,6 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
         "this model does not call tools: it is told of none\n",
     )
     monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)
-    with monkeypatch.context() as patch:
-        patch.setattr("dflash_mlx.tools.mcp.find_spec", lambda name: None)
-        code, told = run()
-        assert code == 1
-        assert "`uv pip install -e '.[mcp]'`" in told
     file.write_text("{}")
     code, told = run()
     assert code == 1

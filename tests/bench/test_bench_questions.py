@@ -11,6 +11,7 @@ import pytest
 import dflash_mlx
 from dflash_mlx.bench import questions
 from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.installation import install_command
 
 
 def test_bundled_prompts_are_the_held_out_ones():
@@ -143,7 +144,7 @@ def test_suites_that_cannot_be_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DFlashError, match="needs the package 'datasets'") as fault:
         questions.questions_of("gsm8k")
-    assert "uv pip install -e '.[bench]'" in fault.value.hint
+    assert install_command("datasets") in fault.value.hint
     fake_datasets(monkeypatch, ConnectionError("Couldn't reach the Hub.\nmore"))
     with pytest.raises(DFlashError, match=r"cannot be read \(Couldn't reach the Hub\)\.") as fault:
         questions.questions_of("gsm8k")

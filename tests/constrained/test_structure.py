@@ -1,6 +1,5 @@
 """Answers in a given form: thinking before them, their end, their company, and what is refused."""
 
-import builtins
 import json
 import random
 from collections.abc import Callable
@@ -474,26 +473,6 @@ def test_the_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.join()
     assert len(calls) == 1
-
-
-def test_a_missing_package(monkeypatch: pytest.MonkeyPatch, dflash: Callable[..., Result]) -> None:
-    """What needs it says so, and what installs it; what does not is not disturbed."""
-    honest = builtins.__import__
-
-    def load_others(name: str, *args: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "llguidance":
-            raise ImportError(name)
-        return honest(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", load_others)
-    pair = tiny.golden_pair("qwen3_full")
-    with pytest.raises(DFlashError) as fault:
-        api.generate(pair, "hi", schema=SUM)
-    assert "uv pip install -e '.[structure]'" in fault.value.hint
-    assert api.generate(pair, "hi", max_tokens=3).tokens
-    result = dflash("--schema", "{}", "hi")
-    assert result.exit_code == 1
-    assert "'.[structure]'" in result.stderr
 
 
 def test_the_command_line(dflash: Callable[..., Result], tmp_path: Any) -> None:

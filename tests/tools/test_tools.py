@@ -263,22 +263,18 @@ def test_a_wrong_server(tmp_path: Path, table: Any, what: str) -> None:
     assert found.value.hint
 
 
-def test_no_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of something else, none, and no package mcp."""
+def test_no_servers(tmp_path: Path) -> None:
+    """A file of something else, and none."""
     for text in ("{", "[]", '{"a": 1}'):
         (tmp_path / "x").write_text(text)
         with pytest.raises(DFlashError):
             tools.read_server_file(tmp_path / "x")
     with pytest.raises(DFlashError, match="cannot be read"):
         tools.read_server_file(tmp_path / "y")
-    monkeypatch.setattr(servers_module, "find_spec", lambda name: None)
-    with pytest.raises(DFlashError, match="need the package mcp") as found:
-        tools.Servers([tools.ServerConfig("x", "y")])
-    assert "uv pip install -e '.[mcp]'" in found.value.hint
 
 
 def test_mcp_is_imported_only_for_servers() -> None:
-    """It takes a second, and is an extra: no module of the package imports it at its top."""
+    """It takes a second: no module of the package imports it at its top."""
     root = Path(__file__).parents[2]
     files = [*(root / "dflash_mlx").rglob("*.py"), *(root / "cli").rglob("*.py")]
     own = re.compile(r"^(from|import) (mcp|mcp_types|httpx2)\b", re.MULTILINE)

@@ -1,0 +1,21 @@
+"""How this copy of the package was installed: the command that adds another package to it."""
+
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+
+
+def install_command(package: str) -> str:
+    """A shell command that installs `package` where this program runs, in backquotes."""
+    prefix = Path(sys.prefix)
+    if (prefix / "pipx_metadata.json").exists():
+        words = ["pipx", "inject", "dflash-chat", package]
+    elif find_spec("pip") is not None:
+        words = [sys.executable, "-m", "pip", "install", package]
+    else:
+        bundled = prefix.parent / ".venv-uv/bin/uv"  # of a clone that has set itself up
+        uv = str(bundled) if which("uv") is None and bundled.exists() else "uv"
+        words = [uv, "pip", "install", "--python", sys.prefix, package]
+    return f"`{shlex.join(words)}`"
