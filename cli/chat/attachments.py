@@ -25,25 +25,28 @@ CLOSING_PUNCTUATION = ".,:;!?)]}'\""  # after a name it may belong to the senten
 
 
 def read_files(state: ChatState, argument: str) -> None:
-    """`/read`: attach files to the next prompt, or list them."""
+    """`/read`: attach files to the next prompt, or list them.
+
+    UsageError for a file that cannot be read or is too long: then nothing new is attached.
+    """
     if argument == "off":
         state.drop_attachments()
         state.print_line("  no files go with the next prompt", "dim")
         return
+    names = []
     if argument:
         try:
             names = shlex.split(argument)
         except ValueError:
             raise UsageError("a quotation mark is not closed.", hint="close it") from None
-        read_attachments(names)  # raises for a file that cannot be read, before it is attached
-        state.attached = list(dict.fromkeys([*state.attached, *names]))
-    attachments = collect_attachments(state)
+    attachments = collect_attachments(state, names)
     if not attachments.files:
         state.print_line("  no files go with the next prompt; /read FILE... adds some")
         return
     for file in attachments.files if 1 < len(attachments.files) <= MAX_SHOWN else ():
         state.print_line(f"  {file.name}")
     summary = summarise(state, attachments)
+    state.attached = list(dict.fromkeys([*state.attached, *names]))
     state.print_line(f"  {summary}: with the next prompt; /read off drops it")
 
 
@@ -63,9 +66,29 @@ def with_files(state: ChatState, prompt: str) -> str:
 
 
 def collect_attachments(state: ChatState, names: Sequence[str] = ()) -> Attachments:
-    """The outputs of shell commands, the files of `/read`, and the files with these names."""
-    attachments = read_attachments([*state.attached, *names])
+    """The outputs of shell commands, the files of `/read`, and the files with these names.
+
+    UsageError for a file that cannot be read; if it was one of `/read`, it is dropped.
+    """
+    try:
+        attachments = read_attachments([*state.attached, *names])
+    except UsageError as error:
+        readable = [name for name in state.attached if is_readable(name)]
+        if readable == state.attached:
+            raise
+        state.attached = readable
+        hint = "it is no longer attached: send the prompt again, or /read another file"
+        raise UsageError(error.message, hint=hint) from None
     return replace(attachments, files=(*state.outputs, *attachments.files))
+
+
+def is_readable(name: str) -> bool:
+    """Whether a file, folder or pattern can still be attached."""
+    try:
+        read_attachments([name])
+    except UsageError:
+        return False
+    return True
 
 
 def summarise(state: ChatState, attachments: Attachments) -> str:
@@ -79,7 +102,7 @@ def summarise(state: ChatState, attachments: Attachments) -> str:
     if count >= dialogue.context_length:
         raise UsageError(
             f"{summary} are {count:,} tokens; the context holds {dialogue.context_length:,}.",
-            hint="take fewer or shorter files",
+            hint="take fewer or shorter files; /read off drops those that are attached",
         )
     return f"{summary} · {format_count(count, 'token', 'tokens')}"
 

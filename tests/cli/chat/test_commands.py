@@ -522,6 +522,28 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     assert files.with_files(state, "why?") == "why?"
 
 
+def test_a_file_that_is_refused_is_not_kept(
+    state: Any, use: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Too long, or gone when the prompt is sent: the next prompt goes without it."""
+    (tmp_path / "long.txt").write_text("many words " * 30_000)
+    with pytest.raises(UsageError, match="the context holds"):
+        shell.read_files(state, str(tmp_path / "long.txt"))
+    assert shell.with_files(state, "why?") == "why?"
+
+    kept = tmp_path / "kept.txt"
+    gone = tmp_path / "gone.txt"
+    for file in (kept, gone):
+        file.write_text("x")
+        shell.read_files(state, str(file))
+    gone.unlink()
+    with pytest.raises(UsageError, match="No such file") as fault:
+        shell.with_files(state, "why?")
+    assert "no longer attached" in fault.value.hint
+    assert "kept.txt" in shell.with_files(state, "why?")
+    assert shell.with_files(state, "why?") == "why?"
+
+
 def test_leave(use: Callable[[str], str]) -> None:
     """By any of its names."""
     for name in ("exit", "quit", "bye"):
