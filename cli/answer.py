@@ -249,6 +249,12 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int) -> str:
     return line
 
 
+def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
+    """What ended an answer early, for where no statistics are shown."""
+    limit = backend.cut_by(answer.stats, max_tokens, "--max-tokens")
+    return f"the answer was {limit}, after {format_tokens(answer.stats, 'generated')}"
+
+
 def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     """The numbers of a finished answer in a chat, with the cached part of the prompt."""
     stats = answer.stats

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dflash_mlx.errors import UsageError
+from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.grammar import Grammar
 from dflash_mlx.options import GenerationOptions
 
 from .answer import (
@@ -16,6 +17,7 @@ from .answer import (
     LiveView,
     PlainView,
     answer_prompt,
+    cut_note,
     stats_line,
 )
 from .backend.base import Backend
@@ -159,6 +161,8 @@ def generate(
         save_turn(chat_file, with_turn(chat, text, run.answer), backend, out)
     report(run, backend, options, own, load_seconds, out)
     backend.finish(out)
+    if grammar is not None:
+        check_form(run.answer, grammar)
     if run.interrupted:
         raise typer.Exit(130)
 
@@ -263,8 +267,22 @@ def report(
     if show_stats:
         line = stats_line(run.answer, backend, options.token_limit)
         out.info(line, "dim")
+    elif run.answer.finish_reason == "length" and not own.as_data:
+        out.warn(cut_note(run.answer, backend, options.token_limit))
     if not own.as_data and options.mode != "auto":  # auto drafts less by itself
         warn_low_acceptance(run.answer, out)
+
+
+def check_form(answer: Answer, grammar: Grammar) -> None:
+    """Raise DFlashError for an answer that was cut before its form was complete."""
+    from dflash_mlx.constrained.grammar import is_complete
+
+    text = answer.text.lstrip("\n") if answer.thinking else answer.text
+    if answer.finish_reason == "length" and not is_complete(grammar, text):
+        raise DFlashError(
+            "the answer was cut before its schema or grammar was complete.",
+            hint="give a larger --max-tokens, or a form with shorter answers",
+        )
 
 
 def make_view(out: Output, own: GenerateOptions, *, thinking: bool) -> PlainView:

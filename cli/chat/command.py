@@ -12,6 +12,7 @@ import typer
 
 from dflash_mlx.options import GenerationOptions
 
+from ..answer import cut_note
 from ..backend.base import Backend
 from ..backend.open import open_backend
 from ..config_file import configured_servers
@@ -214,5 +215,8 @@ def answer_piped_prompt(state: ChatState, prompt: str) -> None:
         answer = state.dialogue.ask(prompt)
     except LeaveChat as leave:
         raise typer.Exit(leave.code) from None
+    if answer.finish_reason == "length" and not state.out.stderr_is_tty:  # else with the numbers
+        backend = state.dialogue.backend
+        state.out.warn(cut_note(answer, backend, state.dialogue.settings.max_tokens))
     if answer.finish_reason == "interrupted":
         raise typer.Exit(130)

@@ -1,5 +1,7 @@
 """Grammars in the form of llguidance, and its errors."""
 
+from typing import Any
+
 from dflash_mlx.errors import UsageError, first_line
 from dflash_mlx.grammar import Grammar, parse_schema
 
@@ -33,6 +35,15 @@ def llguidance_source(grammar: Grammar) -> str:
         return LLMatcher.grammar_from_json_schema(schema, defaults=defaults)
     except (ValueError, TypeError, RecursionError) as error:  # half a character, too deep a schema
         raise grammar_error(grammar, first_line(error)) from error
+
+
+def is_complete(grammar: Grammar, text: str) -> bool:
+    """Whether a text is one that the grammar allows, from its first to its last character."""
+    from llguidance import LLMatcher, LLTokenizer
+
+    matcher = LLMatcher(LLTokenizer("byte"), llguidance_source(grammar), log_level=0)
+    data = list(text.encode())
+    return matcher.try_consume_tokens(data) == len(data) and matcher.is_accepting()
 
 
 def grammar_error(grammar: Grammar, message: str) -> UsageError:

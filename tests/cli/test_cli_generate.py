@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 def test_pipe_gets_the_answer_and_nothing_else(dflash):
     result = dflash(*RAW, "--max-tokens", "96")
-    assert (result.exit_code, result.stderr) == (0, "")
+    cut = "the answer was cut by --max-tokens, after 96 tokens\n"
+    assert (result.exit_code, result.stderr) == (0, cut)
     assert result.stdout == said(0) + "\n"
+    assert dflash(*RAW, "--max-tokens", "96", "--quiet").stderr == ""
 
 
 def test_chat_template_is_applied(dflash):
@@ -211,7 +213,8 @@ def test_thinking(cli_app, thinker):
     assert found["text"] == ""
     assert json.loads(run("--json", "--no-think").stdout)["reasoning"] == ""
     assert json.loads(run("--json").stdout)["reasoning"] == ""
-    assert run("--think").output == ""
+    assert run("--think").stdout == ""
     aloud = run("--think", "--show-thinking")
     assert aloud.stdout == ""
-    assert aloud.stderr == found["reasoning"] + "\n\n"
+    cut = "the answer was cut by --max-tokens, after 40 tokens\n"
+    assert aloud.stderr == found["reasoning"] + "\n\n" + cut

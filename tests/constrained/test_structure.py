@@ -21,7 +21,7 @@ from typer.testing import Result
 from dflash_mlx import Grammar, api
 from dflash_mlx.constrained import compiler
 from dflash_mlx.constrained.constraint import Bitmask, Constraint, reasoning_state
-from dflash_mlx.constrained.grammar import check_grammar
+from dflash_mlx.constrained.grammar import check_grammar, is_complete
 from dflash_mlx.engine.engine import Engine
 from dflash_mlx.engine.request import Request
 from dflash_mlx.engine.sequence import Sequence
@@ -473,6 +473,32 @@ def test_the_vocabulary_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.join()
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("grammar", "whole", "parts"),
+    [
+        (Grammar.of_schema(COLOURS), '["red", "blue"]', ["", '["red", ', '["red"]]']),
+        (Grammar("lark", 'start: "yes" | "no"'), "no", ["n", "now"]),
+        (Grammar("regex", "[a-zé]+"), "né", ["", "1"]),
+    ],
+    ids=["schema", "lark", "regex"],
+)
+def test_complete_texts(grammar: Grammar, whole: str, parts: list[str]) -> None:
+    assert is_complete(grammar, whole)
+    assert not any(is_complete(grammar, part) for part in parts)
+
+
+def test_an_answer_that_is_cut_before_its_form_is_complete(dflash: Callable[..., Result]) -> None:
+    """It is printed, and the command fails; one that may end where it was cut is done."""
+    start = ("--raw", "hi<think></think>", "--max-tokens", "3")
+    result = dflash("--schema", '{"type": "string", "minLength": 20}', *start)
+    assert result.exit_code == 1
+    assert result.stdout.startswith('"')
+    assert "cut before its schema or grammar was complete" in result.stderr
+    result = dflash("--grammar", "start: /[a-z]+/", *start)
+    assert (result.exit_code, len(result.stdout) > 1) == (0, True)
+    assert "cut by --max-tokens, after 3 tokens" in result.stderr
 
 
 def test_the_command_line(dflash: Callable[..., Result], tmp_path: Any) -> None:
