@@ -17,6 +17,18 @@ class UsageError(DFlashError):
     """An argument is wrong; nothing was loaded or computed. The command line exits with 2."""
 
 
+class PromptTooLong(UsageError):
+    """A prompt has more tokens than the context holds."""
+
+    def __init__(self, tokens: int, context: int, *, estimated: bool = False) -> None:
+        self.tokens = tokens
+        about = "about " if estimated else ""
+        super().__init__(
+            f"the prompt has {about}{tokens:,} tokens, the context holds {context:,}.",
+            hint="shorten the prompt",
+        )
+
+
 class RewindError(DFlashError):
     """A cache no longer holds what going back would need."""
 

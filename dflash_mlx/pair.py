@@ -23,7 +23,7 @@ from .engine.engine import Engine
 from .engine.prefix_cache.disk import DiskCache, Labels, cache_root, pair_key
 from .engine.prefix_cache.prefix_cache import default_limit
 from .engine.worker_thread import mlx_thread
-from .errors import UsageError
+from .errors import PromptTooLong, UsageError
 from .files.checkpoint import Checkpoint
 from .hub import resolve
 from .hub.bits import check_bits, chosen_bits
@@ -32,6 +32,10 @@ from .models.target import Target, target_config
 from .selfcheck.check import build, check_exact, proven
 from .selfcheck.shapes import Shapes
 from .types import Progress, silent
+
+SAMPLES = 64  # of a long text, to estimate its tokens
+SAMPLE_LENGTH = 1024  # characters
+SURELY_TOO_LONG = 2  # times the context: the samples do not mislead that far
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,27 @@ class Pair:
     def chat_tokens(
         self, messages: list[dict[str, Any]], options: TemplateOptions = DEFAULTS
     ) -> list[int]:
-        """The token ids of a chat and of the generation prompt after it."""
-        return self.encode(self.template.write(messages, options))
+        """The token ids of a chat and of the generation prompt after it.
+
+        Raises PromptTooLong as `check_length`.
+        """
+        text = self.template.write(messages, options)
+        self.check_length(text)
+        return self.encode(text)
+
+    def check_length(self, text: str) -> None:
+        """Raise PromptTooLong for a text far beyond the context, which would take long to encode.
+
+        Its tokens are estimated from samples all over the text.
+        """
+        if len(text) <= SAMPLES * SAMPLE_LENGTH:
+            return
+        starts = [len(text) * number // SAMPLES for number in range(SAMPLES)]
+        samples = [text[start : start + SAMPLE_LENGTH] for start in starts]
+        sampled = sum(len(self.encode(sample)) for sample in samples)
+        tokens = sampled * len(text) // (SAMPLES * SAMPLE_LENGTH)
+        if tokens > SURELY_TOO_LONG * self.target.context_length:
+            raise PromptTooLong(tokens, self.target.context_length, estimated=True)
 
     def encode(self, text: str) -> list[int]:
         """The token ids of a template's text, which has its special tokens already."""

@@ -303,6 +303,7 @@ class Session:
                 hint="leave them out, or send messages (without --raw)",
             )
         if isinstance(prompt, str):
+            self.pair.check_length(prompt)
             return self.pair.tokenizer.encode(prompt)
         try:
             return [int(token) for token in prompt]  # type: ignore[arg-type]

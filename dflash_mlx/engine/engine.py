@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from dflash_mlx.constrained.compiler import Compiler
 from dflash_mlx.drafters.base import Drafter
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.kernels.dispatch import EXACT_ROWS
 from dflash_mlx.models.packed import SequencePass, SequenceRows
 from dflash_mlx.models.target import Target
@@ -179,11 +179,7 @@ class Engine:
                     hint="use ids of this target's tokenizer",
                 )
         if room < 1:
-            raise UsageError(
-                f"the prompt has {len(prompt):,} tokens, the context holds "
-                f"{target.context_length:,}.",
-                hint="shorten the prompt",
-            )
+            raise PromptTooLong(len(prompt), target.context_length)
         rule = make_rule(request.accept, request.sampling, target.vocab_size, target.kernels)
         constraint = None
         if request.structure is not None:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from dflash_mlx.chat.tool_parser import ToolParser, make_tool_parser
 from dflash_mlx.engine.stats import Stats
-from dflash_mlx.errors import DFlashError
+from dflash_mlx.errors import DFlashError, PromptTooLong
 from dflash_mlx.kernels.dispatch import on_cpu
 from dflash_mlx.models.memory import cache_bytes, snapshot_bytes, working_set
 from dflash_mlx.pair import Pair
@@ -252,12 +252,7 @@ class Runner:
         prompt_tokens = len(prompted.request.prompt)
         max_tokens = prompted.request.token_limit
         if prompt_tokens >= self.context:
-            raise Problem(
-                400,
-                f"prompt is too long: {prompt_tokens} tokens > {self.context - 1} maximum.",
-                param="messages",
-                code="context_length_exceeded",
-            )
+            raise self._too_long(str(prompt_tokens))
         is_too_long = prompt_tokens + max_tokens > self.context
         if is_too_long and request.options.max_tokens is not None and not request.clamp_max_tokens:
             raise Problem(
@@ -284,8 +279,19 @@ class Runner:
     async def _tokenize(self, session: Session, request: AnswerRequest) -> Prompted:
         try:
             return await asyncio.to_thread(self._prompted, session, request)
+        except PromptTooLong as error:
+            raise self._too_long(f"about {error.tokens}") from error
         except DFlashError as error:
             raise problem_of(error, bad_request=True) from error
+
+    def _too_long(self, prompt_tokens: str) -> Problem:
+        """The words and the code by which clients know that they should shorten a chat."""
+        return Problem(
+            400,
+            f"prompt is too long: {prompt_tokens} tokens > {self.context - 1} maximum.",
+            param="messages",
+            code="context_length_exceeded",
+        )
 
     def release(self, choices: list[PreparedChoice]) -> None:
         """Give back the places of choices that will not be answered."""

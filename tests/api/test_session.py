@@ -11,7 +11,7 @@ from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, TokenizerWrapper
 from scripted_pair import speaking
 
 from dflash_mlx import api
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import Mode, SamplingParams
 from dflash_mlx.pair import Pair
 from dflash_mlx.session import Session
@@ -376,6 +376,32 @@ def test_context_length(mode: Mode) -> None:
     assert result.tokens == tiny.plain(pair.target, prompt, 6)
     with pytest.raises(UsageError):
         api.generate(pair, tiny.prompt_of(20), mode=mode)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_text_far_beyond_the_context_is_not_encoded(
+    golden: Pair, monkeypatch: pytest.MonkeyPatch, *, raw: bool
+) -> None:
+    """Samples of it say about how long it is: to encode 20 MB takes a minute."""
+    encode = Pair.encode
+    lengths: list[int] = []
+
+    def counted(pair: Pair, text: str) -> list[int]:
+        lengths.append(len(text))
+        return encode(pair, text)
+
+    monkeypatch.setattr(Pair, "encode", counted)
+    text = "many words, " * 200_000
+    with pytest.raises(PromptTooLong, match=r"about [\d,]+ tokens, the context holds"):
+        Session(golden).tokens(text, raw=raw)
+    assert sum(lengths) < len(text) / 10
+
+
+def test_the_length_of_a_text_is_estimated_well(golden: Pair) -> None:
+    text = "many words, " * 20_000 + "0123456789" * 20_000
+    with pytest.raises(PromptTooLong) as fault:
+        golden.check_length(text)
+    assert fault.value.tokens == pytest.approx(len(golden.encode(text)), rel=0.05)
 
 
 @every_mode

@@ -251,6 +251,9 @@ def test_errors_are_the_clients_classes() -> None:
     with pytest.raises(openai.BadRequestError, match="prompt is too long") as long:
         ask(server_of(pair, context=10))
     assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match=r"prompt is too long: about \d+") as long:
+        ask(server_of(pair), input="many words " * 100_000)
+    assert long.value.code == "context_length_exceeded"
 
 
 def test_an_error_in_mid_stream_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
