@@ -184,7 +184,7 @@ class Run:
         """The comparison of the two answers; None unless both are complete."""
         if self.baseline is None or self.baseline.finish_reason == INTERRUPTED:
             return None
-        return Comparison(self.answer, self.baseline, sampled=not options.sampling.greedy)
+        return Comparison.of(self.answer, self.baseline, options)
 
 
 def check_flags(own: GenerateOptions, resolved: Resolved) -> None:
@@ -240,7 +240,8 @@ def ask(
             raise KeyboardInterrupt
         baseline = None
         if own.compare and answer.finish_reason != INTERRUPTED:
-            baseline = baseline_answer(backend, prompt, options, out, interrupt)
+            seed = answer.stats.seed
+            baseline = baseline_answer(backend, prompt, options, seed, out, interrupt)
     return Run(answer, baseline)
 
 

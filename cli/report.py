@@ -87,11 +87,19 @@ WARM_UP_PROMPT_TOKENS = 64  # the warm-up reads this much of the end of the prom
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two answers to one prompt. `sampled`: temperature is above 0, so the texts need not match."""
+    """Two answers to one prompt, with the same seed.
+
+    comparable: whether exact decoding gives the same tokens; not where drafts are accepted by
+    chance.
+    """
 
     dflash: Answer
     plain: Answer
-    sampled: bool
+    comparable: bool
+
+    @classmethod
+    def of(cls, dflash: Answer, plain: Answer, options: GenerationOptions) -> "Comparison":
+        return cls(dflash, plain, options.sampling.greedy or options.accept == "match")
 
     @property
     def speedup(self) -> float | None:
@@ -145,13 +153,17 @@ def baseline_answer(
     backend: Backend,
     prompt: Any,
     options: GenerationOptions,
+    seed: int | None,
     out: Output,
     interrupt: Interrupt,
 ) -> Answer:
-    """Answer by plain decoding; shows only progress."""
+    """Answer by plain decoding, with the seed of the first answer; shows only progress."""
     view = JsonView(out, label="plain decoding · ")
     session = backend.fresh_session()
-    return answer_prompt(session, prompt, plain_options(options), view, interrupt)
+    plain = plain_options(options)
+    if seed is not None:
+        plain = replace(plain, sampling=replace(plain.sampling, seed=seed))
+    return answer_prompt(session, prompt, plain, view, interrupt)
 
 
 def show_comparison(
@@ -182,8 +194,8 @@ def format_rate(answer: Answer) -> str:
 
 def output_verdict(comparison: Comparison) -> str:
     """In words: whether both answers have the same tokens."""
-    if comparison.sampled:
-        return "not compared: both are samples"
+    if not comparison.comparable:
+        return "not compared: both are random samples (--accept match compares them)"
     if comparison.differs_from is None:
         return "identical"
     return f"differs from token {comparison.differs_from:,}"
@@ -196,8 +208,8 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "comparison": {
             "warm_up": 1,
             "speedup": None if comparison.speedup is None else round(comparison.speedup, 3),
-            "identical": None if comparison.sampled else comparison.differs_from is None,
-            "differs_from_token": None if comparison.sampled else comparison.differs_from,
+            "identical": comparison.differs_from is None if comparison.comparable else None,
+            "differs_from_token": comparison.differs_from if comparison.comparable else None,
         },
     }
 

@@ -248,9 +248,10 @@ def compare(state: ChatState, _: str) -> None:
         view = JsonView(state.out, label=f"{options.mode} · ")
         dflash = answer_prompt(dialogue.backend, prompt, options, view, interrupt)
         interrupt.check()
-        baseline = baseline_answer(dialogue.backend, prompt, options, state.out, interrupt)
+        seed = dflash.stats.seed
+        baseline = baseline_answer(dialogue.backend, prompt, options, seed, state.out, interrupt)
         interrupt.check()
-        comparison = Comparison(dflash, baseline, sampled=not options.sampling.greedy)
+        comparison = Comparison.of(dflash, baseline, options)
         show_comparison(comparison, dialogue.backend, options, state.out)
     dialogue.interrupted_at = interrupt.last_at
     if interrupt.requested_twice:

@@ -3,6 +3,7 @@
 import re
 from importlib import import_module
 
+import pytest
 from golden_pair import EXPECTED, GOLDEN, RAW, said
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ def test_compare_transcript(dflash):
         re.sub(r"\s+", " ", lines[4]).strip(),
         "output identical",
         "run 1 warm-up · 1 run each · greedy · block 8",
+        "the answer was cut by --max-tokens, after 96 tokens",
     ]
     assert re.fullmatch(r"  accept +– +[\d.]+%", lines[4])
     assert len({len(line.rstrip()) for line in result.stderr.splitlines()[2:5]}) == 1
@@ -39,10 +41,17 @@ def test_compare_with_a_stop_string_is_still_identical(ask):
     assert found["comparison"]["identical"] is True
 
 
-def test_samples_are_not_compared(dflash):
-    result = dflash(*RAW, "--max-tokens", "9", "--compare", "--temp", "1", "--seed", "3")
-    assert "output    not compared: both are samples" in result.stderr
+@pytest.mark.parametrize("seed", [["--seed", "3"], []], ids=["seed 3", "a drawn seed"])
+def test_samples_of_one_seed_are_compared(dflash, seed):
+    result = dflash(*RAW, "--max-tokens", "30", "--compare", "--temp", "1", *seed)
+    assert "output    identical" in result.stderr
     assert "temperature 1" in result.stderr
+
+
+def test_drafts_accepted_by_chance_are_not_compared(dflash, ask):
+    sampled = (*RAW, "--max-tokens", "9", "--compare", "--temp", "1", "--accept", "token")
+    assert "output    not compared: both are random samples" in dflash(*sampled).stderr
+    assert ask(*sampled)["comparison"]["identical"] is None
 
 
 def test_difference_is_counted_from_one():
@@ -54,7 +63,7 @@ def test_difference_is_counted_from_one():
 
     def both(a, b):
         return compare.Comparison(
-            answer(stats.Stats(), a, str(a)), answer(stats.Stats(), b, str(b)), False
+            answer(stats.Stats(), a, str(a)), answer(stats.Stats(), b, str(b)), True
         )
 
     assert both([1, 2, 3], [1, 2, 4]).differs_from == 3
@@ -70,4 +79,4 @@ def test_bundled_pair_is_named(cli_app, monkeypatch):
     result = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9", "--compare"])
     assert result.stderr.startswith("no --model given: the bundled pair answers")
     quiet = CliRunner().invoke(cli_app, ["generate", *RAW, "--max-tokens", "9"])
-    assert quiet.stderr == ""
+    assert "no --model" not in quiet.stderr
