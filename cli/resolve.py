@@ -78,14 +78,21 @@ class Resolved:
         """Whether --model names a server."""
         return is_address(self.model.model)
 
-    def fitted(self, backend: Backend, out: Output, *, raw: bool = False) -> "Resolved":
+    def fitted(
+        self, backend: Backend, out: Output, *, raw: bool = False, recommended: bool = False
+    ) -> "Resolved":
         """The options for the loaded model.
 
-        `--sampling recommended` takes its recommended sampling. Switches of thinking that its
+        `--sampling recommended` takes its recommended sampling; with `recommended` also where
+        nothing says how to sample. Switches of thinking that its
         template does not know are dropped with a note, or refused with UsageError if a flag gave
         them. `raw`: the template is not used.
         """
-        values = with_recommended(self.values, backend, out)
+        values = self.values
+        if recommended and sampling_is_open(values):
+            values = values.changed(**backend.recommended_sampling())
+        else:
+            values = with_recommended(values, backend, out)
         values = with_known_thinking(values, backend.template, out, raw=raw)
         fitted = Resolved.of(values, self.general)
         if not raw:
@@ -254,11 +261,31 @@ def with_recommended(values: OptionValues, backend: Backend, out: Output) -> Opt
     return values
 
 
+def sampling_is_open(values: OptionValues) -> bool:
+    """Whether neither `--sampling` nor any sampling option but the seed is given."""
+    names = ["sampling_by", *(e.name for e in declared(SamplingParams) if e.name != "seed")]
+    return all(values.origin(name) is Origin.DEFAULT for name in names)
+
+
 def describe_recommendation(values: Mapping[str, float]) -> str:
     """Recommended values as `/set` names them, and their source."""
     entries = [entry for entry in declared(SamplingParams) if entry.name in values]
     texts = [f"{entry.setting} {values[entry.name]:g}" for entry in entries]
     return f"{', '.join(texts)} (generation_config.json)"
+
+
+def sampling_note(backend: Backend, sampling: SamplingParams, take: str) -> str:
+    """A line on the recommended sampling, empty if there is none.
+
+    take: what the user enters to sample as recommended.
+    """
+    recommended = backend.recommended_sampling()
+    if not recommended:
+        return ""
+    described = describe_recommendation(recommended)
+    if replace(sampling, seed=None) == SamplingParams(**only_recommended(recommended)):
+        return f"sampling as recommended: {described}"
+    return f"recommended sampling: {described} · {take} takes it"
 
 
 def no_recommendation(backend: Backend) -> DFlashError:

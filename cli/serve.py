@@ -23,7 +23,7 @@ from .options import (
     option,
     option_groups,
 )
-from .resolve import resolve
+from .resolve import resolve, sampling_note
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -110,7 +110,9 @@ def serve(
     listening = listen(own.host, own.port)
     pair, seconds = load_pair(resolved.model, out, resolved.cache)
     backend = LocalBackend(pair)
-    options = resolved.fitted(backend, out).generation
+    options = resolved.fitted(backend, out, recommended=True).generation
+    if sampling := sampling_note(backend, options.sampling, "--sampling recommended"):
+        out.note(sampling)
     out.warn(*backend.warnings())
     log = AccessLog(
         lambda line: write_line(line, out, data=own.log_json), own.log_json, own.log_prompts

@@ -37,13 +37,12 @@ from .settings import (
     SETTINGS,
     apply_values,
     change_defaults,
+    chat_sampling_note,
     chat_values,
     defaults_of,
     describe_thinking,
     find_setting,
     format_value,
-    recommendation_line,
-    recommendation_offer,
     setting_help,
     use_recommended,
     with_thinking,
@@ -102,7 +101,7 @@ def change_model(state: ChatState, model_id: str) -> None:
         f"  {describe_pair(state)} · loaded in {time.perf_counter() - started_at:.1f} s", "dim"
     )
     change_defaults(state, defaults)
-    if line := recommendation_offer(state.dialogue):
+    if line := chat_sampling_note(state.dialogue):
         state.print_line(f"  {line}", "dim")
     drop_long_block(state)
     warn_of_kernels(state)
@@ -200,8 +199,8 @@ def show_settings(state: ChatState) -> None:
     for setting in settings:
         value = format_value(state.dialogue.settings, setting)
         state.print_line(f"  {setting.setting:{width}}{value:>10}  {setting_help(setting)}")
-    if line := recommendation_line(state):
-        state.print_line(line)
+    if line := chat_sampling_note(state.dialogue):
+        state.print_line(f"  {line}")
 
 
 def change_thinking(state: ChatState, argument: str) -> None:

@@ -29,7 +29,7 @@ from ..options import (
 )
 from ..presets import OptionTables
 from ..report import LogOptions
-from ..resolve import Resolved
+from ..resolve import Resolved, sampling_is_open
 from ..terminal.keys import KeyReader, TypeAhead
 from ..terminal.live_region import ERASE_BELOW
 from ..terminal.output import Output
@@ -40,9 +40,9 @@ from .dialogue import Dialogue, DisplaySettings
 from .loop import chat_loop
 from .pages import show_header
 from .settings import (
+    chat_sampling_note,
     chat_settings,
     defaults_of,
-    recommendation_offer,
     recommended_defaults,
     values_of,
 )
@@ -93,7 +93,7 @@ def chat(
         with keys.reading() if start.interactive else nullcontext():
             backend, load_seconds = open_backend(resolved.values, resolved.cache, remote, out)
             tools.wait()
-        resolved = resolved.fitted(backend, out)
+        resolved = resolved.fitted(backend, out, recommended=True)
         state = open_chat(resolved, start, backend, tools, keys, display, out)
         dialogue = state.dialogue
         dialogue.log = log
@@ -154,7 +154,7 @@ def open_chat(
         for name, value in values_of(resolved).items()
         if general.origin(name) < Origin.ENVIRONMENT
     }
-    state.sampling_by = general["sampling_by"]
+    state.sampling_by = None if sampling_is_open(general) else general["sampling_by"]
     state.defaults = recommended_defaults(state, defaults_of(state, resolved.model.model))
     return state
 
@@ -166,7 +166,8 @@ def show_start(state: ChatState, start: Start, load_seconds: float) -> None:
     tools = dialogue.tools
     if start.interactive:
         tools.ask = state.ask_line
-        notes = (recommendation_offer(dialogue), tools.summary(dialogue.backend))
+        sampling = chat_sampling_note(dialogue)
+        notes = (sampling, tools.summary(dialogue.backend))
         show_header(
             dialogue,
             load_seconds,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dflash_mlx.errors import UsageError
-from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
+from dflash_mlx.options import GenerationOptions, Option, declared
 
 from ..backend.base import ThinkingSwitches
 from ..presets import DECLARED, KEYS
@@ -18,6 +18,7 @@ from ..resolve import (
     drop_unknown_thinking,
     no_recommendation,
     only_recommended,
+    sampling_note,
 )
 from .dialogue import Dialogue
 from .state import ChatState
@@ -142,20 +143,9 @@ def describe_thinking(options: GenerationOptions) -> str:
 # The sampling that a model's authors recommend
 
 
-def recommendation_offer(dialogue: Dialogue) -> str:
-    """The line below the header; empty without a recommendation, or if sampling is set already."""
-    recommended = dialogue.backend.recommended_sampling()
-    if not recommended or replace(dialogue.settings.sampling, seed=None) != SamplingParams():
-        return ""
-    return f"recommended: {describe_recommendation(recommended)} · /set recommended takes it"
-
-
-def recommendation_line(state: ChatState) -> str:
-    """The line below the list of `/set`; empty without a recommendation."""
-    recommended = state.dialogue.backend.recommended_sampling()
-    if not recommended:
-        return ""
-    return f"  recommended: {describe_recommendation(recommended)}; /set recommended takes it"
+def chat_sampling_note(dialogue: Dialogue) -> str:
+    """The line below the header and below the list of `/set`; empty without a recommendation."""
+    return sampling_note(dialogue.backend, dialogue.settings.sampling, "/set recommended")
 
 
 def use_recommended(state: ChatState) -> None:
@@ -238,10 +228,13 @@ def defaults_of(state: ChatState, target: str | None) -> dict[str, Any]:
 def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str, Any]:
     """The defaults of the loaded target, with its recommended sampling if that is asked for.
 
-    The defaults themselves or the option `--sampling` ask for it.
+    The defaults themselves or the option `--sampling` ask for it, or nothing says how to sample.
     """
     defaults = {**defaults}
-    if defaults.pop("sampling_by", state.sampling_by) != RECOMMENDED:
+    source = defaults.pop("sampling_by", state.sampling_by)
+    if source is None and not defaults.keys() & only_recommended({}).keys():
+        source = RECOMMENDED
+    if source != RECOMMENDED:
         return defaults
     recommended = state.dialogue.backend.recommended_sampling()
     return {n: value for n, value in recommended.items() if n in state.general} | defaults

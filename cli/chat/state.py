@@ -35,7 +35,8 @@ class ChatState:
     # and the values that the loaded target's defaults put in their place.
     general: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
-    sampling_by: str = "given"  # --sampling, unless a target's defaults set it
+    # --sampling, unless a target's defaults set it; None: recommended where nothing else is given.
+    sampling_by: str | None = None
     keys: KeyReader | None = None  # reads what is typed while a command runs
 
     def drop_attachments(self) -> None:

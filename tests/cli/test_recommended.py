@@ -1,4 +1,4 @@
-"""The sampling that a model recommends: read, offered, and taken only where it is asked for."""
+"""The sampling that a model recommends: read, and taken in chats, by servers, or where asked."""
 
 import json
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def sampling(cli_app: typer.Typer, target: Path) -> Callable[..., tuple[float, .
     return run
 
 
-def test_never_by_itself_and_who_counts_first(
+def test_never_by_itself_in_a_command_and_who_counts_first(
     sampling: Callable[..., tuple[float, ...]],
     config: Callable[[str], int],
     monkeypatch: pytest.MonkeyPatch,
@@ -101,6 +101,62 @@ def test_never_by_itself_and_who_counts_first(
     config("temp = 0.4\nsampling = 'recommended'\n")
     monkeypatch.delenv("DFLASH_SAMPLING")
     assert sampling() == (0.4, 0.95, 20)
+
+
+@pytest.fixture
+def chat_sampling(
+    cli_app: typer.Typer, target: Path, tmp_path: Path
+) -> Callable[..., tuple[float, ...]]:
+    """Temperature, top-p and top-k of a chat with these flags."""
+
+    def run(*flags: str) -> tuple[float, ...]:
+        log = tmp_path / "log"
+        log.unlink(missing_ok=True)
+        args = ["chat", "--log", str(log), "--max-tokens", "2", "-m", str(target), *PAIR[2:]]
+        done = CliRunner().invoke(cli_app, [*args, *flags], input="hi")
+        assert done.exit_code == 0, done.output
+        lines = map(json.loads, log.read_text().splitlines())
+        (found,) = [line for line in lines if line["type"] == "pair"]
+        return found["temperature"], found["top_p"], found["top_k"]
+
+    return run
+
+
+@pytest.fixture
+def served_sampling(
+    cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[float, ...]]:
+    """Temperature, top-p and top-k of a request to `dflash serve` that names none."""
+
+    def run(*flags: str) -> tuple[float, ...]:
+        servers: list[Any] = []
+        monkeypatch.setattr(
+            "dflash_mlx.cli.serve.run_until_stopped", lambda server, _: servers.append(server)
+        )
+        args = ["serve", "--port", "0", "-m", str(target), *PAIR[2:]]
+        done = CliRunner().invoke(cli_app, [*args, *flags])
+        assert done.exit_code == 0, done.output
+        found = servers[0].runner.settings.options.sampling
+        return found.temperature, found.top_p, found.top_k
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["chat_sampling", "served_sampling"])
+def test_chats_and_servers_sample_as_recommended(
+    command: str, request: pytest.FixtureRequest, config: Callable[[str], int], target: Path
+) -> None:
+    """Unless something says how to sample, wherever it stands."""
+    sampling = request.getfixturevalue(command)
+    assert sampling() == (0.6, 0.95, 20)
+    assert sampling("--seed", "3") == (0.6, 0.95, 20)
+    assert sampling("--temp", "0") == (0, 1, 0)
+    assert sampling("--top-p", "0.5") == (0, 0.5, 0)
+    assert sampling("--sampling", "given") == (0, 1, 0)
+    config("temp = 0.4\n")
+    assert sampling() == (0.4, 1, 0)
+    config(f"[models.'{target}']\ntemp = 0.3\n")
+    assert sampling() == (0.3, 1, 0)
 
 
 def test_a_model_without_one(cli_app: typer.Typer, config: Callable[[str], int]) -> None:
@@ -124,6 +180,7 @@ def state(cli_app: typer.Typer, target: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pair.target, "checkpoint", Checkpoint(target, {}))
     state = recorded_chat(cli_app, pair)
     state.general["sampling_by"] = "given"
+    state.sampling_by = "given"
     actions = import_module("dflash_mlx.cli.chat.actions")
 
     def load(model_options: Any, *rest: Any) -> Any:
@@ -143,15 +200,14 @@ def test_in_a_chat(state: RecordedState, target: Path, config: Callable[[str], i
     def now() -> SamplingParams:
         return state.dialogue.settings.sampling
 
-    assert settings.recommendation_offer(state.dialogue) == (
-        f"recommended: {SAID} · /set recommended takes it"
-    )
-    assert use("/set").endswith(f"\n  recommended: {SAID}; /set recommended takes it")
+    offer = f"recommended sampling: {SAID} · /set recommended takes it"
+    assert settings.chat_sampling_note(state.dialogue) == offer
+    assert use("/set").endswith(f"\n  {offer}")
     use("/set seed 3")
     use("/set min-p 0.5")
-    assert settings.recommendation_offer(state.dialogue) == ""  # somebody has said how
     assert use("/set recommended") == f"  sampling as recommended: {SAID}"
     assert now() == SamplingParams(temperature=0.6, top_p=0.95, top_k=20, seed=3)
+    assert use("/set").endswith(f"\n  sampling as recommended: {SAID}")
     assert ("recommended", "") in commands.complete(state, "/set ")
     # A preset may name it, and a model's defaults; the next model has its own.
     config(
@@ -170,8 +226,27 @@ def test_in_a_chat(state: RecordedState, target: Path, config: Callable[[str], i
     assert now() == SamplingParams(temperature=0.9, top_p=0.5)
     told = use("/model target")
     assert now() == SamplingParams()
-    assert f"  recommended: {SAID} · /set recommended takes it" in told
+    assert offer in told
     use("/model C")
     with pytest.raises(DFlashError, match="recommends no sampling"):
         use("/set recommended")
-    assert "recommended:" not in use("/set")
+    assert "recommended" not in use("/set")
+
+
+def test_another_model_in_a_chat(
+    state: RecordedState, target: Path, config: Callable[[str], int]
+) -> None:
+    """Where nothing says how to sample, each model samples as its authors recommend."""
+    state.sampling_by = None
+    (target.parent / "B").mkdir()
+    (target.parent / "B/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.8}')
+    (target.parent / "C").mkdir()
+    config("[models.target]\ntop-k = 7\n")
+    assert "  sampling as recommended: temp 0.9, top-p 0.8" in state.enter("/model B")
+    assert state.dialogue.settings.sampling == SamplingParams(temperature=0.9, top_p=0.8)
+    state.enter("/model target")
+    assert state.dialogue.settings.sampling == SamplingParams(top_k=7)
+    state.enter("/model B")
+    state.enter("/temp 0.2")
+    state.enter("/model C")
+    assert state.dialogue.settings.sampling == SamplingParams(temperature=0.2)
