@@ -143,10 +143,10 @@ def test_doctor_checks_every_table(cli_app, config):
     assert "the defaults of 'a/b'" in caught.value.message
 
 
-def test_the_example_of_the_readme(cli_app, config):
+def test_the_example_of_the_guide(cli_app, config):
     """Its tables are valid, and its model is known."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    config(readme.split("```toml\n")[1].split("```")[0])
+    page = Path(__file__).parents[2] / "examples/guide/presets.md"
+    config(page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0])
     command = typer.main.get_command(cli_app).commands["chat"]  # type: ignore[attr-defined]
     tables = option_tables.OptionTables(typer.Context(command))
     tables.check()

@@ -1,17 +1,20 @@
-"""The README: each `dflash` command in its blocks is run, with the bundled pair or a random one.
+"""README and guide: each `dflash` command in their blocks is run, with small models.
 
-One that would download a model or a suite has "(download)" behind it, one that asks a server
-"(another machine)": it is run offline, and must fail for that reason alone.
+DFLASH_PROGRAM names an installed program to run them with. A command that would download a model or
+a suite has "(download)" behind it, one that asks a server "(another machine)": it is run offline,
+and must fail for that reason alone.
 """
 
 import json
+import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,16 +23,30 @@ import pytest
 import tool_talk
 import typer
 from golden_pair import GOLDEN
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 import dflash_mlx
 from dflash_mlx.hub.registry import find
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.S)
-LINES = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
-COMMANDS = [line for line in LINES if re.search(r"(^|\| )dflash ", line)]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "examples/guide").glob("*.md"))]
+# A program to run the commands with, in place of the code of this folder.
+PROGRAM = os.environ.get("DFLASH_PROGRAM")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of a page."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+
+
+LINES = [
+    (page, line)
+    for page in PAGES
+    for block in blocks(page, "sh")
+    for line in block.splitlines()
+    if line.strip() and not line.startswith("#")
+]
+COMMANDS = [(page, line) for page, line in LINES if re.search(r"(^|\| )dflash ", line)]
 DOWNLOAD = re.compile(r"#.*\((download|another machine)\)")
 NOT_HERE = re.compile(
     r"is not on this machine|no terminal to ask|needs the package|the Hub may not be asked|"
@@ -44,6 +61,15 @@ FILES = {
     "order.json": '{"type": "object", "properties": {"teas": {"type": "integer"}}}',
     "prompts.jsonl": '"say 1"\n"say 2"\n"say 3"\n"say 4"\n',
 }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +87,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (place / "my-drafter").symlink_to(GOLDEN / "draft")
     config = place / "config/dflash/config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text(README.split("```toml\n")[1].split("```")[0])
+    config.write_text(blocks(ROOT / "examples/guide/presets.md", "toml")[0])
     return place
 
 
 @pytest.fixture
 def run(
     cli_app: typer.Typer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Result]:
+) -> Callable[[str], Ended]:
     """Run a line of a shell whose last command is ours: pipes and files at its ends as they are."""
     monkeypatch.chdir(folder)
     for name in ("DATA", "CONFIG", "CACHE"):
@@ -83,7 +109,7 @@ def run(
         turn = transcript.Turn("Why is the sky blue?", "Short waves scatter.")
         transcript.save("why-is-the-sky-blue", transcript.Chat((turn,)))
 
-    def one(line: str) -> Result:
+    def one(line: str) -> Ended:
         *before, command = line.split(" | ")
         given = "Hello!\n"
         if before:
@@ -96,12 +122,32 @@ def run(
             words += SHORT_TRAINING.split()
         file = words[words.index(">") + 1] if ">" in words else None
         words = words[: words.index(">")] if file else words
-        result = CliRunner().invoke(cli_app, words[1:], input=given)
+        result = run_installed(words, given) if PROGRAM else run_here(words, given)
         if file:
             (folder / file).write_text(result.stdout)
         return result
 
+    def run_here(words: list[str], given: str) -> Ended:
+        result = CliRunner().invoke(cli_app, words[1:], input=given)
+        return Ended(result.exit_code, result.stdout, result.stderr)
+
     return one
+
+
+def run_installed(words: list[str], given: str) -> Ended:
+    """The program in a process of its own; a server is stopped by Ctrl-C once it listens."""
+    assert PROGRAM is not None
+    pipe = subprocess.PIPE
+    command = [PROGRAM, *words[1:]]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        if words[1] == "serve":
+            assert process.stderr is not None
+            heard = list(iter(process.stderr.readline, ""))[:1]
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            return Ended(0 if heard else 1, "", "".join(heard))
+        stdout, stderr = process.communicate(given)
+    return Ended(process.returncode, stdout, stderr)
 
 
 def unknown_machine(*names: Any, **how: Any) -> None:
@@ -110,11 +156,13 @@ def unknown_machine(*names: Any, **how: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", COMMANDS, ids=lambda line: line.partition("  ")[0])
+@pytest.mark.parametrize(
+    ("page", "line"), COMMANDS, ids=[f"{p.stem}: {c.partition('  ')[0]}" for p, c in COMMANDS]
+)
 def test_a_command(
-    line: str, run: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
+    page: Path, line: str, run: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order of the page, all in one folder: files that one writes are there for the next."""
+    """In the order of the pages, all in one folder: files that one writes stay for the next."""
     download = DOWNLOAD.search(line)
     if download:
         monkeypatch.setenv("DFLASH_OFFLINE", "1")
@@ -123,36 +171,50 @@ def test_a_command(
             monkeypatch.setattr(socket, "getaddrinfo", unknown_machine)
     result = run(line)
     if download:
-        assert result.exit_code in (1, 2), result.output
+        assert result.exit_code in (1, 2), result
         assert NOT_HERE.search(result.stderr), result.stderr
     else:
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == 0, result
         silent = re.search(r"serve|train|doctor|chats rm", line)
-        assert result.stdout.strip() or silent, result.output
+        assert result.stdout.strip() or silent, result
 
 
 def test_what_the_commands_are() -> None:
-    """Each command of the program is there, and in other lines only programs that set it up."""
-    assert len(COMMANDS) > 30
-    names = {line.split("dflash ")[1].split()[0] for line in COMMANDS}
+    """Every command of the program is in the guide; other lines are programs that set things up."""
+    names = {line.split("dflash ")[1].split()[0] for _, line in COMMANDS}
     app = import_module("dflash_mlx.cli.app").app
-    assert names | {"cache", "launch"} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
-    others = [line for line in LINES if line not in COMMANDS]
-    assert {line.split()[0] for line in others} == {"make", "uv"}
+    assert names == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    others = [
+        line for page, line in LINES if page.name == "README.md" and (page, line) not in COMMANDS
+    ]
+    assert {line.split()[0] for line in others} == {"make", "uv", ".venv/bin/dflash"}
     for line in others:
-        words = shlex.split(line, comments=True)
-        if words[0] == "make":
-            command = ["make", "-n", *words[1:]]
+        if line.startswith("make"):
+            command = ["make", "-n", *shlex.split(line, comments=True)[1:]]
             done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-            assert "demo" not in words or ".venv/bin/dflash chat" in done.stdout  # where it is
-        elif extra := re.search(r"\.\[(\w+)\]", line):
-            project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-            assert extra[1] in project["optional-dependencies"]
+            assert ".venv/bin/dflash chat" in done.stdout  # where it is
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    text = PAGES[0].read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 250
+    assert len(text.split()) <= 2800
+
+
+def test_links_lead_somewhere() -> None:
+    """Each relative link of README and guide is a file, and each page of the guide has a link."""
+    linked = set()
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                linked.add((page.parent / target).resolve())
+    assert set(PAGES[1:]) <= linked
 
 
 def test_models_that_are_downloaded_are_small() -> None:
     """The first one was 9 GB, of 16 bits."""
-    for line in COMMANDS:
+    for _, line in COMMANDS:
         for name in re.findall(r"(?:-m|pull) ([\w.-]+/[\w.-]+)", line):
             if not name.startswith("./"):
                 entry = find(name)
@@ -168,21 +230,26 @@ def test_what_the_files_hold(folder: Path) -> None:
     assert json.loads((folder / "trained/config.json").read_text())["block_size"] == 4
 
 
-def test_the_python_of_the_readme(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs, and prints what it says; what calls tools does so with a pair that can."""
-    of_tools, first = re.findall(r"```python\n(.*?)```", README, re.S)
-    exec(compile(first, "README.md", "exec"), {})
-    wanted = dflash_mlx.generate(dflash_mlx.load(), "What is 25 plus 17?").text
-    assert capsys.readouterr().out.startswith(wanted)
+@pytest.mark.parametrize("page", ["README.md", "examples/guide/python.md"])
+def test_the_python_of_a_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each block runs by itself."""
+    for block in blocks(ROOT / page, "python"):
+        exec(compile(block, page, "exec"), {})
+        assert capsys.readouterr().out.endswith("\n")
+
+
+def test_the_python_of_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pair that calls tools."""
     here = {"command": sys.executable, "args": [str(ROOT / "tests" / "support" / "mcp_server.py")]}
     document = json.dumps({"mcpServers": {"here": here}})
     (tmp_path / "claude_desktop_config.json").write_text(document)
     monkeypatch.chdir(tmp_path)
-    wetted: dict[str, Any] = {"pair": tool_talk.talking_pair(rainy)}
-    exec(compile(of_tools, "README.md", "exec"), wetted)
-    assert wetted["answered"].text == "It says: rain"
+    pair = tool_talk.talking_pair(rainy)
+    monkeypatch.setattr(dflash_mlx, "load", lambda *names: pair)
+    (block,) = blocks(ROOT / "examples/guide/mcp.md", "python")
+    names: dict[str, Any] = {}
+    exec(compile(block, "mcp.md", "exec"), names)
+    assert names["answered"].text == "It says: rain"
 
 
 def rainy(messages: list[dict[str, Any]]) -> str:

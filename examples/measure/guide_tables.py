@@ -1,7 +1,7 @@
-"""Write the README's tables anew: commands and pairs from the code, drafts from a measurement.
+"""Write the guide's tables anew: commands and pairs from the code, drafts from a measurement.
 
-    python examples/measure/readme_tables.py
-    python examples/measure/readme_tables.py --drafts bench.json   of dflash bench --drafts --json
+    python examples/measure/guide_tables.py
+    python examples/measure/guide_tables.py --drafts bench.json   of dflash bench --drafts --json
 
 The second keeps what the table of drafts needs in examples/measure/drafts.json. Each table stands
 between `<!-- name -->` and `<!-- end -->`.
@@ -16,7 +16,8 @@ from typing import Any
 
 from dflash_mlx.hub.registry import Entry, entries
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[1] / "guide"
+PAGES = [GUIDE / name for name in ("chat.md", "models.md", "bench.md")]
 DRAFTS = Path(__file__).parent / "drafts.json"
 SOURCES = {
     "dflash": "DFlash drafter, chains of 15",
@@ -103,7 +104,7 @@ def rows_of(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def filled(text: str) -> str:
-    """The README with its tables as they should be."""
+    """A page with its tables as they should be."""
     for name, table in (("commands", commands()), ("pairs", pairs()), ("drafts", drafts())):
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = between.sub(lambda found, table=table: found[1] + table + "\n" + found[2], text)
@@ -115,4 +116,5 @@ if __name__ == "__main__":
     parser.add_argument("--drafts", type=Path, help="what `dflash bench --drafts --json` printed")
     if measured := parser.parse_args().drafts:
         keep_drafts(measured)
-    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
