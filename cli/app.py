@@ -27,6 +27,7 @@ from .chats import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
+from .help import help_page
 from .launch import launch
 from .loading import prepare_libraries
 from .models import models
@@ -128,13 +129,23 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """DFlash speculative decoding for MLX: the target's own words, several times faster."""
+    """Chat with open models on a Mac: faster where drafts pay, and never one word different."""
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help(), err=True)
+        typer.echo(BEGINNING, err=True)
         raise typer.Exit(2)
     if ctx.invoked_subcommand != "doctor":  # doctor reports errors of the file itself
         apply_config(ctx)
 
+
+BEGINNING = """\
+dflash chats with open models on this machine. Begin here:
+
+  dflash chat                    chat with the best model you have, or the small bundled one
+  dflash generate "PROMPT"       one answer
+  dflash models list             what you have, and what fits this machine
+  dflash doctor                  check this machine
+  dflash help                    the guide
+  dflash --help                  all commands"""
 
 EPILOG = (
     "Options can also be set as DFLASH_<NAME> or in ~/.config/dflash/config.toml; "
@@ -160,6 +171,7 @@ app.add_typer(models, name="models")
 app.add_typer(chats, name="chats")
 app.add_typer(cache, name="cache")
 app.command("doctor")(doctor)
+app.command("help")(help_page)
 
 
 def main() -> None:

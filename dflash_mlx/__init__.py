@@ -1,4 +1,4 @@
-"""DFlash speculative decoding for MLX: the target's own words, several times faster.
+"""Speculative decoding for MLX: faster where drafts pay, and never one word different.
 
     import dflash_mlx
     pair = dflash_mlx.load()

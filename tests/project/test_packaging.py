@@ -35,7 +35,7 @@ def test_advice_installs_from_the_clone():
     files += [f for name in ("cli", "dflash_mlx", "examples") for f in (ROOT / name).rglob("*.py")]
     for file in files:
         text = file.read_text("utf-8")
-        assert not re.search(r"install (-\S+ )*[\"']?dflash-chat", text), file
+        assert not re.search(r"\binstall (-\S+ )*[\"']?dflash-chat", text), file
         for address in re.findall(r"https://[\w./-]*/dflash-chat\b", text):
             assert address in addresses, (file, address)
 

@@ -1,0 +1,64 @@
+"""`dflash help`: the pages of the guide."""
+
+from difflib import get_close_matches
+from importlib.resources import files
+from typing import Annotated
+
+import typer
+
+from dflash_mlx.errors import UsageError
+
+from .options import DisplayOptions, option_groups
+from .terminal.output import Output
+
+
+@option_groups
+def help_page(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The page to show; none lists them.")
+    ] = None,
+    *,
+    display: DisplayOptions,
+) -> None:
+    """Show a page of the guide, or list them.
+
+    In a pipe or a file, a page is Markdown.
+    """
+    out = Output(quiet=display.quiet, plain=display.plain)
+    if topic is None:
+        width = max(map(len, topics())) + 2
+        for name, title in topics().items():
+            out.write(f"{name:{width}}{title}\n")
+        return
+    text = page(topic)
+    if not out.stdout_live:
+        out.write(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text, hyperlinks=False))
+
+
+def topics() -> dict[str, str]:
+    """The names of the pages and their titles."""
+    guide = files("dflash_mlx.guide")
+    names = sorted(file.name for file in guide.iterdir() if file.name.endswith(".md"))
+    texts = {name: (guide / name).read_text(encoding="utf-8") for name in names}
+    return {
+        name.removesuffix(".md").replace("_", "-"): text.split("\n", 1)[0].lstrip("# ")
+        for name, text in texts.items()
+    }
+
+
+def page(topic: str) -> str:
+    """The Markdown of the page whose name begins like this; UsageError for none or several."""
+    asked = topic.lower().replace("_", "-")
+    names = [name for name in topics() if name.startswith(asked)]
+    name = asked if asked in names or len(names) != 1 else names[0]
+    if name not in names:
+        near = get_close_matches(name, topics(), 1)
+        hint = f"did you mean '{near[0]}'?" if near else "`dflash help` lists them"
+        raise UsageError(f"the guide has no page '{topic}'.", hint=hint)
+    file = files("dflash_mlx.guide") / f"{name.replace('-', '_')}.md"
+    return file.read_text(encoding="utf-8")
