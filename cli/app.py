@@ -27,7 +27,7 @@ from .chats import chats
 from .config_file import apply_config, config_path
 from .doctor.command import doctor
 from .generate import generate
-from .help import help_page
+from .help import PanelCommand, help_page
 from .launch import launch
 from .loading import prepare_libraries
 from .models import models
@@ -147,9 +147,9 @@ dflash chats with open models on this machine. Begin here:
   dflash help                    the guide
   dflash --help                  all commands"""
 
-EPILOG = (
-    "Options can also be set as DFLASH_<NAME> or in ~/.config/dflash/config.toml; "
-    "the command line counts first, then a preset (-p), then the variable, then the file."
+SETTINGS = (
+    "Every option can also be a variable (DFLASH_TEMP for --temp) or a key of "
+    "~/.config/dflash/config.toml; see `dflash help presets`."
 )
 
 app = typer.Typer(
@@ -157,15 +157,13 @@ app = typer.Typer(
     callback=start,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=EPILOG,
+    epilog="The guide: `dflash help`. " + SETTINGS,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("chat", epilog=EPILOG)(chat)
-app.command("generate", epilog=EPILOG)(generate)
-app.command("serve", epilog=EPILOG)(serve)
-app.command("bench", epilog=EPILOG)(bench)
-app.command("train")(train)
+for name, command in (("chat", chat), ("generate", generate), ("serve", serve), ("bench", bench)):
+    app.command(name, cls=PanelCommand, epilog=f"{SETTINGS} Guide: `dflash help {name}`.")(command)
+app.command("train", cls=PanelCommand, epilog="Guide: `dflash help train`.")(train)
 app.command("launch")(launch)
 app.add_typer(models, name="models")
 app.add_typer(chats, name="chats")

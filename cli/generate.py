@@ -66,36 +66,76 @@ class GenerateOptions:
     file: Annotated[
         list[str] | None,
         typer.Option(
-            "--file", "-f", metavar="FILE", help="Read the prompt here; repeatable; folders, globs."
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="Add files, folders or patterns to the prompt; repeatable.",
+            rich_help_panel="Prompt and answer",
         ),
     ] = None
     preset: PresetName = None
     latest: Annotated[
         bool,
         typer.Option(
-            "--continue", "-c", help="Go on with the chat that was saved last, and save it."
+            "--continue",
+            "-c",
+            help="Continue the chat that was saved last, and save the answer in it.",
+            rich_help_panel="Prompt and answer",
         ),
     ] = False
-    raw: Annotated[bool, option("--raw", help="Send the text as it is: no chat template.")] = False
+    raw: Annotated[
+        bool,
+        option(
+            "--raw",
+            help="Send the text as it is, without the chat template.",
+            panel="Prompt and answer",
+        ),
+    ] = False
     schema: Annotated[
         str | None,
-        option("--schema", metavar="FILE|JSON", help="JSON schema that the answer follows."),
+        option(
+            "--schema",
+            metavar="FILE|JSON",
+            help="Make the answer follow this JSON schema.",
+            panel="Prompt and answer",
+        ),
     ] = None
     grammar: Annotated[
         str | None,
-        option("--grammar", metavar="FILE|TEXT", help="Lark grammar that the answer follows."),
+        option(
+            "--grammar",
+            metavar="FILE|TEXT",
+            help="Make the answer follow this Lark grammar.",
+            panel="Prompt and answer",
+        ),
     ] = None
-    json: Annotated[bool, option("--json", help="Print one JSON object.")] = False
+    json: Annotated[
+        bool,
+        option("--json", help="Print one JSON object: the answer and all numbers.", panel="Output"),
+    ] = False
     jsonl: Annotated[
         bool,
-        option("--jsonl", help="Print a JSON object a block, and the whole at last."),
+        option(
+            "--jsonl",
+            help="Print a JSON object for each block, then one for the whole.",
+            panel="Output",
+        ),
     ] = False
     stats: Annotated[
         bool | None,
-        option("--stats/--no-stats", help="Numbers on stderr. [on a terminal]"),
+        option(
+            "--stats/--no-stats",
+            help="Print the numbers on stderr. [on a terminal]",
+            panel="Output",
+        ),
     ] = None
     compare: Annotated[
-        bool, option("--compare", help="Also decode plainly, and hold the two side by side.")
+        bool,
+        option(
+            "--compare",
+            help="Also answer without drafts, and compare speed and text.",
+            panel="Output",
+        ),
     ] = False
 
     @property

@@ -1,15 +1,43 @@
-"""`dflash help`: the pages of the guide."""
+"""`--help` with options under headings, and `dflash help`: the pages of the guide."""
 
 from difflib import get_close_matches
 from importlib.resources import files
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dflash_mlx.errors import UsageError
 
 from .options import DisplayOptions, option_groups
 from .terminal.output import Output
+
+
+# The headings of `--help`, in their order. Options without one come last.
+ARGUMENTS = "Arguments"
+PANELS = (
+    ARGUMENTS,
+    *("Model", "Data", "Drafter", "Training", "Server", "Measurement"),
+    *("Prompt and answer", "Drafting", "Sampling", "Context and cache", "Output", "Advanced"),
+)
+
+
+class PanelCommand(TyperCommand):
+    """A command whose `--help` lists options under the headings of their declarations."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (*PANELS, "Options")}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            is_argument = parameter.param_type_name == "argument"
+            panel = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", "")
+            if record is not None:
+                panels[panel or "Options"].append(record)
+        for panel, records in panels.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
 
 
 @option_groups

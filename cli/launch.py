@@ -223,22 +223,40 @@ def launch(
     *,
     ranks: Annotated[
         int | None,
-        option("--ranks", "-n", min=2, max=64, metavar="N", help="So many ranks on this machine."),
+        option(
+            "--ranks",
+            "-n",
+            min=2,
+            max=64,
+            metavar="N",
+            help="Run this many processes on this machine.",
+        ),
     ] = None,
     hostfile: Annotated[
         Path | None,
-        option("--hostfile", metavar="FILE", help="The machines, as mlx.launch has them."),
+        option(
+            "--hostfile",
+            metavar="FILE",
+            help="File with the machines, in the format of mlx.launch.",
+        ),
     ] = None,
     split: Annotated[
         Literal["heads", "layers"],
         option(
             "--split",
-            help="Share every layer, or whole layers: any family and number of ranks, fewer sums.",
+            help="Split every layer (heads), or give each machine whole layers, which works for "
+            "any model and number of machines.",
         ),
     ] = "heads",
     port: Annotated[
         int,
-        option("--first-port", min=1024, max=65000, metavar="N", help="The first of the ports."),
+        option(
+            "--first-port",
+            min=1024,
+            max=65000,
+            metavar="N",
+            help="First of the ports that are used.",
+        ),
     ] = 32323,
 ) -> None:
     """Run a command with its target sharded over several machines.

@@ -184,9 +184,9 @@ models = typer.Typer(
 def show(
     *,
     every: Annotated[
-        bool, typer.Option("--all", "-a", help="All known pairs, in all forms.")
+        bool, typer.Option("--all", "-a", help="List all known pairs, in all versions.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print all as one JSON array.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
     """List what is downloaded, and of other known models what fits this machine, with sizes.
@@ -214,7 +214,7 @@ def pull(
         str | None,
         typer.Option("--draft", "-d", metavar="ID", help="Drafter; else the target's known one."),
     ] = None,
-    no_draft: Annotated[bool, typer.Option("--no-draft", help="Only the target.")] = False,
+    no_draft: Annotated[bool, typer.Option("--no-draft", help="Download only the target.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     display: DisplayOptions,
 ) -> None:

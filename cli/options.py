@@ -28,10 +28,15 @@ LATEST = "dflash.option_values"  # key of a context's `meta`
 BUNDLED = "bundled"  # name of the bundled pair in config files and chats
 
 
-def option(*names: str, help: str, **details: Any) -> Any:
-    """A Typer option; its environment variable is named after its first long flag."""
+def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
+    """A Typer option; its environment variable is named after its first long flag.
+
+    panel: the heading that `--help` lists it under.
+    """
     variable = "DFLASH_" + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    return typer.Option(*names, help=help, envvar=variable, show_envvar=False, **details)
+    return typer.Option(
+        *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details
+    )
 
 
 def parse_bits(value: str | int) -> int:
@@ -63,7 +68,9 @@ class ModelOptions:
             "--model",
             "-m",
             metavar="ID",
-            help="Target: qwen3:4b, a Hub id or a folder. [bundled pair]",
+            help="Target: a short name (qwen3:4b), a Hub id, a folder, or a server's URL. "
+            "[bundled; chat and serve: the best you have]",
+            panel="Model",
         ),
     ] = None
     draft: Annotated[
@@ -72,16 +79,17 @@ class ModelOptions:
             "--draft",
             "-d",
             metavar="ID",
-            help="Drafter, or lookup: copies of the text. [the target's known one, else lookup]",
+            help="Drafter: a Hub id, a folder, or lookup. [the target's known one, else lookup]",
+            panel="Model",
         ),
     ] = None
-    no_draft: Annotated[bool, option("--no-draft", help="Decode plainly, without a drafter.")] = (
-        False
-    )
+    no_draft: Annotated[bool, option("--no-draft", help="Do not draft.", panel="Drafting")] = False
     lookup: Annotated[
         bool,
         option(
-            "--lookup", help="Beside a drafter copies of the text too, where auto prefers them."
+            "--lookup",
+            help="Also draft by copying from the text so far, where auto expects more of it.",
+            panel="Drafting",
         ),
     ] = False
     draft_bits: Annotated[
@@ -90,22 +98,35 @@ class ModelOptions:
             "--draft-bits",
             metavar="4|8|none",
             parser=parse_bits,
-            help="Quantise the drafter in memory. [8 if the target is quantised, else none]",
+            help="Quantise the drafter in memory. [8 beside a quantised target, else none]",
+            panel="Advanced",
         ),
     ] = None
     exact: Annotated[
         bool,
-        option("--exact", help="The very bits of plain decoding, also at 16 bits or quantised."),
+        option(
+            "--exact",
+            help="Make the output bit-identical to plain decoding, also in 16 bits. Slower.",
+            panel="Advanced",
+        ),
     ] = False
-    force: Annotated[bool, option("--force", help="Load a pair that does not fit the memory.")] = (
-        False
-    )
+    force: Annotated[
+        bool,
+        option(
+            "--force", help="Load a model even if it does not fit into memory.", panel="Advanced"
+        ),
+    ] = False
     trust_remote_code: Annotated[
         bool,
-        option("--trust-remote-code", help="Run the Python code that some tokenizers are made of."),
+        option(
+            "--trust-remote-code", help="Let a tokenizer run its own Python code.", panel="Advanced"
+        ),
     ] = False
     offline: Annotated[
-        bool, option("--offline", help="Use only what is on this machine; never ask the Hub.")
+        bool,
+        option(
+            "--offline", help="Use only files on this machine; never ask the Hub.", panel="Model"
+        ),
     ] = False
 
 
@@ -113,7 +134,9 @@ SAMPLING_BY = Annotated[
     Literal["given", "recommended"],
     option(
         "--sampling",
-        help="As these options say, or as generation_config.json of the target recommends.",
+        help="Use the sampling options given here, or what the model's authors recommend. "
+        "[chat and serve: recommended, if no option is given]",
+        panel="Sampling",
     ),
 ]
 
@@ -123,10 +146,11 @@ class PromptOptions:
     """The system prompt, whether to show the thinking, and whose sampling options to use."""
 
     system: Annotated[
-        str | None, option("--system", "-s", metavar="TEXT", help="System prompt.")
+        str | None,
+        option("--system", "-s", metavar="TEXT", help="System prompt.", panel="Prompt and answer"),
     ] = None
     show_thinking: Annotated[
-        bool, option("--show-thinking", help="Print the thinking on stderr.")
+        bool, option("--show-thinking", help="Print the thinking on stderr.", panel="Output")
     ] = False
     sampling_by: SAMPLING_BY = "given"
 
@@ -141,7 +165,8 @@ class CacheOptions:
             "--cache-ram",
             metavar="SIZE",
             parser=parse_size,
-            help="Memory for beginnings of prompts, 0: none. [a quarter of what models leave]",
+            help="Memory for the prefix cache; 0 turns it off. [a quarter of the free memory]",
+            panel="Context and cache",
         ),
     ] = None
     cache_disk: Annotated[
@@ -150,7 +175,8 @@ class CacheOptions:
             "--cache-disk",
             metavar="SIZE",
             parser=parse_size,
-            help="Keep them on disk too, for the next start; see `dflash cache`. [0: do not]",
+            help="Keep the prefix cache on disk, too, up to this size; 0 does not.",
+            panel="Context and cache",
         ),
     ] = 0
 
@@ -168,7 +194,8 @@ class RemoteOptions:
         option(
             "--remote-key-file",
             metavar="FILE",
-            help=f"Key of the server that --model names; or set {KEY_VARIABLE}.",
+            help=f"File with the key of the server that --model names; or set {KEY_VARIABLE}.",
+            panel="Advanced",
         ),
     ] = None
 
@@ -177,9 +204,11 @@ class RemoteOptions:
 class DisplayOptions:
     """How much to print, and how."""
 
-    quiet: Annotated[bool, option("--quiet", "-q", help="Only the answer and errors.")] = False
+    quiet: Annotated[
+        bool, option("--quiet", "-q", help="Print only the answer and errors.", panel="Output")
+    ] = False
     plain: Annotated[
-        bool, option("--plain", help="No colours, no moving lines, no special characters.")
+        bool, option("--plain", help="No colours, no moving lines, only ASCII.", panel="Output")
     ] = False
 
 
@@ -202,8 +231,11 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
     text = declaration.help
     if declaration.unless_given:
         text += f" [{declaration.unless_given}]"
-    make = option if variables else typer.Option
-    flag = make(declaration.flag, help=text, metavar=declaration.metavar, **limits)
+    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar, **limits}
+    if variables:
+        flag = option(declaration.flag, panel=declaration.panel, **details)
+    else:
+        flag = typer.Option(declaration.flag, rich_help_panel=declaration.panel, **details)
     annotation = Annotated[kind | None if default is None else kind, flag]
     return inspect.Parameter(
         declaration.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation

@@ -130,7 +130,8 @@ PresetName = Annotated[
         "--preset",
         "-p",
         metavar="NAME",
-        help="Options of [preset.NAME] in the config file; flags count before them.",
+        help="Use the options of this preset from the config file; flags override them.",
         autocompletion=complete_preset,
+        panel="Prompt and answer",
     ),
 ]

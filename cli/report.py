@@ -226,9 +226,16 @@ class LogOptions:
 
     log: Annotated[
         Path | None,
-        option("--log", metavar="FILE", help="Add JSON lines with all timings, for bug reports."),
+        option(
+            "--log",
+            metavar="FILE",
+            help="Append settings and timings to this file as JSON lines, for bug reports.",
+            panel="Advanced",
+        ),
     ] = None
-    log_text: Annotated[bool, option("--log-text", help="Prompts and answers there, too.")] = False
+    log_text: Annotated[
+        bool, option("--log-text", help="Include prompts and answers in the log.", panel="Advanced")
+    ] = False
 
     def open(self, command: str, warn: Callable[[str], None]) -> "RunLog":
         """The log of a command; without --log it writes nothing.

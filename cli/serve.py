@@ -41,40 +41,95 @@ class ServeOptions:
     """Options of `dflash serve` only."""
 
     host: Annotated[
-        str, option("--host", metavar="ADDRESS", help="Where to listen. [this machine only]")
+        str,
+        option(
+            "--host",
+            metavar="ADDRESS",
+            help="Address to listen on. [only this machine]",
+            panel="Server",
+        ),
     ] = "127.0.0.1"
     port: Annotated[
-        int, option("--port", min=0, max=65535, metavar="N", help="0 takes a free one.")
+        int,
+        option(
+            "--port",
+            min=0,
+            max=65535,
+            metavar="N",
+            help="Port to listen on; 0 takes a free one.",
+            panel="Server",
+        ),
     ] = 8080
     api_key: Annotated[
-        str | None, option("--api-key", metavar="KEY", help="What clients have to send.")
+        str | None,
+        option("--api-key", metavar="KEY", help="Key that clients must send.", panel="Server"),
     ] = None
     allow_host: Annotated[
         list[str] | None,
-        option("--allow-host", metavar="NAME", help="A further name of this server; repeatable."),
+        option(
+            "--allow-host",
+            metavar="NAME",
+            help="Another host name that clients may use for this server; repeatable.",
+            panel="Advanced",
+        ),
     ] = None
     cors: Annotated[
         list[str] | None,
-        option("--cors", metavar="ORIGIN", help="Let pages of this origin in; repeatable."),
+        option(
+            "--cors",
+            metavar="ORIGIN",
+            help="Allow web pages of this origin; repeatable.",
+            panel="Advanced",
+        ),
     ] = None
     alias: Annotated[
         list[str] | None,
-        option("--alias", metavar="NAME", help="What clients may call the model; repeatable."),
+        option(
+            "--alias",
+            metavar="NAME",
+            help="Another name for the model; repeatable.",
+            panel="Server",
+        ),
     ] = None
     max_sequences: Annotated[
-        int, option("--max-sequences", min=1, max=256, metavar="N", help="Answers at once.")
+        int,
+        option(
+            "--max-sequences",
+            min=1,
+            max=256,
+            metavar="N",
+            help="Answers at the same time.",
+            panel="Server",
+        ),
     ] = 16
     queue: Annotated[
-        int, option("--queue", min=0, max=10_000, metavar="N", help="Requests that may wait.")
+        int,
+        option(
+            "--queue",
+            min=0,
+            max=10_000,
+            metavar="N",
+            help="Requests that may wait for a place.",
+            panel="Advanced",
+        ),
     ] = 64
     context: Annotated[
         int | None,
-        option("--context", min=2, metavar="N", help="Most tokens a request. [the model's]"),
+        option(
+            "--context",
+            min=2,
+            metavar="N",
+            help="Maximum tokens of prompt and answer together. [the model's]",
+            panel="Context and cache",
+        ),
     ] = None
-    log_json: Annotated[bool, option("--log-json", help="A JSON object a request on stdout.")] = (
-        False
-    )
-    log_prompts: Annotated[bool, option("--log-prompts", help="Prompts in the log.")] = False
+    log_json: Annotated[
+        bool,
+        option("--log-json", help="Log one JSON object per request, on stdout.", panel="Output"),
+    ] = False
+    log_prompts: Annotated[
+        bool, option("--log-prompts", help="Include prompts in the log.", panel="Output")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

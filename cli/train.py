@@ -289,31 +289,53 @@ class FileOptions:
     """The target and the files of a run."""
 
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Target: folder or Hub id.")
+        str | None,
+        typer.Option(
+            "--model", "-m", help="Target: a folder, a Hub id, or bundled.", rich_help_panel="Data"
+        ),
     ] = None
     trust_remote_code: Annotated[
         bool,
         typer.Option(
-            "--trust-remote-code", help="Run the Python code that some tokenizers are made of."
+            "--trust-remote-code",
+            help="Let a tokenizer run its own Python code.",
+            rich_help_panel="Advanced",
         ),
     ] = False
-    val: Annotated[Path | None, typer.Option(help="JSONL of held-out prompts.")] = None
-    val_share: Annotated[float, typer.Option(help="Share held out without --val.")] = 0.02
+    val: Annotated[
+        Path | None, typer.Option(help="JSONL of held-out prompts.", rich_help_panel="Data")
+    ] = None
+    val_share: Annotated[
+        float,
+        typer.Option(help="Share of the prompts held out without --val.", rich_help_panel="Data"),
+    ] = 0.02
     warm_start: Annotated[
-        Path | None, typer.Option(help="Drafter folder to start from, with its shape.")
+        Path | None,
+        typer.Option(help="Start from this drafter, with its shape.", rich_help_panel="Drafter"),
     ] = None
     answers: Annotated[
-        Path | None, typer.Option(help="File of the target's answers [OUT/answers.jsonl].")
+        Path | None,
+        typer.Option(
+            help="File with the target's answers. [OUT/answers.jsonl]", rich_help_panel="Data"
+        ),
     ] = None
     taps_folder: Annotated[
-        Path | None, typer.Option(help="Folder for the target's taps on disk [OUT/taps].")
+        Path | None,
+        typer.Option(
+            help="Folder for the target's hidden states. [OUT/taps]", rich_help_panel="Advanced"
+        ),
     ] = None
     taps: Annotated[
-        str, typer.Option(help="How many target layers are read, or which: 1,9,17.")
+        str,
+        typer.Option(
+            help="How many target layers the drafter reads, or which: 1,9,17.",
+            rich_help_panel="Drafter",
+        ),
     ] = "5"
-    mask_token: Annotated[int | None, typer.Option(help="Id of the mask token [a free one].")] = (
-        None
-    )
+    mask_token: Annotated[
+        int | None,
+        typer.Option(help="Id of the mask token. [a free one]", rich_help_panel="Advanced"),
+    ] = None
 
 
 TRAIN_FLAGS = Flags((FileOptions, AnswerSettings, DrafterShape, TrainSettings), variables=False)
@@ -328,17 +350,35 @@ def train(
         typer.Argument(help="JSONL: strings, {'prompt': ...} or {'messages': [...]} a line."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the drafter and its run.")
+        Path,
+        typer.Option(
+            "--out", "-o", help="Folder for the drafter and its run.", rich_help_panel="Data"
+        ),
     ],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out, with its flags.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run in --out, with its flags.", rich_help_panel="Data"
+        ),
     ] = False,
     options: Annotated[OptionValues, TRAIN_FLAGS],
     forecast: Annotated[
-        bool, typer.Option("--forecast", help="Only show what memory and disk the run needs.")
+        bool,
+        typer.Option(
+            "--forecast",
+            help="Only show the memory and disk that the run needs.",
+            rich_help_panel="Output",
+        ),
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="No colours and no moving lines.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel="Output")
+    ] = False,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="No colours, no moving lines, only ASCII.", rich_help_panel="Output"
+        ),
+    ] = False,
 ) -> None:
     """Train a DFlash drafter for a target.
 

@@ -42,7 +42,7 @@ class Option:
     metavar: the value in help texts. unless_given: the default in words. setting: the name for
     `/set`; empty if `/set` does not have it. unset: the word for None there. noun: what an error
     calls it. words: the values it can take, unless the type is a Literal. default_of_commands: the
-    default of the commands, if it differs.
+    default of the commands, if it differs. panel: the heading that `--help` lists it under.
     """
 
     help: str = ""
@@ -58,6 +58,7 @@ class Option:
     noun: str = ""
     words: tuple[str, ...] = ()
     default_of_commands: Any = None
+    panel: str = ""
     name: str = ""
     type: Any = None
     optional: bool = False
@@ -161,22 +162,24 @@ class SamplingParams:
 
     temperature: float = option(
         0.0,
-        "Temperature; 0 takes the likeliest token.",
+        "Randomness; 0 always takes the likeliest token.",
         flag="--temp",
         setting="temp",
         metavar="T",
         low=0,
         high=100,
+        panel="Sampling",
     )
     top_p: float = option(
         1.0,
-        "Keep the likeliest tokens up to this mass; 1 is off.",
+        "Keep the likeliest tokens that add up to this probability; 1 is off.",
         flag="--top-p",
         setting="top-p",
         metavar="P",
         low=0,
         high=1,
         above=True,
+        panel="Sampling",
     )
     top_k: int = option(
         0,
@@ -185,52 +188,59 @@ class SamplingParams:
         setting="top-k",
         metavar="K",
         low=0,
+        panel="Sampling",
     )
     min_p: float = option(
         0.0,
-        "Drop tokens below this share of the likeliest; 0 is off.",
+        "Drop tokens below this share of the likeliest one; 0 is off.",
         flag="--min-p",
         setting="min-p",
         metavar="P",
         low=0,
         high=1,
+        panel="Sampling",
     )
     repetition_penalty: float = option(
         1.0,
-        "Divide scores of recent tokens; 1 is off.",
+        "Make the last 20 tokens less likely; 1 is off.",
         flag="--repetition-penalty",
         setting="repetition-penalty",
         metavar="X",
         low=0,
         above=True,
+        panel="Sampling",
     )
     presence_penalty: float = option(
         0.0,
-        "Subtract once from recent tokens.",
+        "Subtract this from the score of each recent token; 0 is off.",
         flag="--presence-penalty",
         setting="presence-penalty",
         metavar="X",
         low=-100,
         high=100,
+        panel="Sampling",
     )
     frequency_penalty: float = option(
         0.0,
-        "Subtract for each recent use.",
+        "Subtract this for each recent use of a token; 0 is off.",
         flag="--frequency-penalty",
         setting="frequency-penalty",
         metavar="X",
         low=-100,
         high=100,
+        panel="Sampling",
     )
     seed: int | None = option(
         None,
-        "The same seed gives the same tokens.",
+        "The same seed gives the same text.",
         flag="--seed",
         setting="seed",
         metavar="N",
         low=0,
         high=2**64 - 1,
         unset="none",
+        panel="Sampling",
+        unless_given="a new one for each answer",
     )
     logit_bias: tuple[tuple[int, float], ...] = ()
 
@@ -280,13 +290,14 @@ class GenerationOptions:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = option(
         None,
-        "Longest answer.",
+        "Maximum length of the answer in tokens.",
         flag="--max-tokens",
         setting="max-tokens",
         metavar="N",
         low=1,
         unset="context",
-        unless_given="512; served 4,096; in a chat what the context holds",
+        unless_given="512; serve: 4,096; chat: the rest of the context",
+        panel="Prompt and answer",
     )
     stop: tuple[str, ...] = option(
         (),
@@ -295,44 +306,49 @@ class GenerationOptions:
         setting="stop",
         metavar="TEXT",
         unset="none",
+        panel="Prompt and answer",
     )
     think: bool | None = option(
         None,
-        "Thinking in the chat template.",
+        "Switch thinking on or off.",
         flag="--think/--no-think",
-        unless_given="the template's own",
+        unless_given="the model's own",
+        panel="Prompt and answer",
     )
     reasoning_effort: str | None = option(
         None,
-        "How hard to think, where the template knows it: low, medium, high.",
+        "How hard to think, if the model knows it: low, medium, high.",
         flag="--effort",
         metavar="LEVEL",
         words=EFFORTS,
+        panel="Prompt and answer",
     )
     mode: Mode = option(
         "dflash",
-        "Drafts as a chain, as a tree, what measures best, or none.",
+        "How to draft: auto (fastest measured), dflash (chain), ddtree (tree), baseline (not).",
         flag="--mode",
         setting="mode",
         noun="mode",
         scope="local",
         default_of_commands="auto",
+        panel="Drafting",
     )
     block_size: int | None = option(
         None,
-        "Tokens a verify, anchor included.",
+        "Tokens checked per pass: the last token and its drafts.",
         flag="--block-size",
         setting="block",
         metavar="N",
         low=2,
         high=MAX_BLOCK_SIZE,
         unset="auto",
-        unless_given="the drafter's own",
+        unless_given="as the drafter was trained",
         scope="local",
+        panel="Advanced",
     )
     tree_budget: int | None = option(
         None,
-        "Drafts a tree has, in the mode ddtree.",
+        "Drafts in a tree, with --mode ddtree.",
         flag="--tree-budget",
         setting="tree-budget",
         metavar="N",
@@ -341,14 +357,16 @@ class GenerationOptions:
         unset="auto",
         unless_given=str(TREE_BUDGET),
         scope="local",
+        panel="Advanced",
     )
     accept: AcceptanceRule = option(
         "match",
-        "Acceptance rule above temperature 0.",
+        "How drafts are accepted when sampling; see `dflash help exact`.",
         flag="--accept",
         setting="accept",
         noun="acceptance rule",
         scope="local",
+        panel="Advanced",
     )
     chain_seed: bool = option(False)
     logprobs: int | None = option(None, low=0, high=20)  # at most as many as OpenAI's API gives

@@ -52,24 +52,39 @@ class BenchOptions:
     prompts: Annotated[
         Path | None,
         typer.Option(
-            "--prompts", metavar="FILE", help="JSONL: strings, prompt, messages or turns a line."
+            "--prompts",
+            metavar="FILE",
+            help="Use these prompts: JSONL with a string, prompt, messages or turns per line.",
+            rich_help_panel="Measurement",
         ),
     ] = None
     modes: Annotated[
         str | None,
-        option("--modes", metavar="A,B", help="Modes, also with a width: dflash:8. [all]"),
+        option(
+            "--modes",
+            metavar="A,B",
+            help="Modes to measure, also with a block size: dflash:8. [all]",
+            panel="Measurement",
+        ),
     ] = None
     drafts: Annotated[
         str | None,
         option(
             "--drafts",
             metavar="A,B",
-            help="Sources of drafts in place of modes: dflash, dflash:ID, eagle3:ID, eagle3-60:ID "
-            "(trees), model:ID, lookup, none.",
+            help="Measure drafters instead of modes: dflash, dflash:ID, eagle3:ID, "
+            "eagle3-60:ID (trees), model:ID, lookup, none.",
+            panel="Measurement",
         ),
     ] = None
     temps: Annotated[
-        str, option("--temps", metavar="T,T", help="Temperatures, with commas between.")
+        str,
+        option(
+            "--temps",
+            metavar="T,T",
+            help="Temperatures, with commas between them.",
+            panel="Measurement",
+        ),
     ] = "0,1"
     limit: Annotated[
         int,
@@ -78,34 +93,77 @@ class BenchOptions:
             "-n",
             min=0,
             metavar="N",
-            help="Prompts of a suite; 0: as many as the papers ask, or all.",
+            help="Prompts per suite; 0: as many as the papers use, or all.",
+            panel="Measurement",
         ),
     ] = 8
     max_tokens: Annotated[
-        int, option("--max-tokens", min=1, metavar="N", help="Longest answer.")
+        int,
+        option(
+            "--max-tokens",
+            min=1,
+            metavar="N",
+            help="Maximum length of each answer in tokens.",
+            panel="Measurement",
+        ),
     ] = 256
     repeats: Annotated[
-        int, option("--repeats", min=1, metavar="N", help="Answers to every prompt by every mode.")
+        int,
+        option(
+            "--repeats",
+            min=1,
+            metavar="N",
+            help="Answers to each prompt in each mode.",
+            panel="Measurement",
+        ),
     ] = 2
     seed: Annotated[
-        int, option("--seed", min=0, metavar="N", help="Of answers above temperature 0.")
+        int,
+        option(
+            "--seed",
+            min=0,
+            metavar="N",
+            help="Seed of the answers above temperature 0.",
+            panel="Advanced",
+        ),
     ] = 0
     cooldown: Annotated[
-        float, option("--cooldown", min=0, metavar="S", help="Seconds of rest before an answer.")
+        float,
+        option(
+            "--cooldown",
+            min=0,
+            metavar="S",
+            help="Seconds of rest before each answer.",
+            panel="Advanced",
+        ),
     ] = 0.0
-    json: Annotated[bool, option("--json", help="Print one JSON object.")] = False
+    json: Annotated[bool, option("--json", help="Print one JSON object.", panel="Output")] = False
     results_path: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="JSONL of results; goes on after a stop."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write results to this file (JSONL); a run that stopped continues from it.",
+            rich_help_panel="Output",
+        ),
     ] = None
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", metavar="X.png", help="Draw X-speedup.png, X-accept.png and X-cost.png."
+            "--plot",
+            metavar="X.png",
+            help="Draw X-speedup.png, X-accept.png and X-cost.png.",
+            rich_help_panel="Output",
         ),
     ] = None
     check: Annotated[
-        bool, option("--check", help="Exit with 3 when greedy answers differ from the baseline's.")
+        bool,
+        option(
+            "--check",
+            help="Exit with 3 if a greedy answer differs from plain decoding's.",
+            panel="Output",
+        ),
     ] = False
     forecast: Annotated[str | None, typer.Option("--forecast", hidden=True)] = None
 

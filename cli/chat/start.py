@@ -25,27 +25,44 @@ class ChatOptions:
     """Options of `dflash chat` only."""
 
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a saved chat; without NAME the latest.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue a saved chat: NAME, or the latest.",
+            rich_help_panel="Prompt and answer",
+        ),
     ] = False
     latest: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the chat that was saved last.")
+        bool,
+        typer.Option(
+            "--continue",
+            "-c",
+            help="Continue the chat that was saved last.",
+            rich_help_panel="Prompt and answer",
+        ),
     ] = False
     demo: Annotated[
-        bool, typer.Option("--demo", help="Chat with the bundled pair: nothing is downloaded.")
+        bool,
+        typer.Option(
+            "--demo",
+            help="Chat with the bundled model; nothing is downloaded.",
+            rich_help_panel="Model",
+        ),
     ] = False
     preset: PresetName = None
     markdown: Annotated[
-        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.")
+        bool, option("--markdown/--no-markdown", help="Show answers as Markdown.", panel="Output")
     ] = True
     no_history: Annotated[
-        bool, option("--no-history", help="Keep neither prompts nor chats on disk.")
+        bool, option("--no-history", help="Keep neither prompts nor chats on disk.", panel="Output")
     ] = False
     mcp: Annotated[
         list[Path] | None,
         typer.Option(
             "--mcp",
             metavar="FILE.json",
-            help="MCP servers of a file as Claude Desktop has it, beside [mcp.NAME]; repeatable.",
+            help="Start the MCP servers in this file (Claude Desktop's format); repeatable.",
+            rich_help_panel="Prompt and answer",
         ),
     ] = None
 

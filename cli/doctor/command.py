@@ -38,7 +38,7 @@ def doctor(
     ctx: typer.Context,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     kernels: Annotated[
-        bool, typer.Option("--kernels", help="Prove and time the Metal kernels instead.")
+        bool, typer.Option("--kernels", help="Check and time the Metal kernels.")
     ] = False,
     model: Annotated[
         str | None,
@@ -46,22 +46,37 @@ def doctor(
             "--model",
             "-m",
             metavar="ID",
-            help="At this target's sizes; with --hosts its files, too.",
+            help="Check with this target's sizes; with --hosts, compare its files.",
         ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option("--draft", "-d", metavar="ID", help="And with this drafter.")
+        str | None,
+        typer.Option("--draft", "-d", metavar="ID", help="Check with this drafter, too."),
     ] = None,
     hosts: Annotated[
         Path | None,
-        typer.Option("--hosts", metavar="FILE", help="Check the machines of a host file instead."),
+        typer.Option("--hosts", metavar="FILE", help="Check the machines in this host file."),
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", min=2, max=64, metavar="N", help="So many ranks here."),
+        typer.Option(
+            "--ranks",
+            "-n",
+            min=2,
+            max=64,
+            metavar="N",
+            help="Check with this many processes on this machine.",
+        ),
     ] = None,
     port: Annotated[
-        int, typer.Option("--first-port", min=1024, max=65000, metavar="N", help="Of the ranks.")
+        int,
+        typer.Option(
+            "--first-port",
+            min=1024,
+            max=65000,
+            metavar="N",
+            help="First of the ports that are used.",
+        ),
     ] = 32323,
 ) -> None:
     """Check this machine and this installation, and say what to mend.

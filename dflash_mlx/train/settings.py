@@ -17,11 +17,15 @@ Dtype = Literal["bfloat16", "float32"]
 class AnswerSettings:
     """How the target answers the training prompts. Raises UsageError for an invalid value."""
 
-    max_tokens: int = option(1024, "Longest answer in tokens.", flag="--max-tokens", low=1)
-    temperature: float = option(
-        0.0, "Temperature of the answers; 0 is greedy.", flag="--temperature", low=0
+    max_tokens: int = option(
+        1024, "Maximum length of each answer in tokens.", flag="--max-tokens", low=1, panel="Data"
     )
-    answer_batch: int = option(64, "Answers made at once.", flag="--answer-batch", low=1)
+    temperature: float = option(
+        0.0, "Temperature of the answers; 0 is greedy.", flag="--temperature", low=0, panel="Data"
+    )
+    answer_batch: int = option(
+        64, "Answers made at the same time.", flag="--answer-batch", low=1, panel="Advanced"
+    )
     seed: int = option(0, low=0)
 
     def __post_init__(self) -> None:
@@ -42,33 +46,63 @@ class DrafterShape:
         "Layers of the drafter.",
         flag="--layers",
         low=1,
-        unless_given="5, small targets fewer",
+        unless_given="5; small targets fewer",
+        panel="Drafter",
     )
-    block_size: int = option(16, "Slots of a block, anchor included.", flag="--block-size")
+    block_size: int = option(
+        16,
+        "Tokens in a block: the last token and its drafts.",
+        flag="--block-size",
+        panel="Drafter",
+    )
     taps: int | tuple[int, ...] = 5
     heads: int | None = option(
-        None, "Attention heads.", flag="--heads", low=1, unless_given="the target's"
+        None,
+        "Attention heads.",
+        flag="--heads",
+        low=1,
+        unless_given="the target's",
+        panel="Drafter",
     )
     kv_heads: int | None = option(
-        None, "Key and value heads.", flag="--kv-heads", low=1, unless_given="the target's"
+        None,
+        "Heads of keys and values.",
+        flag="--kv-heads",
+        low=1,
+        unless_given="the target's",
+        panel="Drafter",
     )
     head_dim: int | None = option(
-        None, "Size of a head.", flag="--head-dim", low=1, unless_given="the target's"
+        None,
+        "Size of a head.",
+        flag="--head-dim",
+        low=1,
+        unless_given="the target's",
+        panel="Drafter",
     )
     intermediate: int | None = option(
-        None, "Width of the MLP.", flag="--intermediate", low=1, unless_given="the target's"
+        None,
+        "Width of the MLP.",
+        flag="--intermediate",
+        low=1,
+        unless_given="the target's",
+        panel="Drafter",
     )
     dflash2: bool = option(
-        False, "Add DFlash 2's convolutions and candidate selector.", flag="--dflash2"
+        False,
+        "Add DFlash 2's convolutions and candidate selector.",
+        flag="--dflash2",
+        panel="Drafter",
     )
     selector_rank: int = option(
-        256, "Numbers per token in the selector's codebooks.", flag="--selector-rank"
+        256, "Size of a token's code in the selector.", flag="--selector-rank", panel="Advanced"
     )
     draft_vocab: int | None = option(
         None,
         "Draft only the N most frequent tokens of the answers.",
         flag="--draft-vocab",
         unless_given="all tokens",
+        panel="Drafter",
     )
 
     def __post_init__(self) -> None:
@@ -84,55 +118,90 @@ class TrainSettings:
     are exp(-(k - 1) / gamma) ("decay") or those of D-PACE. Raises UsageError for an invalid value.
     """
 
-    epochs: int = option(6, "Passes over the prompts.", flag="--epochs", low=1)
-    steps: int | None = option(None, "Optimiser steps, instead of --epochs.", flag="--steps", low=1)
-    batch: int = option(8, "Sequences per step.", flag="--batch", low=1)
-    anchors: int = option(
-        512, "At most this many blocks of a sequence per step.", flag="--anchors", low=1
+    epochs: int = option(6, "Passes over the prompts.", flag="--epochs", low=1, panel="Training")
+    steps: int | None = option(
+        None, "Optimiser steps, instead of --epochs.", flag="--steps", low=1, panel="Training"
     )
-    chunk: int = option(32, "Blocks in memory at once.", flag="--chunk", low=1)
-    rate: float = option(6e-4, "Peak learning rate.", flag="--lr", low=0, above=True)
+    batch: int = option(8, "Sequences per step.", flag="--batch", low=1, panel="Training")
+    anchors: int = option(
+        512, "Maximum blocks of a sequence per step.", flag="--anchors", low=1, panel="Advanced"
+    )
+    chunk: int = option(
+        32, "Blocks in memory at the same time.", flag="--chunk", low=1, panel="Advanced"
+    )
+    rate: float = option(
+        6e-4, "Peak learning rate.", flag="--lr", low=0, above=True, panel="Training"
+    )
     warmup: float = 0.04
     clip: float = 1.0  # the largest norm of the gradient
     optimizer: Literal["muon", "adamw"] = option(
         "muon",
-        "muon for the matrices (adamw for the rest), or adamw for all, as in the paper.",
+        "muon (for matrices, adamw for the rest), or adamw for all, as in the paper.",
         flag="--optimizer",
         noun="optimizer",
+        panel="Training",
     )
     weight_decay: float = 0.0
     loss: Literal["decay", "dpace"] = option(
-        "decay", "Weights of a block's slots in the loss.", flag="--loss", noun="loss"
+        "decay",
+        "How positions in a block are weighted.",
+        flag="--loss",
+        noun="loss",
+        panel="Training",
     )
     gamma: float | None = option(
         None,
-        "Decay of the slots' weights.",
+        "Decay of the weights of positions.",
         flag="--gamma",
         low=0,
         above=True,
         unless_given="by block size",
+        panel="Advanced",
     )
-    max_length: int = option(3072, "Longest sequence in tokens.", flag="--max-length", low=2)
-    seed: int = option(0, "Seed of weights, order and anchors.", flag="--seed", low=0)
+    max_length: int = option(
+        3072,
+        "Maximum length of a sequence in tokens.",
+        flag="--max-length",
+        low=2,
+        panel="Training",
+    )
+    seed: int = option(
+        0, "Seed of weights, order and blocks.", flag="--seed", low=0, panel="Training"
+    )
     eval_every: int = option(
-        200, "Steps between two measurements of τ.", flag="--eval-every", low=1
+        200, "Steps between measurements of τ.", flag="--eval-every", low=1, panel="Advanced"
     )
     eval_prompts: int = 128
-    save_every: int = option(200, "Steps between two checkpoints.", flag="--save-every", low=1)
+    save_every: int = option(
+        200, "Steps between checkpoints.", flag="--save-every", low=1, panel="Advanced"
+    )
     save_minutes: float = option(
-        10.0, "Longest time between two checkpoints.", flag="--save-minutes", low=0, above=True
+        10.0,
+        "Maximum minutes between checkpoints.",
+        flag="--save-minutes",
+        low=0,
+        above=True,
+        panel="Advanced",
     )
     cache_taps: int = option(
-        2048, "MiB of memory for taps that are read from disk.", flag="--cache-taps"
+        2048,
+        "Memory for the target's hidden states, in MiB.",
+        flag="--cache-taps",
+        panel="Advanced",
     )
     dtype: Dtype = option(
-        "bfloat16", "Type of the drafter's weights.", flag="--dtype", noun="dtype"
+        "bfloat16",
+        "Type of the saved drafter's weights.",
+        flag="--dtype",
+        noun="dtype",
+        panel="Advanced",
     )
     compute: Dtype = option(
         "float32",
-        "Type that steps compute in; bfloat16 is slow on a CPU. Weights stay float32.",
+        "Type of the computation; bfloat16 is slow on a CPU.",
         flag="--compute",
         noun="type for steps",
+        panel="Advanced",
     )
 
     def __post_init__(self) -> None:
