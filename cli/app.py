@@ -129,7 +129,13 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """Chat with open models on a Mac: faster where drafts pay, and never one word different."""
+    """Chat with open models: faster where drafts pay, and never one word different.
+
+    \b
+      dflash chat                        chat with the best model you have
+      dflash generate "PROMPT"           one answer
+      dflash serve                       a server for other programs
+    """
     if ctx.invoked_subcommand is None:
         typer.echo(BEGINNING, err=True)
         raise typer.Exit(2)

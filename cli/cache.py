@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAME_LENGTH = 8  # characters of an ID in the table
 
 cache = typer.Typer(
-    help="List and remove what --cache-disk keeps of prompts.",
+    help="List and remove prompts that --cache-disk keeps.",
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

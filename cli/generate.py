@@ -163,8 +163,12 @@ def generate(
 ) -> None:
     """Answer one prompt.
 
-    The answer goes to stdout, everything else to stderr. Text on standard input follows the prompt
-    after an empty line.
+    \b
+      dflash generate "Why is the sky blue?"
+      git diff | dflash generate "Review this:" -m qwen3:4b
+      dflash generate --compare "Count to ten."    with and without drafts
+
+    The answer goes to stdout, everything else to stderr. Text from a pipe follows the prompt.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("generate", out.warn))

@@ -12,7 +12,6 @@ from dflash_mlx.errors import UsageError
 from .options import DisplayOptions, option_groups
 from .terminal.output import Output
 
-
 # The headings of `--help`, in their order. Options without one come last.
 ARGUMENTS = "Arguments"
 PANELS = (
@@ -32,6 +31,8 @@ class PanelCommand(TyperCommand):
             record = parameter.get_help_record(ctx)
             is_argument = parameter.param_type_name == "argument"
             panel = ARGUMENTS if is_argument else getattr(parameter, "rich_help_panel", "")
+            if parameter.name == "help" and panels["Output"]:
+                panel = "Output"
             if record is not None:
                 panels[panel or "Options"].append(record)
         for panel, records in panels.items():

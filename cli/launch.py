@@ -259,10 +259,14 @@ def launch(
         ),
     ] = 32323,
 ) -> None:
-    """Run a command with its target sharded over several machines.
+    """Run a command with its model split over several machines.
 
-    The host file is that of mlx.launch (mlx.distributed_config writes one); its first machine has
-    to be this one. All need this program and the model at the same paths.
+    \b
+      dflash launch --hostfile hosts.json -- chat -m MODEL
+      dflash launch -n 2 -- generate "Hello"       two processes on this machine
+
+    mlx.distributed_config writes the host file; its first machine must be this one. All machines
+    need this program and the model at the same paths. Guide: `dflash help several-macs`.
     """
     if command[0] not in COMMANDS:
         raise UsageError(

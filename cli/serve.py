@@ -150,10 +150,15 @@ def serve(
     own: ServeOptions,
     display: DisplayOptions,
 ) -> None:
-    """Serve a pair to other programs, by OpenAI's and Anthropic's APIs.
+    """Serve a model to other programs.
 
-    Sampling options are what a request does not say itself. Ctrl-C lets running answers end for ten
-    seconds.
+    \b
+      dflash serve                                   at http://127.0.0.1:8080
+      dflash serve -m qwen3:4b --context 16384
+      dflash serve --host 0.0.0.0 --api-key SECRET   for other machines
+
+    The server speaks the APIs of OpenAI (/v1) and Anthropic (/v1/messages). Sampling options are
+    for requests that do not say how to sample. Ctrl-C gives running answers ten seconds to end.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     check_address(own.host, own.api_key)

@@ -382,8 +382,13 @@ def train(
 ) -> None:
     """Train a DFlash drafter for a target.
 
-    The target answers the prompts itself; the drafter learns to predict those answers. --out then
-    holds a drafter in Z Lab's format, for --draft.
+    \b
+      dflash train prompts.jsonl -m ./my-model --out trained
+      dflash train --resume --out trained          continue after a stop
+      dflash generate -m ./my-model -d trained "Hello"
+
+    The target answers the prompts, and the drafter learns to predict these answers. The drafter is
+    saved in Z Lab's format.
     """
     from dflash_mlx.cpu.blas import use_all_cores
 

@@ -189,13 +189,16 @@ def bench(
     own: BenchOptions,
     display: DisplayOptions,
 ) -> None:
-    """Measure speed and sameness of the modes on many prompts.
+    """Measure the speed of all modes, and compare their answers.
+
+    \b
+      dflash bench                               the bundled pair, a few minutes
+      dflash bench gsm8k -m qwen3:4b -n 20       20 questions of a suite
+      dflash bench --drafts dflash,lookup,none   one drafter after another
 
     Every prompt is answered by each mode in turn. The report goes to stdout, the rest to stderr.
-
-    With --drafts one source of drafts runs after another, in chains of its own length, each in turn
-    with plain decoding: a ratio is from the same minutes, the rates of two sources are not. Answers
-    above temperature 0 are compared, too; --out writes a file for each source.
+    With --drafts each drafter is measured in turn with plain decoding, so compare their ratios, not
+    their tokens per second.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     values = resolve_models(values, own, out)

@@ -72,11 +72,15 @@ def chat(
     log_options: LogOptions,
     display: DisplayOptions,
 ) -> None:
-    """Chat in the terminal, with tokens/sec and acceptance live.
+    """Chat in the terminal.
 
-    /help lists the commands. Text on standard input is the first prompt, or follows it; the chat
-    then goes on at the terminal. With stdout redirected, too, there is one answer: it goes to
-    stdout and nothing else does.
+    \b
+      dflash chat                          with the best model you have
+      dflash chat -m qwen3:4b "Hello"      a model by its short name, and a first prompt
+      dflash chat -c                       continue the last chat
+
+    In the chat, /help lists the commands. Text from a pipe follows the first prompt, and the chat
+    continues at the terminal; if stdout is a pipe or a file, too, it answers once.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
     log = ctx.with_resource(log_options.open("chat", out.warn))

@@ -26,7 +26,8 @@ class Command:
     """A slash command.
 
     usage: the argument for `/help`; empty if there is none. arguments: completions of the argument.
-    paths: the argument is a file. local: needs a model on this machine.
+    paths: the argument is a file. local: needs a model on this machine. everyday: in the list of
+    `/help`; `/help all` has the others, too.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Command:
     arguments: Callable[[ChatState], list[str]] = no_completions
     paths: bool = False
     local: bool = False
+    everyday: bool = False
     detail: str = ""
 
     @property
@@ -48,19 +50,21 @@ class Command:
 
 def command_names(state: ChatState) -> list[str]:
     """Completions of `/help`."""
-    return [*(command.name for command in COMMANDS), "keys"]
+    return [*(command.name for command in COMMANDS), "all", "keys"]
 
 
 def show_help(state: ChatState, topic: str) -> None:
-    """`/help`: print all commands, one in detail, or the keys."""
+    """`/help`: print the everyday commands, all of them, one in detail, or the keys."""
     if topic == "keys":
         state.show_keys()
         return
-    if not topic:
-        width = max(len(command.syntax) for command in COMMANDS) + 2
-        for command in COMMANDS:
+    if topic in ("", "all"):
+        shown = [command for command in COMMANDS if topic or command.everyday]
+        width = max(len(command.syntax) for command in shown) + 2
+        for command in shown:
             state.print_line(f"  {command.syntax:{width}}{command.help}")
-        state.print_line("  /help keys lists the keys; // sends a text that begins with /", "dim")
+        more = "// sends a text that begins with /" if topic else "/help all lists all commands"
+        state.print_line(f"  {more}; /help keys lists the keys", "dim")
         return
     command, _ = find_command(topic.removeprefix("/"))
     aliases = "".join(f", /{alias}" for alias in command.aliases)
@@ -77,8 +81,8 @@ def show_help(state: ChatState, topic: str) -> None:
 COMMANDS = (
     Command(
         "help",
-        "[command]",
-        "list the commands, or explain one; /help keys",
+        "[command|all|keys]",
+        "list the commands or the keys, or explain one command",
         show_help,
         aliases=("?",),
         arguments=command_names,
@@ -86,19 +90,20 @@ COMMANDS = (
     Command(
         "model",
         "[id]",
-        "show the target, or answer with another from now on",
+        "show the model, or switch to another one",
         actions.change_model,
         arguments=actions.known_targets,
-        detail="A Hub id or a folder; its drafter is looked up. The conversation goes on.",
+        everyday=True,
+        detail="A short name, a Hub id or a folder; its drafter is found. The chat continues.",
     ),
     Command(
         "draft",
         "[on|off|id]",
-        "show the drafter, change it, or switch drafting off",
+        "show or change the drafter, or switch drafting off",
         actions.change_drafter,
         arguments=actions.drafter_arguments,
         local=True,
-        detail="off is plain decoding by the target alone: the same words, slower.",
+        detail="off decodes without drafts: the same words, usually slower.",
     ),
     Command(
         "system",
@@ -106,6 +111,7 @@ COMMANDS = (
         "show, set or remove the system prompt",
         actions.change_system_prompt,
         arguments=lambda state: ["off"],
+        everyday=True,
         detail="The conversation stays, and is read again with the new system prompt.",
     ),
     Command(
@@ -114,76 +120,93 @@ COMMANDS = (
         "show or change settings; /temp 0.7 is short for /set temp 0.7",
         actions.change_setting,
         arguments=actions.setting_names,
-        detail="/set recommended samples as the model's generation_config.json says.",
+        everyday=True,
+        detail="/set recommended samples as the model's authors recommend.",
     ),
     Command(
         "preset",
         "[name]",
-        "list the presets of the config file, or apply one",
+        "list the presets of the config file, or use one",
         actions.use_preset,
         arguments=actions.preset_names,
-        detail="What the preset does not say stays as it is; another model is loaded as by /model.",
+        detail="Settings that the preset does not name stay; its model is loaded as by /model.",
     ),
     Command(
         "think",
         "[word]",
-        "thinking: on, off, low, medium, high; show or hide it",
+        "switch thinking on or off, set its effort, show or hide it",
         actions.change_thinking,
         arguments=lambda state: ["on", "off", "low", "medium", "high", "show", "hide"],
-        detail="on and off, or low to high, as the model's template knows them; show prints the "
-        "last thinking too.",
+        detail="on and off, or low, medium and high, if the model knows them; show prints the "
+        "last thinking, too.",
     ),
-    Command("stats", "", "numbers of the last answer and of the conversation", actions.show_stats),
+    Command(
+        "stats",
+        "",
+        "show the numbers of the last answer and of the chat",
+        actions.show_stats,
+        everyday=True,
+    ),
     Command(
         "compare",
         "",
-        "answer the last prompt both ways: rates, and same words",
+        "answer the last prompt with and without drafts, and compare",
         actions.compare,
+        everyday=True,
         local=True,
     ),
     Command(
         "read",
         "[file...|off]",
-        "send files with the next prompt; @file in a prompt does, too",
+        "attach files to the next prompt, as @file in a prompt does",
         attachments.read_files,
+        everyday=True,
         paths=True,
-        detail="Folders and patterns such as src/*.py as well; names with spaces in quotes.",
+        detail="Folders and patterns such as src/*.py work, too; put names with spaces in quotes.",
     ),
     Command(
         "mcp",
         "[on|off|ask]",
-        "list the MCP servers and their tools; offer tools or not",
+        "list the MCP servers and their tools; switch tools on or off",
         actions.manage_servers,
         arguments=lambda state: list(actions.MCP_WORDS),
-        detail="on also starts servers that do not run; ask forgets what was allowed.",
+        detail="on starts servers that do not run; ask forgets which calls were allowed.",
     ),
-    Command("retry", "", "answer the last prompt again", actions.retry),
-    Command("undo", "", "forget the last prompt and its answer", actions.undo),
-    Command("edit", "", "change the last prompt in $EDITOR and answer it", actions.edit_last),
+    Command("retry", "", "answer the last prompt again", actions.retry, everyday=True),
+    Command("undo", "", "forget the last prompt and its answer", actions.undo, everyday=True),
+    Command(
+        "edit",
+        "",
+        "change the last prompt in $EDITOR and answer it",
+        actions.edit_last,
+        everyday=True,
+    ),
     Command(
         "save",
         "[name]",
-        "keep the chat under a name",
+        "save the chat under a name",
         actions.save_chat,
-        detail="Chats are also saved after every answer; the name is where that goes on.",
+        everyday=True,
+        detail="Chats are saved after every answer; this names the chat.",
     ),
     Command(
         "load",
         "[name]",
-        "go on with a saved chat",
+        "continue a saved chat",
         actions.load_chat,
+        everyday=True,
         arguments=actions.saved_chats,
     ),
     Command(
         "fork",
         "[name]",
-        "go on in a copy of the chat; this one stays",
+        "continue in a copy of the chat; this one stays as it is",
         actions.fork_chat,
     ),
     Command(
         "history",
         "[turns]",
-        "show what was said, or the last turns of it",
+        "show the conversation, or its last turns",
         actions.show_history,
     ),
     Command(
@@ -197,15 +220,19 @@ COMMANDS = (
     Command(
         "copy",
         "[code [n]]",
-        "the last answer to the clipboard, or a block of its code",
+        "copy the last answer, or a block of its code, to the clipboard",
         actions.copy_answer,
         arguments=lambda state: ["code"],
         detail="/copy code is the last block, /copy code 1 the first.",
     ),
     Command(
-        "clear", "", "begin a new conversation with the same system prompt", actions.clear_chat
+        "clear",
+        "",
+        "start a new chat with the same system prompt",
+        actions.clear_chat,
+        everyday=True,
     ),
-    Command("exit", "", "leave", actions.leave_chat, aliases=("quit", "bye")),
+    Command("exit", "", "leave the chat", actions.leave_chat, ("quit", "bye"), everyday=True),
 )
 
 

@@ -79,9 +79,14 @@ def doctor(
         ),
     ] = 32323,
 ) -> None:
-    """Check this machine and this installation, and say what to mend.
+    """Check this machine and say what to repair.
 
-    The exit code is 1 when something fails.
+    \b
+      dflash doctor                  the machine, MLX, models, settings
+      dflash doctor -m qwen3:4b      with this model, too
+      dflash doctor --kernels        check and time the Metal kernels
+
+    The exit code is 1 if something is wrong. Guide: `dflash help troubleshooting`.
     """
     out = Output()
     if hosts is not None or ranks is not None:

@@ -31,18 +31,18 @@ CompletionSource = Callable[[str], list[tuple[str, str]]]
 KEYS = (
     ("Enter", "send"),
     ("Enter, in an answer", "queue a message; Up takes the last one back"),
-    ("Alt-Enter, Ctrl-J", "new line; a paste of many lines stays one prompt"),
-    ("\\ Enter, Shift-Enter", "new line too, the second where the terminal tells it from Enter"),
-    ('"""', "begins and ends a prompt of several lines"),
-    ("!command", "run it in the shell; what it prints goes with the next prompt"),
-    ("Up, Down", "earlier prompts"),
+    ("Alt-Enter, Ctrl-J", "start a new line; pasted lines stay one prompt"),
+    ("\\ Enter, Shift-Enter", "start a new line, too (Shift-Enter not in every terminal)"),
+    ('"""', "begin and end a prompt of several lines"),
+    ("!command", "run a command in the shell, and attach its output to the next prompt"),
+    ("Up, Down", "go through earlier prompts"),
     ("Ctrl-R", "search earlier prompts"),
     ("Tab", "complete a command, a setting, a name, or a file after @"),
-    ("Ctrl-X Ctrl-E", "write in $EDITOR"),
+    ("Ctrl-X Ctrl-E", "write the prompt in $EDITOR"),
     ("Ctrl-L", "clear the screen"),
-    ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave"),
-    ("Ctrl-Z", "suspend; fg goes on"),
-    ("Ctrl-D", "leave"),
+    ("Ctrl-C", "clear the line; stop an answer and keep its text; twice: leave the chat"),
+    ("Ctrl-Z", "suspend; `fg` continues"),
+    ("Ctrl-D", "leave the chat"),
 )
 
 
