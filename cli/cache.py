@@ -31,7 +31,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
-    """List the texts on disk, the one used last first: tokens, size, age, models.
+    """List the prompts on disk, the latest first.
 
     The size is what would be freed: what other texts begin with too stays.
     """
@@ -63,7 +63,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     display: DisplayOptions,
 ) -> None:
-    """Remove texts from disk; what another text begins with too stays."""
+    """Remove prompts from disk; a beginning that others share stays."""
     from dflash_mlx.engine.prefix_cache.disk import cache_files, cache_root, cached_texts, clear
 
     out = Output(quiet=display.quiet, plain=display.plain)

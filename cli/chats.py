@@ -128,7 +128,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON array.")]
 @chats.command("list")
 @option_groups
 def show_list(*, json: Json = False, display: DisplayOptions) -> None:
-    """List the saved chats, the last one first: turns, age, first prompt."""
+    """List the saved chats, the latest first."""
     out = Output(quiet=display.quiet, plain=display.plain)
     saved = saved_chats()
     if json:
@@ -167,7 +167,7 @@ def search(
     *,
     display: DisplayOptions,
 ) -> None:
-    """Find turns with these words, in prompts or answers; exit code 1 when there are none."""
+    """Find turns with these words; exit code 1 if there are none."""
     out = Output(quiet=display.quiet, plain=display.plain)
     turns = 0
     for chat in saved_chats():
@@ -218,7 +218,7 @@ def export(
     *,
     display: DisplayOptions,
 ) -> None:
-    """Write a saved chat as Markdown; `show --json` gives all of it."""
+    """Write a saved chat to a file, as Markdown."""
     out = Output(quiet=display.quiet, plain=display.plain)
     path = file.expanduser()
     transcript.export(path, transcript.load(name))

@@ -189,7 +189,7 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON array.")] = False,
     display: DisplayOptions,
 ) -> None:
-    """List what is downloaded, and of other known models what fits this machine, with sizes.
+    """List your models, and those that fit this machine.
 
     Nothing is asked of the Hub. Sizes with ~ are estimates; the memory is that of both models with
     4,096 tokens of context, where a quantised target's drafter is held in 8 bits (--draft-bits).

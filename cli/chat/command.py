@@ -75,9 +75,9 @@ def chat(
     """Chat in the terminal.
 
     \b
-      dflash chat                          with the best model you have
-      dflash chat -m qwen3:4b "Hello"      a model by its short name, and a first prompt
-      dflash chat -c                       continue the last chat
+      dflash chat                       with the best model you have
+      dflash chat -m qwen3:4b "Hello"   another model, and a first prompt
+      dflash chat -c                    continue the last chat
 
     In the chat, /help lists the commands. Text from a pipe follows the first prompt, and the chat
     continues at the terminal; if stdout is a pipe or a file, too, it answers once.

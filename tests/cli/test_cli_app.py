@@ -24,13 +24,6 @@ def test_help_has_no_boxes_and_no_terminal_codes(run):
         assert not set(result.stdout) & set("╭│╰\x1b")
 
 
-def test_nothing_asked_shows_help_as_an_error(run):
-    result = run()
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith("Usage: ")
-
-
 BAD = [
     (["generat"], 2, "No such command 'generat'"),
     (["generate", "x", "--bogus"], 2, "No such option: --bogus"),

@@ -171,9 +171,14 @@ def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str
 
 
 def test_help(use: Callable[[str], str]) -> None:
-    """All commands, one command, the keys."""
-    everything = use("/help")
-    assert all(command.syntax in everything for command in commands.COMMANDS)
+    """The everyday commands, all commands, one command, the keys."""
+    shown = {
+        topic: [command for command in commands.COMMANDS if command.syntax in use(f"/help {topic}")]
+        for topic in ("", "all")
+    }
+    assert shown[""] == [command for command in commands.COMMANDS if command.everyday]
+    assert shown["all"] == list(commands.COMMANDS)
+    assert 12 <= len(shown[""]) <= 15
     for command in commands.COMMANDS:
         assert command.help in use(f"/help {command.name}")
     assert all(
