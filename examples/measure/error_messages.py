@@ -1,0 +1,39 @@
+"""Print every error message of the package with its hint, to be read in one go.
+
+python examples/measure/error_messages.py
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ERRORS = {"DFlashError", "UsageError", "PromptTooLong", "RankLost", "ServerLost"}
+
+
+def main() -> None:
+    """A line for the place, one for the message, one for the hint."""
+    for folder in ("cli", "dflash_mlx"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ERRORS and node.args:
+                    hints = [word.value for word in node.keywords if word.arg == "hint"]
+                    print(f"{file.relative_to(ROOT)}:{node.lineno}")
+                    print(f"  {plain(node.args[0])}")
+                    print(f"  -> {plain((hints or node.args[1:] or [ast.Constant('')])[0])}")
+
+
+def plain(node: ast.expr) -> str:
+    """The text of an expression, with the parts that are filled in between braces."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)[3:-2]}}}"
+            for part in node.values
+        )
+    return ast.unparse(node)
+
+
+if __name__ == "__main__":
+    main()
