@@ -73,23 +73,31 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
     """
     if not has_metal():
         return model_options
-    from dflash_mlx.hub.registry import best_pair, entries
+    from dflash_mlx.hub.registry import best_pair
     from dflash_mlx.models.memory import working_set
 
-    limit = working_set()
-    downloaded = best_pair(
-        limit, 1 << 62, (entry for entry in entries() if is_downloaded(entry, model_options))
-    )
+    downloaded = best_downloaded(model_options)
     if downloaded is not None:
         return with_target(model_options, downloaded)
     if not interactive or model_options.offline:
         out.note("no model is downloaded yet: `dflash models list` shows what fits this Mac")
         return model_options
-    entry = best_pair(limit, free_disk())
+    entry = best_pair(working_set(), free_disk())
     if entry is None:
         out.note("no published pair fits the memory and the free disk of this Mac")
         return model_options
     return offer_download(model_options, entry, out)
+
+
+def best_downloaded(model_options: ModelOptions) -> "Entry | None":
+    """The pair that a chat takes if none is named; None is the bundled pair."""
+    if not has_metal():
+        return None
+    from dflash_mlx.hub.registry import best_pair, entries
+    from dflash_mlx.models.memory import working_set
+
+    downloaded = (entry for entry in entries() if is_downloaded(entry, model_options))
+    return best_pair(working_set(), 1 << 62, downloaded)
 
 
 def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:

@@ -9,8 +9,8 @@ import typer
 from dflash_mlx.errors import DFlashError, UsageError
 
 from .confirm import check_can_ask, confirm
-from .loading import known_target
-from .options import DisplayOptions, option_groups
+from .loading import best_downloaded, known_target
+from .options import DisplayOptions, ModelOptions, option_groups
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -148,6 +148,9 @@ def show_rows(rows: list[Row], out: Output) -> None:
         return
     columns = shutil.get_terminal_size().columns
     out.write("".join(out.ascii_fallback(line) + "\n" for line in fit_rows(cells, columns)))
+    if hides_columns(cells, columns):
+        out.note("a wider terminal shows the drafter, its block size and the memory, too")
+    out.note("size: target + drafter on disk; ~ marks an estimate")
     if any(row.lacks for row in rows):
         out.note("not yet: this version does not run the target's type or the drafter's kind")
 
@@ -155,13 +158,23 @@ def show_rows(rows: list[Row], out: Output) -> None:
 def fit_rows(cells: list[tuple[str, ...]], width: int) -> list[str]:
     """The lines of the table, at most `width` wide."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for indexes in COLUMN_SETS:
-        if sum(widths[i] + 2 for i in indexes) - 2 <= width:
-            return [format_row(row, indexes, widths) for row in cells]
+    if indexes := fitting_columns(widths, width):
+        return [format_row(row, indexes, widths) for row in cells]
     lines = []
     for row in cells[1:]:
         lines += [row[0], "  " + " · ".join((row[3], f"cached {row[5]}", f"fits {row[6]}"))]
     return lines
+
+
+def fitting_columns(widths: list[int], width: int) -> tuple[int, ...]:
+    """The columns that fit; none in a very narrow terminal."""
+    fitting = (s for s in COLUMN_SETS if sum(widths[i] + 2 for i in s) - 2 <= width)
+    return next(fitting, ())
+
+
+def hides_columns(cells: list[tuple[str, ...]], width: int) -> bool:
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return len(fitting_columns(widths, width)) < len(TITLES)
 
 
 def format_row(row: tuple[str, ...], indexes: tuple[int, ...], widths: list[int]) -> str:
@@ -202,7 +215,10 @@ def show(
     listed = rows if every else short_rows(rows)
     show_rows(listed, out)
     if hidden := len(rows) - len(listed):
-        out.note(f"{hidden} more, and other forms of these: dflash models list --all")
+        out.note(f"{hidden} more, and other versions of these: dflash models list --all")
+    chosen = best_downloaded(ModelOptions())
+    out.note(f"`dflash chat` uses {'the bundled pair' if chosen is None else chosen.target}")
+    out.note("-m also takes short names: qwen3:4b, or what follows the /")
 
 
 @models.command("pull")

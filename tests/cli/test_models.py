@@ -165,6 +165,7 @@ def test_the_table_fits_the_terminal(width):
     assert ("MEMORY" in text) is (width >= 100)
     if width == 160:
         assert all(title in lines[0] for title in table.TITLES)
+    assert table.hides_columns(cells, width) is (width < 160)
     if width == 40:
         assert len(lines) == 2 * (len(cells) - 1)
 
