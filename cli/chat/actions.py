@@ -325,6 +325,7 @@ def code_blocks(text: str) -> list[str]:
 
 # Saved chats, exports, leaving
 
+LOADED_TURNS = 2  # of a loaded chat that are shown
 MIN_ROWS = 12  # a smaller screen counts as this one: the end of a loaded chat takes half of it
 
 
@@ -360,7 +361,8 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
-        show_turns(state, chat.turns[-2:], max(stdout_size()[1] or 24, MIN_ROWS) // 2)
+        max_rows = max(stdout_size()[1] or 24, MIN_ROWS) // 2
+        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=max_rows)
 
 
 def fork_chat(state: ChatState, name: str) -> None:

@@ -148,12 +148,19 @@ def show_offer(state: ChatState) -> None:
 TURN_NOTES = {"interrupted": "(stopped)", "length": "(cut)", "calls": "(no answer)"}
 
 
-def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = None) -> None:
-    """Print prompts and answers; only the last rows if there are more than `max_rows`."""
+def show_turns(
+    state: ChatState,
+    turns: Sequence[Turn],
+    *,
+    max_turns: int | None = None,
+    max_rows: int | None = None,
+) -> None:
+    """Print prompts and answers, or only the last turns or rows; then say what is missing."""
     out = state.out
     styled = out.stderr_live and state.dialogue.display.markdown
     lines: list[str] = []
-    for turn in turns:
+    earlier = 0 if max_turns is None else max(len(turns) - max_turns, 0)
+    for turn in turns[earlier:]:
         lines += [*prompt_lines(turn.prompt, out), ""]
         for step in turn.steps:
             lines += [*text_lines(step.text, out, styled=styled), ""] if step.text else []
@@ -165,9 +172,12 @@ def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = N
         note = TURN_NOTES.get(turn.finish_reason)
         lines += [f"  {note}", ""] if note else [""]
     lines = lines[:-1]
-    if max_rows is not None and len(lines) > max_rows:
+    missing = format_count(earlier, "earlier turn", "earlier turns") if earlier else ""
+    if max_rows is not None and len(lines) + bool(missing) > max_rows:
         lines = lines[len(lines) - max_rows + 1 :]
-        state.print_line("  … /history shows all of it", "dim")
+        missing += " and more" if missing else "more"
+    if missing:
+        state.print_line(f"  … {missing}: /history shows all of it", "dim")
     for line in lines:
         if styled:
             state.print_styled(line)

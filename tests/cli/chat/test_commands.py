@@ -293,7 +293,31 @@ def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
         use("/save kept")
     assert "kept" in use("/load")
     assert "› two" in use("/load kept")
+    assert "/history" not in use("/load kept")
     assert [turn.prompt for turn in state.dialogue.chat.turns] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "answer", "said"),
+    [
+        (3, "1", "  … 1 earlier turn: /history shows all of it"),
+        (5, "1", "  … 3 earlier turns: /history shows all of it"),
+        (5, "1\n" * 99, "  … 3 earlier turns and more: /history shows all of it"),
+        (1, "1\n" * 99, "  … more: /history shows all of it"),
+    ],
+)
+def test_turns_that_a_loaded_chat_does_not_show(
+    state: Any, use: Callable[[str], str], turns: int, answer: str, said: str
+) -> None:
+    """Their number, and how to see them; the rows still take half the screen."""
+    transcript.save(
+        "long", transcript.Chat(tuple(transcript.Turn("why?", answer) for _ in range(turns)))
+    )
+    lines = use("/load long").split("\n")
+    assert said in lines
+    assert len(lines) - lines.index(said) <= 12
+    assert use("/history").count("› why?") == turns
+    assert "earlier" not in use("/history")
 
 
 def test_no_name_is_used_twice(state: Any) -> None:
