@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
@@ -196,6 +196,17 @@ class Dialogue:
         """The messages of a chat and a prompt; tool calls as text for a model without tools."""
         calls_as_text = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
         return chat_messages(chat, prompt, steps, calls=not calls_as_text)
+
+    def tokens_of_turns(self) -> int | None:
+        """Number of tokens that the turns take in the next prompt; None if only a server knows."""
+        if len(self.chat.turns) == self.chat.left_out:
+            return 0 if self.backend.local else None
+        messages = self.messages(self.chat, "")[:-1]
+        options = replace(self.settings, tools=self.tools.schemas)
+        try:
+            return self.backend.count_tokens(messages, options)
+        except PromptTooLong as error:
+            return error.tokens
 
     def ask(self, prompt: str) -> Answer:
         """Answer a prompt, run the tools that the model calls, and record the turn.

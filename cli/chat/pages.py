@@ -53,7 +53,9 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
-    rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}", dialogue.settings)
+    used = dialogue.tokens_of_turns()
+    context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
+    rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}{context}", dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
 
 
@@ -172,12 +174,12 @@ def show_turns(
         note = TURN_NOTES.get(turn.finish_reason)
         lines += [f"  {note}", ""] if note else [""]
     lines = lines[:-1]
-    missing = format_count(earlier, "earlier turn", "earlier turns") if earlier else ""
-    if max_rows is not None and len(lines) + bool(missing) > max_rows:
+    missing = [format_count(earlier, "earlier turn", "earlier turns")] if earlier else []
+    if max_rows is not None and len(lines) + len(missing) > max_rows:
         lines = lines[len(lines) - max_rows + 1 :]
-        missing += " and more" if missing else "more"
+        missing.append("more")
     if missing:
-        state.print_line(f"  … {missing}: /history shows all of it", "dim")
+        state.print_line(f"  … {' and '.join(missing)}: /history shows all of it", "dim")
     for line in lines:
         if styled:
             state.print_styled(line)

@@ -1,6 +1,7 @@
 """Slash commands: which word is which command, what is wrong is said, and what each one does."""
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
@@ -420,6 +421,28 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     state.dialogue.ask("hello")
     page = use("/stats")
     assert page.index("last answer") < page.index("conversation") < page.index("chosen")
+
+
+def test_the_context_in_use(state: Any, use: Callable[[str], str]) -> None:
+    """It is that of the chat's turns, also before the first answer to a chat that was loaded."""
+
+    def context() -> int:
+        return int(re.findall(r"context ([\d,]+) / ", use("/stats"))[0].replace(",", ""))
+
+    assert context() == 0
+    state.dialogue.ask("hello")
+    one = context()
+    stats = state.dialogue.ask("hello").stats
+    two = context()
+    assert 0 < one < stats.prompt_tokens < two
+    use("/save kept")
+    state.dialogue.backend = backends.LocalBackend(state.dialogue.backend.pair)  # has read nothing
+    use("/load kept")
+    assert context() == two
+    use("/undo")
+    assert context() == one
+    use("/clear")
+    assert context() == 0
 
 
 def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:
