@@ -333,7 +333,11 @@ class Dialogue:
         self.hints.full_shown = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
         estimated = "" if self.backend.local else ", by an estimate"
-        text = f"  the context is full{estimated}: the oldest {turns} not sent any more"
+        free = f"{reserve:,} of {format_count(self.context_length, 'token', 'tokens')}"
+        text = (
+            f"  the context is full{estimated} ({free} stay free for the answer): "
+            f"the oldest {turns} not sent any more"
+        )
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 
