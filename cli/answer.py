@@ -11,7 +11,7 @@ from dflash_mlx.options import GenerationOptions
 
 from .backend.base import Answering, Backend
 from .terminal.output import Output, format_count
-from .terminal.signals import Interrupt
+from .terminal.signals import LEAVE_HINT, Interrupt
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) 
     if stats.generated or "generated" in stats.unknown:
         line += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == INTERRUPTED:
-        line += " (Ctrl-C again to leave)"
+        line += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
         line += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
     return line

@@ -29,9 +29,8 @@ from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
-from ..terminal.signals import Interrupt, LeaveChat
+from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from . import transcript
-from .dialogue import LEAVE_WINDOW
 from .pages import show_servers, show_turns, stats_page
 from .settings import (
     SETTINGS,

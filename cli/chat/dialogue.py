@@ -19,7 +19,7 @@ from ..backend.base import Backend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
-from ..terminal.signals import Interrupt, LeaveChat
+from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
@@ -103,9 +103,6 @@ class Hints:
                 "left out. /clear begins anew"
             )
         return hints
-
-
-LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +271,7 @@ class Dialogue:
         """Print why no answer follows the last tool calls."""
         if any(call.state == "interrupted" for call in steps[-1].calls):
             self.interrupted_at = time.monotonic()
-            self._warn("  stopped (Ctrl-C again to leave)")
+            self._warn(f"  stopped ({LEAVE_HINT})")
         else:
             text = f"  {len(steps) - 1} rounds of calls: stopped. Say 'go on' for more"
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
