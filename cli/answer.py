@@ -207,6 +207,13 @@ def acceptance_summary(stats: "Stats") -> str:
     return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
 
 
+def undrafted_summary(stats: "Stats") -> str:
+    """How many tokens came from plain steps beside verifies; empty without plain steps."""
+    if not stats.verifies or "generated" in stats.unknown or stats.undrafted <= 1:
+        return ""
+    return f" · {format_count(stats.undrafted, 'token', 'tokens')} without drafts"
+
+
 def thinking_summary(seconds: float, tokens: int) -> str:
     """How long the model thought; `tokens` is 0 if a server does not report them."""
     return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
@@ -278,7 +285,8 @@ def stats_summary(stats: "Stats", finish_reason: str) -> str:
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
-    return f"{line}{acceptance_summary(stats)} · {stats.decode_seconds:.1f} s"
+    line += acceptance_summary(stats) + undrafted_summary(stats)
+    return f"{line} · {stats.decode_seconds:.1f} s"
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dflash_mlx import __version__
 from dflash_mlx.options import GenerationOptions
 
-from ..answer import Answer, format_tokens, prompt_summary
+from ..answer import Answer, format_tokens, prompt_summary, undrafted_summary
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_count, stderr_columns, strip_control
@@ -65,14 +65,14 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
     lines = []
     drafts = ""
     if stats.verifies:
-        drafts += f" · {format_count(stats.verifies, 'verify', 'verifies')}"
+        drafts += f" · {format_count(stats.verifies, 'verify pass', 'verify passes')}"
     if stats.drafted:
         drafts += (
             f" · {stats.accepted:,} of {stats.drafted:,} drafts accepted "
             f"({stats.acceptance_rate:.1%})"
         )
     if stats.verifies:
-        drafts += f" · τ {stats.acceptance_length:.2f}"
+        drafts += f" · τ {stats.acceptance_length:.2f}{undrafted_summary(stats)}"
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
     lines.append(labelled_line("last answer", format_tokens(stats, "generated") + drafts))
