@@ -3,7 +3,9 @@
 import os
 import re
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -567,6 +569,28 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     shell.run_in_shell(state, "!echo one")
     use("/read off")
     assert files.with_files(state, "why?") == "why?"
+
+
+def test_a_shell_command_has_no_terminal(state: Any) -> None:
+    """A program that draws on the whole screen is ended, and no escape code goes into a prompt."""
+    started_at = time.monotonic()
+    with pytest.raises(UsageError, match="draws on the whole screen"):
+        shell.run_in_shell(state, r"!printf 'one\ntwo\033[2;1H~'; sleep 30")
+    assert time.monotonic() - started_at < 20
+    assert shell.with_files(state, "why?") == "why?"
+    shell.run_in_shell(state, r"!printf '\033(B\033[1;31ma\033[0m\033]0;t\007b\007\033=\r\nc\303'")
+    assert state.outputs.pop().text == "ab\nc\N{REPLACEMENT CHARACTER}"
+    shell.run_in_shell(state, "!(: </dev/tty) || echo $TERM $PAGER $GIT_PAGER")
+    assert state.outputs.pop().text.endswith("\ndumb cat cat")
+
+
+def test_ctrl_c_ends_a_shell_command_and_its_children(state: Any) -> None:
+    """Also one that ignores it."""
+    command = "(trap '' INT TERM; exec sleep 60) & echo $!; sleep 0.3; kill -INT $PPID; wait"
+    shell.run_in_shell(state, f"!{command}")
+    assert state.lines[1] == "  stopped"
+    ps = ["ps", "-o", "stat=", "-p", state.outputs.pop().text]
+    assert subprocess.run(ps, capture_output=True, text=True).stdout.strip()[:1] in ("", "Z")
 
 
 def test_a_file_that_is_refused_is_not_kept(
