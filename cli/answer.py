@@ -28,6 +28,9 @@ INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
 
 PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
 STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
+# Lines around thinking on stderr where it cannot be dim.
+THINKING_BEGINS = "[thinking]"
+THINKING_ENDS = "[end of thinking]"
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -56,6 +59,8 @@ class PlainView:
     def block(self, block: "Block", stats: "Stats") -> None:
         """Show one committed block."""
         if block.thinking and self._show_thinking:
+            if not self._thinking_open and not self.out.styled:
+                self.out.info(THINKING_BEGINS)
             self.out.info(block.thinking, "dim", end="")
             self._thinking_open = True
         if block.text:
@@ -73,7 +78,7 @@ class PlainView:
 
     def _end_thinking(self) -> None:
         if self._thinking_open:
-            self.out.info("\n")
+            self.out.info("\n" if self.out.styled else f"\n{THINKING_ENDS}")
             self._thinking_open = False
 
 
