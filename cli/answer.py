@@ -11,7 +11,7 @@ from dflash_mlx.options import GenerationOptions
 
 from .backend.base import Answering, Backend
 from .terminal.output import Output, format_count
-from .terminal.signals import Interrupt
+from .terminal.signals import LEAVE_HINT, Interrupt
 from .terminal.spinner import Spinner
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ INTERRUPTED = "interrupted"  # the finish reason after Ctrl-C
 
 PREFILL_LABELS = ("waiting for the server", ""), ("reading the prompt", "tokens")
 STATUS_INTERVAL = 0.1  # seconds between two updates of the status line
+# Lines around thinking on stderr where it cannot be dim.
+THINKING_BEGINS = "[thinking]"
+THINKING_ENDS = "[end of thinking]"
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -56,6 +59,8 @@ class PlainView:
     def block(self, block: "Block", stats: "Stats") -> None:
         """Show one committed block."""
         if block.thinking and self._show_thinking:
+            if not self._thinking_open and not self.out.styled:
+                self.out.info(THINKING_BEGINS)
             self.out.info(block.thinking, "dim", end="")
             self._thinking_open = True
         if block.text:
@@ -73,7 +78,7 @@ class PlainView:
 
     def _end_thinking(self) -> None:
         if self._thinking_open:
-            self.out.info("\n")
+            self.out.info("\n" if self.out.styled else f"\n{THINKING_ENDS}")
             self._thinking_open = False
 
 
@@ -207,6 +212,13 @@ def acceptance_summary(stats: "Stats") -> str:
     return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
 
 
+def undrafted_summary(stats: "Stats") -> str:
+    """How many tokens came from plain steps beside verifies; empty without plain steps."""
+    if not stats.verifies or "generated" in stats.unknown or stats.undrafted <= 1:
+        return ""
+    return f" · {format_count(stats.undrafted, 'token', 'tokens')} without drafts"
+
+
 def thinking_summary(seconds: float, tokens: int) -> str:
     """How long the model thought; `tokens` is 0 if a server does not report them."""
     return f"∴ thought for {seconds:.1f} s" + (f", {tokens:,} tokens" if tokens else "")
@@ -262,7 +274,7 @@ def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) 
     if stats.generated or "generated" in stats.unknown:
         line += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == INTERRUPTED:
-        line += " (Ctrl-C again to leave)"
+        line += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
         line += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
     return line
@@ -278,7 +290,8 @@ def stats_summary(stats: "Stats", finish_reason: str) -> str:
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
-    return f"{line}{acceptance_summary(stats)} · {stats.decode_seconds:.1f} s"
+    line += acceptance_summary(stats) + undrafted_summary(stats)
+    return f"{line} · {stats.decode_seconds:.1f} s"
 
 
 @dataclass(slots=True)

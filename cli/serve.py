@@ -12,7 +12,7 @@ from dflash_mlx.errors import UsageError
 from dflash_mlx.options import GenerationOptions
 
 from .backend.local import LocalBackend
-from .loading import bundled_note, choose_pair, load_pair
+from .loading import bundled_note, choose_pair, load_pair, prepare_libraries
 from .options import (
     SAMPLING_BY,
     CacheOptions,
@@ -161,6 +161,7 @@ def serve(
     for requests that do not say how to sample. Ctrl-C gives running answers ten seconds to end.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    prepare_libraries(offline=values["offline"])  # before the server imports them
     check_address(own.host, own.api_key)
     from dflash_mlx.serve.app import AccessLog, Server, listen
 

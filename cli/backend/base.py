@@ -138,7 +138,7 @@ class Backend(Answering, Protocol):
     def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
         """Label and text of the lines of `/stats` after those of the last answer.
 
-        conversation: the number of answers and tokens so far, in words.
+        conversation: the number of answers and tokens so far, and the context, in words.
         """
         ...
 

@@ -223,13 +223,11 @@ class LocalBackend:
         return f"cut by {name}"
 
     def usage_rows(self, conversation: str, options: GenerationOptions) -> list[tuple[str, str]]:
-        """Context and memory in use, the choices of the mode auto, kernels and snapshots."""
+        """Memory in use, the choices of the mode auto, kernels and snapshots."""
         import mlx.core as mx
 
-        used = len(self.session.sequence.tokens)
-        context = f"context {used:,} / {self.context_length:,}"
         memory = f"peak {format_bytes(mx.get_peak_memory())}"
-        rows = [("conversation", f"{conversation} · {context} · {memory}")]
+        rows = [("conversation", f"{conversation} · {memory}")]
         if self.drafting and options.mode == "auto":
             rows += self._policy_rows()
         if line := kernels_line(self.pair.target.kernels):

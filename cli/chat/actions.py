@@ -29,9 +29,8 @@ from ..resolve import RECOMMENDED, drop_unknown_thinking, no_recommendation
 from ..terminal.line_editor import copy_to_clipboard
 from ..terminal.markdown import make_parser
 from ..terminal.output import format_count, stdout_size
-from ..terminal.signals import Interrupt, LeaveChat
+from ..terminal.signals import LEAVE_WINDOW, Interrupt, LeaveChat
 from . import transcript
-from .dialogue import LEAVE_WINDOW
 from .pages import show_servers, show_turns, stats_page
 from .settings import (
     SETTINGS,
@@ -324,6 +323,7 @@ def code_blocks(text: str) -> list[str]:
 
 # Saved chats, exports, leaving
 
+LOADED_TURNS = 2  # of a loaded chat that are shown
 MIN_ROWS = 12  # a smaller screen counts as this one: the end of a loaded chat takes half of it
 
 
@@ -359,7 +359,8 @@ def show_loaded(state: ChatState, name: str, chat: Chat) -> None:
         state.print_line(f"  saved with {chat.model}; {target} goes on{hint}")
     if chat.turns:
         state.print_line("")
-        show_turns(state, chat.turns[-2:], max(stdout_size()[1] or 24, MIN_ROWS) // 2)
+        max_rows = max(stdout_size()[1] or 24, MIN_ROWS) // 2
+        show_turns(state, chat.turns, max_turns=LOADED_TURNS, max_rows=max_rows)
 
 
 def fork_chat(state: ChatState, name: str) -> None:

@@ -3,17 +3,20 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
-from collections.abc import Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import glob, has_magic
+from io import IncrementalNewlineDecoder
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions
 
 from ..prompt import Attachment, Attachments, read_attachments
-from ..terminal.output import format_count
+from ..terminal.output import format_count, strip_control
 from .state import ChatState
 
 # Files
@@ -131,8 +134,17 @@ def exists(name: str) -> bool:
 
 # `!command`
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\a\x1b]*(?:\a|\x1b\\)")
+# Sequences of a terminal: with parameters, with a text, and others.
+ESCAPES = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[]PX^_][^\a\x1b]*(?:\a|\x1b\\)|\x1b[ -/]*[0-~]"
+)
+# Only programs that draw on the whole screen place the cursor or use the second screen.
+SCREEN_CODES = re.compile(r"\x1b\[[0-9;]*[Hf]|\x1b\[\?(?:47|1047|1049)h")
+MAX_CODE = 16  # characters; one of SCREEN_CODES is shorter
 MAX_OUTPUT = 100_000  # characters; of a longer output the end is attached
+# For programs that would open a pager or use colours.
+COMMAND_VARIABLES = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat"}
+GRACE_SECONDS = 1.0  # for a command to end after a signal
 
 
 def is_shell_command(text: str) -> bool:
@@ -141,43 +153,84 @@ def is_shell_command(text: str) -> bool:
 
 
 def run_in_shell(state: ChatState, text: str) -> None:
-    """Run a command without input, show its output, and attach it to the next prompt.
+    """Run a command without a terminal, show its output, and attach it to the next prompt.
 
-    Ctrl-C ends the command. DFlashError when there is no shell.
+    Ctrl-C ends the command and its children. DFlashError when there is no shell, UsageError for a
+    program that draws on the whole screen: it is ended, and nothing is attached.
     """
     command = text[1:].strip()
     lines = []
     stopped = False
-    try:
-        process = subprocess.Popen(
-            [os.environ.get("SHELL") or "/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except OSError as error:
-        raise DFlashError(
-            f"the shell cannot be run ({error.strerror}).", hint="set SHELL to the one you use"
-        ) from None
+    process = start_in_shell(command)
     assert process.stdout is not None
     with process, state.terminal_for_others():
         try:
-            for line in process.stdout:
-                line = ESCAPES.sub("", line)  # colours
+            for line in read_lines(process.stdout.fileno()):
                 lines.append(line)
                 state.print_line(f"  {line.rstrip()}", "dim")
-        except KeyboardInterrupt:  # the command got it, too
+            process.wait()
+        except BaseException as error:
+            end_group(process)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
             stopped = True
-            with suppress(ProcessLookupError):
-                process.terminate()
     if stopped or process.returncode:
         state.print_line("  stopped" if stopped else f"  exit code {process.returncode}", "warning")
-    if output := "".join(lines).strip("\n"):
+    if output := "\n".join(lines).strip("\n"):
         attachment = Attachment(f"$ {command}", output[-MAX_OUTPUT:], "text")
         summary = summarise(state, Attachments((attachment,)))
         if len(output) > MAX_OUTPUT:
             summary += f", the last {MAX_OUTPUT:,} of {len(output):,} characters"
         state.outputs.append(attachment)
         state.print_line(f"  {summary}: with the next prompt; /read off drops it", "dim")
+
+
+def start_in_shell(command: str) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, so that it cannot open the chat's terminal."""
+    try:
+        return subprocess.Popen(
+            [os.environ.get("SHELL") or "/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **COMMAND_VARIABLES},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise DFlashError(
+            f"the shell cannot be run ({error.strerror}).", hint="set SHELL to the one you use"
+        ) from None
+
+
+def read_lines(descriptor: int) -> Iterator[str]:
+    """The lines of a command's output, without escape codes; UsageError for a full-screen program.
+
+    Such a program may wait for keys before its first line is complete.
+    """
+    decoder = IncrementalNewlineDecoder(getincrementaldecoder("utf-8")("replace"), translate=True)
+    rest = ""
+    while data := os.read(descriptor, 65536):
+        text = decoder.decode(data)
+        if SCREEN_CODES.search(rest[-MAX_CODE:] + text):
+            raise UsageError(
+                "this command draws on the whole screen, so it was ended.",
+                hint="run it in another terminal",
+            )
+        *lines, rest = (rest + text).split("\n")
+        yield from map(without_codes, lines)
+    if rest := rest + decoder.decode(b"", final=True):
+        yield without_codes(rest)
+
+
+def without_codes(line: str) -> str:
+    """A line without escape codes and control characters."""
+    return strip_control(ESCAPES.sub("", line))
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a command and its children, also those that ignore Ctrl-C."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # the next signal is harder
+            process.wait(GRACE_SECONDS)

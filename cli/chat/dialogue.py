@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dflash_mlx.chat.messages import Messages
-from dflash_mlx.errors import DFlashError, UsageError
+from dflash_mlx.errors import DFlashError, PromptTooLong, UsageError
 from dflash_mlx.options import GenerationOptions
 from dflash_mlx.tools.call import MAX_ROUNDS, Step, Steps, run_rounds
 
@@ -19,7 +19,7 @@ from ..backend.base import Backend
 from ..report import RunLog
 from ..terminal.output import Output, format_count, stderr_columns
 from ..terminal.render import wrap_hanging
-from ..terminal.signals import Interrupt, LeaveChat
+from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, Interrupt, LeaveChat
 from .messages import ChatFile, chat_messages, step_of, turn_of
 from .tools import ToolBox
 from .transcript import Chat, Turn
@@ -103,9 +103,6 @@ class Hints:
                 "left out. /clear begins anew"
             )
         return hints
-
-
-LEAVE_WINDOW = 2.0  # seconds; a second Ctrl-C within them leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +194,17 @@ class Dialogue:
         calls_as_text = any(turn.steps for turn in chat.turns) and self.backend.no_tools_reason()
         return chat_messages(chat, prompt, steps, calls=not calls_as_text)
 
+    def tokens_of_turns(self) -> int | None:
+        """Number of tokens that the turns take in the next prompt; None if only a server knows."""
+        if len(self.chat.turns) == self.chat.left_out:
+            return 0 if self.backend.local else None
+        messages = self.messages(self.chat, "")[:-1]
+        options = replace(self.settings, tools=self.tools.schemas)
+        try:
+            return self.backend.count_tokens(messages, options)
+        except PromptTooLong as error:
+            return error.tokens
+
     def ask(self, prompt: str) -> Answer:
         """Answer a prompt, run the tools that the model calls, and record the turn.
 
@@ -263,7 +271,7 @@ class Dialogue:
         """Print why no answer follows the last tool calls."""
         if any(call.state == "interrupted" for call in steps[-1].calls):
             self.interrupted_at = time.monotonic()
-            self._warn("  stopped (Ctrl-C again to leave)")
+            self._warn(f"  stopped ({LEAVE_HINT})")
         else:
             text = f"  {len(steps) - 1} rounds of calls: stopped. Say 'go on' for more"
             self.out.info(wrap_hanging(text, stderr_columns()), "warning")
@@ -322,7 +330,11 @@ class Dialogue:
         self.hints.full_shown = False
         turns = "turn is" if left_out == 1 else f"{left_out:,} turns are"
         estimated = "" if self.backend.local else ", by an estimate"
-        text = f"  the context is full{estimated}: the oldest {turns} not sent any more"
+        free = f"{reserve:,} of {format_count(self.context_length, 'token', 'tokens')}"
+        text = (
+            f"  the context is full{estimated} ({free} stay free for the answer): "
+            f"the oldest {turns} not sent any more"
+        )
         # Not a note: this line also goes into a pipe and is shown with --quiet.
         self.out.info(wrap_hanging(text, stderr_columns()), "warning")
 

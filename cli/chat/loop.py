@@ -10,11 +10,10 @@ from dflash_mlx.errors import DFlashError, RankLost
 from ..terminal.keys import KeyReader, unquoted
 from ..terminal.line_editor import LineEditor
 from ..terminal.output import format_count
-from ..terminal.signals import LeaveChat
+from ..terminal.signals import LEAVE_HINT, LEAVE_WINDOW, LeaveChat
 from . import transcript
 from .attachments import is_shell_command, run_in_shell, with_files
 from .commands import complete, dispatch, is_command, unescape
-from .dialogue import LEAVE_WINDOW
 from .start import Beginning
 from .state import ChatState
 
@@ -75,7 +74,7 @@ def handle_interrupt(state: ChatState, keys: KeyReader) -> None:
     elif keys.typed.messages:
         hold_queue(state, keys)
     else:
-        state.print_line("  Ctrl-C again to leave, or Ctrl-D; /help lists the commands", "dim")
+        state.print_line(f"  {LEAVE_HINT}, or Ctrl-D; /help lists the commands", "dim")
 
 
 def end_with_group(editor: LineEditor) -> None:

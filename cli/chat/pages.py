@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dflash_mlx import __version__
 from dflash_mlx.options import GenerationOptions
 
-from ..answer import Answer, format_tokens, prompt_summary
+from ..answer import Answer, format_tokens, prompt_summary, undrafted_summary
 from ..prompt import split_attached
 from ..terminal.markdown import MarkdownStream
 from ..terminal.output import Output, format_count, stderr_columns, strip_control
@@ -53,7 +53,9 @@ def stats_page(dialogue: Dialogue, out: Output) -> list[str]:
     tau = f" · τ {totals.acceptance_length:.2f}" if totals.verifies else ""
     answers = format_count(totals.answers, "answer", "answers")
     tokens = "tokens unknown" if totals.uncounted else f"{totals.tokens:,} tokens"
-    rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}", dialogue.settings)
+    used = dialogue.tokens_of_turns()
+    context = "" if used is None else f" · context {used:,} / {dialogue.context_length:,}"
+    rows = dialogue.backend.usage_rows(f"{answers} · {tokens}{tau}{context}", dialogue.settings)
     return lines + [labelled_line(label, text) for label, text in rows]
 
 
@@ -63,14 +65,14 @@ def answer_lines(answer: Answer, out: Output) -> list[str]:
     lines = []
     drafts = ""
     if stats.verifies:
-        drafts += f" · {format_count(stats.verifies, 'verify', 'verifies')}"
+        drafts += f" · {format_count(stats.verifies, 'verify pass', 'verify passes')}"
     if stats.drafted:
         drafts += (
             f" · {stats.accepted:,} of {stats.drafted:,} drafts accepted "
             f"({stats.acceptance_rate:.1%})"
         )
     if stats.verifies:
-        drafts += f" · τ {stats.acceptance_length:.2f}"
+        drafts += f" · τ {stats.acceptance_length:.2f}{undrafted_summary(stats)}"
     if not drafts:
         drafts = " · drafts unknown" if "drafted" in stats.unknown else " · no drafts"
     lines.append(labelled_line("last answer", format_tokens(stats, "generated") + drafts))
@@ -148,12 +150,19 @@ def show_offer(state: ChatState) -> None:
 TURN_NOTES = {"interrupted": "(stopped)", "length": "(cut)", "calls": "(no answer)"}
 
 
-def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = None) -> None:
-    """Print prompts and answers; only the last rows if there are more than `max_rows`."""
+def show_turns(
+    state: ChatState,
+    turns: Sequence[Turn],
+    *,
+    max_turns: int | None = None,
+    max_rows: int | None = None,
+) -> None:
+    """Print prompts and answers, or only the last turns or rows; then say what is missing."""
     out = state.out
     styled = out.stderr_live and state.dialogue.display.markdown
     lines: list[str] = []
-    for turn in turns:
+    earlier = 0 if max_turns is None else max(len(turns) - max_turns, 0)
+    for turn in turns[earlier:]:
         lines += [*prompt_lines(turn.prompt, out), ""]
         for step in turn.steps:
             lines += [*text_lines(step.text, out, styled=styled), ""] if step.text else []
@@ -165,9 +174,12 @@ def show_turns(state: ChatState, turns: Sequence[Turn], max_rows: int | None = N
         note = TURN_NOTES.get(turn.finish_reason)
         lines += [f"  {note}", ""] if note else [""]
     lines = lines[:-1]
-    if max_rows is not None and len(lines) > max_rows:
+    missing = [format_count(earlier, "earlier turn", "earlier turns")] if earlier else []
+    if max_rows is not None and len(lines) + len(missing) > max_rows:
         lines = lines[len(lines) - max_rows + 1 :]
-        state.print_line("  … /history shows all of it", "dim")
+        missing.append("more")
+    if missing:
+        state.print_line(f"  … {' and '.join(missing)}: /history shows all of it", "dim")
     for line in lines:
         if styled:
             state.print_styled(line)

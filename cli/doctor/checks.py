@@ -39,7 +39,7 @@ from ..config_file import (
 )
 from ..options import KEY_VARIABLE
 from ..presets import OptionTables
-from ..terminal.output import is_utf8
+from ..terminal.output import format_bytes, is_utf8
 from .report import CheckResult, combine, fail, ok, short_path, warn
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -87,12 +87,12 @@ def chip() -> CheckResult:
 
 
 def memory() -> CheckResult:
-    """Total memory and, with Metal, the GPU's recommended working set (GB of 2^30 bytes)."""
+    """Total memory and, with Metal, the GPU's recommended working set."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    summary = f"{total / 2**30:.1f} GB"
+    summary = format_bytes(total)
     if on_mac() and mlx_core().metal.is_available():
         limit = mlx_core().device_info()["max_recommended_working_set_size"]
-        summary += f" · recommended working set {limit / 2**30:.1f} GB"
+        summary += f" · recommended working set {format_bytes(limit)}"
     return ok(summary)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 # Ctrl-C
 
+LEAVE_WINDOW = 2.0  # seconds; in a chat a second Ctrl-C within them leaves
+LEAVE_HINT = f"Ctrl-C again within {LEAVE_WINDOW:g} seconds to leave"
+
 
 class LeaveChat(Exception):
     """Raised to leave a chat; `code` is the exit code."""

@@ -436,22 +436,28 @@ def summarise(records: Sequence[Record], *, samples: bool = False) -> list[Row]:
     With `samples` answers above temperature 0 are compared with plain decoding, too.
     """
     tasks = list(dict.fromkeys((record.key.suite, record.task) for record in records))
+    # The first question has the modes in the schedule's order, others may have another one.
+    modes = list(dict.fromkeys(record.key.mode for record in records))
     rows = []
     for suite, task in tasks:
         part = [r for r in records if (r.key.suite, r.task) == (suite, task)]
-        rows += rows_of(part, suite, task, samples)
-    return rows + (rows_of(records, ALL, ALL, samples) if len(tasks) > 1 else [])
+        rows += rows_of(part, modes, suite, task, samples)
+    return rows + (rows_of(records, modes, ALL, ALL, samples) if len(tasks) > 1 else [])
 
 
-def rows_of(records: Sequence[Record], suite: str, task: str, samples: bool) -> list[Row]:
-    """One row for each temperature and mode; plain decoding comes first."""
+def rows_of(
+    records: Sequence[Record], modes: list[str], suite: str, task: str, samples: bool
+) -> list[Row]:
+    """One row for each temperature and mode: plain decoding, then the modes in this order."""
     groups: dict[tuple[float, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.key.temperature, record.key.mode].append(record)
     by_key = {record.key: record for record in records}
     return [
         row_of(groups[group], by_key, suite, task, samples)
-        for group in sorted(groups, key=lambda group: (group[0], group[1] != BASELINE))
+        for group in sorted(
+            groups, key=lambda group: (group[0], group[1] != BASELINE, modes.index(group[1]))
+        )
     ]
 
 

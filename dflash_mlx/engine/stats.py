@@ -63,6 +63,11 @@ class Stats:
         return sum(self.committed) / len(self.committed) if self.committed else 1.0
 
     @property
+    def undrafted(self) -> int:
+        """Tokens without a verify: the prefill's token, and those of plain steps."""
+        return self.generated - round(self.verifies * self.acceptance_length)
+
+    @property
     def acceptance_rate(self) -> float:
         """Accepted drafts over drafts that were verified; 0.0 when there was none."""
         return self.accepted / self.drafted if self.drafted else 0.0

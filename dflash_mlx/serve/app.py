@@ -69,7 +69,7 @@ class Guard:
             self._check(scope, headers)
             body = await self._body(headers, receive)
         except Problem as problem:
-            await send_problem(problem, scope, receive, send)
+            await send_problem(for_log(problem, scope), scope, receive, send)
             return
         except ConnectionError:  # the client has disconnected
             return
@@ -169,10 +169,15 @@ def is_json(kind: str) -> bool:
 
 # The access log
 
+MAX_REASON = 200  # characters of an error
+
 
 @dataclass(slots=True)
 class AccessRecord:
-    """A request for the access log. Status 499: the client disconnected before the response."""
+    """A request for the access log. Status 499: the client disconnected before the response.
+
+    problem: the error that the client was sent.
+    """
 
     method: str
     path: str
@@ -180,6 +185,19 @@ class AccessRecord:
     began: float = field(default_factory=time.perf_counter)
     answer_request: AnswerRequest | None = None
     sessions: list[Session] = field(default_factory=list)
+    problem: Problem | None = None
+
+    @property
+    def reason(self) -> str:
+        """The error on one line, shortened; empty without an error."""
+        line = " ".join(self.problem.message.split()) if self.problem else ""
+        return line if len(line) <= MAX_REASON else line[: MAX_REASON - 1] + "…"
+
+
+def for_log(problem: Problem, scope: Scope) -> Problem:
+    """The same problem, after the access log has been told of it."""
+    scope["state"]["access_record"].problem = problem
+    return problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +226,8 @@ class AccessLog:
                 "tokens_per_second": round(stats[0].tokens_per_second, 1),
                 "acceptance_length": round(stats[0].acceptance_length, 2),
             }
+        if record.reason:
+            fields["error"] = record.reason
         if self.prompts and record.answer_request is not None:
             fields["prompt_text"] = record.answer_request.prompt
         if self.as_json:
@@ -221,6 +241,8 @@ class AccessLog:
             )
             if fields["cached"]:
                 line += f", {fields['cached']} cached"
+        if record.reason:
+            line += f": {record.reason}"
         if "prompt_text" in fields:
             line += f"  {json.dumps(fields['prompt_text'], ensure_ascii=False)}"
         self.write(line)
@@ -337,7 +359,9 @@ class Server:
                     writer.stream(choices),
                     ping=api.ping,
                     ping_seconds=self.settings.keepalive,
-                    write_problem=lambda problem: sse_event(problem_body(problem, api.path)),
+                    write_problem=lambda problem: sse_event(
+                        problem_body(for_log(problem, request.scope), api.path)
+                    ),
                     write_seconds=self.settings.limits.write_seconds,
                     on_end=lambda: self.runner.release(choices),
                 )
@@ -427,7 +451,7 @@ def with_problems(answer: Endpoint, path: str) -> Endpoint:
         try:
             return await answer(request)
         except Exception as error:
-            return problem_reply(as_problem(error), path)
+            return problem_reply(for_log(as_problem(error), request.scope), path)
 
     return endpoint
 
@@ -435,9 +459,10 @@ def with_problems(answer: Endpoint, path: str) -> Endpoint:
 async def problem_handler(request: Request, error: Exception) -> Response:
     """The response to an unknown path or method, in the form of the API at the path."""
     if not isinstance(error, HTTPException):
-        return problem_reply(as_problem(error), request.url.path)
+        return problem_reply(for_log(as_problem(error), request.scope), request.url.path)
     message = f"{request.method} {request.url.path:.200}: {error.detail}."
-    response = problem_reply(Problem(error.status_code, message), request.url.path)
+    problem = for_log(Problem(error.status_code, message), request.scope)
+    response = problem_reply(problem, request.url.path)
     response.headers.update(error.headers or {})
     return response
 

@@ -417,7 +417,9 @@ def test_in_a_terminal(tmp_path: Path) -> None:
         chat.send("hello\r")  # is queued, and comes back after the Ctrl-C
         chat.wait_for("queued  hello")
         chat.interrupt()
-        chat.wait_for(r"interrupted by the user\s+stopped \(Ctrl-C again to leave\)")
+        chat.wait_for(
+            r"interrupted by the user\s+stopped \(Ctrl-C again within 2 seconds to\s+leave\)"
+        )
         chat.wait_for("1 queued message comes back")
         chat.prompted("hello")
         assert "running sleep" not in chat.screen_text()

@@ -16,7 +16,8 @@ import pytest
 from terminal import SLOWED, Terminal, environment
 
 NUMBERS = re.compile(
-    r"\d+ tokens?[\s·]+(?:[\d.]+ tok/s[\s·]+)?(?:τ [\d.]+[\s·]+)?(?:accept \d+%[\s·]+)?[\d.]+ s"
+    r"\d+ tokens?[\s·]+(?:[\d.]+ tok/s[\s·]+)?(?:τ [\d.]+[\s·]+)?(?:accept \d+%[\s·]+)?"
+    r"(?:\d+\stokens\swithout\sdrafts[\s·]+)?[\d.]+ s"
     r"(?:[\s·]+prompt\s[\d,]+\snew\s(?:\+\s[\d,]+\scached\s)?in\s[\d.]+\ss)?"
 )
 LOADED = re.compile(r"loaded in [\d.]+ s[\s·]+[\d.]+ MB")

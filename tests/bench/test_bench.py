@@ -101,6 +101,19 @@ def test_rows_of_tasks_and_of_all():
     assert len(results.summarise(records[:2])) == 2
 
 
+def test_modes_have_one_order_in_all_tables():
+    """That of the first question, although each question is asked in another one."""
+    orders = (["dflash", "ddtree", "lookup"], ["lookup", "dflash", "ddtree"])
+    records = [
+        record(task=task, number=number, mode=mode)
+        for number, (task, modes) in enumerate(zip("ab", orders, strict=True), 1)
+        for mode in (*modes, "baseline")
+    ]
+    found = [(row.task, row.mode) for row in results.summarise(records)]
+    order = ("baseline", *orders[0])
+    assert found == [(task, mode) for task in ("a", "b", "all") for mode in order]
+
+
 def test_short_answers_have_no_rate():
     """One pass more or less, begun with the first token, would be a large part of their time."""
     for count, seconds in ((1, 0.0), (2, 1e-4), (7, 0.5)):

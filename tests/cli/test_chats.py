@@ -189,7 +189,7 @@ def test_the_end_of_a_resumed_chat(tmp_path: Path, size: tuple[int, int]) -> Non
         lines = terminal.screen_text().splitlines()
         begin = lines.index("  long: 2 turns")
         shown = lines[begin + 1 : -1]
-        assert shown[:2] == ["", "  … /history shows all of it"]
+        assert shown[:2] == ["", "  … more: /history shows all of it"]
         assert shown[-6:] == ["› and?", "", "It is done.", "", "Bye.", ""][-(size[1] // 2) :]
         assert len(shown) <= size[1] // 2 + 2
         assert max(map(len, lines[begin:])) <= size[0]

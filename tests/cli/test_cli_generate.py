@@ -217,4 +217,4 @@ def test_thinking(cli_app, thinker):
     aloud = run("--think", "--show-thinking")
     assert aloud.stdout == ""
     cut = "the answer was cut by --max-tokens, after 40 tokens\n"
-    assert aloud.stderr == found["reasoning"] + "\n\n" + cut
+    assert aloud.stderr == f"[thinking]\n{found['reasoning']}\n[end of thinking]\n{cut}"

@@ -204,6 +204,18 @@ def test_closed_stderr_costs_no_answer(redirect):
 ENTRY = "from dflash_mlx.cli.__main__ import main\nmain()\n"  # as installers write it
 
 
+def test_no_library_warns_in_the_log_of_a_server():
+    """Guards transformers' warning about each prompt that is too long."""
+    script = (
+        "import sys; from importlib import import_module\n"
+        "try: import_module('dflash_mlx.cli.app').app(['serve', '--host', '0.0.0.0'])\n"
+        "except SystemExit: from transformers import logging; print(logging.get_verbosity())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "every machine of the network" in done.stderr
+    assert done.stdout == "40\n"  # errors only
+
+
 def interrupted(tmp_path, *command, module="", file="dflash", text=ENTRY):
     """Run Python with a file that an installer wrote; the module named sends Ctrl-C if imported."""
     (tmp_path / file).write_text(text)

@@ -114,6 +114,17 @@ def test_thinking_is_shown_when_asked_for(terminals):
     assert "thought for" not in stderr.shown()
 
 
+def test_thinking_is_marked_in_plain_text(capsys):
+    play(
+        view.PlainView(output.Output(), thinking=True),
+        Block((1, 2), thinking="well, "),
+        Block((3,), thinking="hm"),
+        Block((4,), text="Yes"),
+        Block((5,), text="."),
+    )
+    assert capsys.readouterr() == ("Yes.\n", "[thinking]\nwell, hm\n[end of thinking]\n")
+
+
 def test_status_line_leaves_streamed_text_alone(terminals):
     """Once text stands on the terminal, erasing a line would erase the text."""
     stdout, stderr = terminals()
@@ -160,3 +171,17 @@ def test_quick_work_shows_nothing_and_slow_work_leaves_nothing(terminals, monkey
     assert "5.0/10.0 MB" in shown
     assert "4.0/10.0 MB" not in shown
     assert shown.endswith(("\x1b[2K", "\x1b[?25h"))
+
+
+def test_tokens_of_plain_steps_are_told_apart():
+    """Guards "25 tokens, τ 1.00" without a word about the tokens that had no drafts."""
+    stats = Stats()
+    for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
+        stats.record(block)
+    assert "3 tokens · " in view.stats_summary(stats, "stop")
+    assert "without drafts" not in view.stats_summary(stats, "stop")
+    for _ in range(22):
+        stats.record(Block((4,)))
+    line = view.stats_summary(stats, "stop")
+    assert line.startswith("  25 tokens · ")
+    assert " · τ 2.00 · accept 14% · 23 tokens without drafts · " in line

@@ -20,6 +20,7 @@ def test_counts() -> None:
     assert stats.verifies == 3
     assert stats.committed == [3, 1, 2]
     assert stats.acceptance_length == 2.0
+    assert stats.undrafted == 1
     assert (stats.drafted, stats.accepted) == (16, 4)
     assert stats.acceptance_rate == 0.25
     assert stats.accepted_by_position == [2, 2, 0, 0, 0, 0, 0]

@@ -12,7 +12,7 @@ from serving import Served, serving
 
 from dflash_mlx.pair import Pair
 from dflash_mlx.serve import app
-from dflash_mlx.serve.protocol import Limits
+from dflash_mlx.serve.protocol import Limits, Problem
 
 BODY = {"messages": [{"role": "user", "content": "What is 12 plus 7?"}], "max_tokens": 9}
 PATH = "/v1/chat/completions"
@@ -197,6 +197,28 @@ def test_no_prompt_in_the_log_unless_asked(pair: Pair) -> None:
         line = json.loads(served.lines[0])
         assert ("12 plus 7" in served.lines[0]) is asked
         assert (line["status"], line["path"]) == (200, PATH)
+
+
+def test_the_log_has_the_reason(pair: Pair) -> None:
+    """Of a request that was refused: what the client was sent, on one line and shortened."""
+    with serving(pair, hosts=LOCAL) as served:
+        wrong = [
+            httpx.post(served.url + PATH, json={**BODY, "temperature": -1}),
+            httpx.post(served.url + PATH, json=BODY, headers={"Host": "evil.example"}),
+            httpx.post(f"{served.url}/v1/messages", json={}),
+            httpx.get(f"{served.url}/nowhere"),
+        ]
+        httpx.post(served.url + PATH, json=BODY)
+    lines = [json.loads(line) for line in served.lines]
+    reasons = [reply.json()["error"]["message"] for reply in wrong]
+    assert [line.get("error") for line in lines] == [*reasons, None]
+    text: list[str] = []
+    problem = Problem(400, "one\ntwo" + "x" * 500)
+    record = app.AccessRecord("POST", PATH, 400, problem=problem)
+    app.AccessLog(text.append).write_record(record)
+    assert " s: one twox" in text[0]
+    assert text[0].endswith("x…")
+    assert len(text[0]) < 300
 
 
 def test_hosts_and_addresses() -> None:

@@ -1,8 +1,11 @@
 """Slash commands: which word is which command, what is wrong is said, and what each one does."""
 
 import os
+import re
 import stat
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -298,7 +301,31 @@ def test_save_load_clear(state: Any, use: Callable[[str], str]) -> None:
         use("/save kept")
     assert "kept" in use("/load")
     assert "› two" in use("/load kept")
+    assert "/history" not in use("/load kept")
     assert [turn.prompt for turn in state.dialogue.chat.turns] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "answer", "said"),
+    [
+        (3, "1", "  … 1 earlier turn: /history shows all of it"),
+        (5, "1", "  … 3 earlier turns: /history shows all of it"),
+        (5, "1\n" * 99, "  … 3 earlier turns and more: /history shows all of it"),
+        (1, "1\n" * 99, "  … more: /history shows all of it"),
+    ],
+)
+def test_turns_that_a_loaded_chat_does_not_show(
+    state: Any, use: Callable[[str], str], turns: int, answer: str, said: str
+) -> None:
+    """Their number, and how to see them; the rows still take half the screen."""
+    transcript.save(
+        "long", transcript.Chat(tuple(transcript.Turn("why?", answer) for _ in range(turns)))
+    )
+    lines = use("/load long").split("\n")
+    assert said in lines
+    assert len(lines) - lines.index(said) <= 12
+    assert use("/history").count("› why?") == turns
+    assert "earlier" not in use("/history")
 
 
 def test_no_name_is_used_twice(state: Any) -> None:
@@ -395,12 +422,34 @@ def test_stats(state: Any, use: Callable[[str], str]) -> None:
     assert f"{said.stats.accepted:,} of {said.stats.drafted:,} drafts" in page
     assert "1 answer " in page
     del said.stats.committed[1:]
-    assert " · 1 verify · " in use("/stats")
+    assert " · 1 verify pass · " in use("/stats")
     assert "  seed" not in page  # nothing is drawn at temperature 0
     use("/set mode auto")
     state.dialogue.ask("hello")
     page = use("/stats")
     assert page.index("last answer") < page.index("conversation") < page.index("chosen")
+
+
+def test_the_context_in_use(state: Any, use: Callable[[str], str]) -> None:
+    """It is that of the chat's turns, also before the first answer to a chat that was loaded."""
+
+    def context() -> int:
+        return int(re.findall(r"context ([\d,]+) / ", use("/stats"))[0].replace(",", ""))
+
+    assert context() == 0
+    state.dialogue.ask("hello")
+    one = context()
+    stats = state.dialogue.ask("hello").stats
+    two = context()
+    assert 0 < one < stats.prompt_tokens < two
+    use("/save kept")
+    state.dialogue.backend = backends.LocalBackend(state.dialogue.backend.pair)  # has read nothing
+    use("/load kept")
+    assert context() == two
+    use("/undo")
+    assert context() == one
+    use("/clear")
+    assert context() == 0
 
 
 def test_the_seed_that_was_drawn(state: Any, use: Callable[[str], str]) -> None:
@@ -525,6 +574,28 @@ def test_the_shell(state: Any, use: Callable[[str], str]) -> None:
     shell.run_in_shell(state, "!echo one")
     use("/read off")
     assert files.with_files(state, "why?") == "why?"
+
+
+def test_a_shell_command_has_no_terminal(state: Any) -> None:
+    """A program that draws on the whole screen is ended, and no escape code goes into a prompt."""
+    started_at = time.monotonic()
+    with pytest.raises(UsageError, match="draws on the whole screen"):
+        shell.run_in_shell(state, r"!printf 'one\ntwo\033[2;1H~'; sleep 30")
+    assert time.monotonic() - started_at < 20
+    assert shell.with_files(state, "why?") == "why?"
+    shell.run_in_shell(state, r"!printf '\033(B\033[1;31ma\033[0m\033]0;t\007b\007\033=\r\nc\303'")
+    assert state.outputs.pop().text == "ab\nc\N{REPLACEMENT CHARACTER}"
+    shell.run_in_shell(state, "!(: </dev/tty) || echo $TERM $PAGER $GIT_PAGER")
+    assert state.outputs.pop().text.endswith("\ndumb cat cat")
+
+
+def test_ctrl_c_ends_a_shell_command_and_its_children(state: Any) -> None:
+    """Also one that ignores it."""
+    command = "(trap '' INT TERM; exec sleep 60) & echo $!; sleep 0.3; kill -INT $PPID; wait"
+    shell.run_in_shell(state, f"!{command}")
+    assert state.lines[1] == "  stopped"
+    ps = ["ps", "-o", "stat=", "-p", state.outputs.pop().text]
+    assert subprocess.run(ps, capture_output=True, text=True).stdout.strip()[:1] in ("", "Z")
 
 
 def test_a_file_that_is_refused_is_not_kept(

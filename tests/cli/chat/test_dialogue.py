@@ -233,6 +233,7 @@ def test_the_oldest_turns_are_left_out(bundled: Pair, monkeypatch: pytest.Monkey
     full = [text for text in told if "the context is full" in text]
     soon = [text for text in told if "soon the oldest turns" in text]
     assert told.index(soon[0]) < told.index(full[0])
+    assert "(40 of 640 tokens stay free for the answer)" in full[0]
     assert len(talk.chat.turns) == 12
     assert 0 < talk.chat.left_out < 12
     kept = talk.chat.left_out
