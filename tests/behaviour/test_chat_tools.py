@@ -355,8 +355,8 @@ def test_configured_servers(tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match=r"'web' of .* is there already"):
         mcp_servers.configured_servers([file, file])
-    readme = (SERVER.parents[2] / "README.md").read_text("utf-8")
-    config.write_text(readme.split("```toml\n")[2].split("```")[0])
+    page = (SERVER.parents[2] / "examples/guide/mcp.md").read_text("utf-8")
+    config.write_text(page.split("```toml\n")[1].split("```")[0])
     names = ("@modelcontextprotocol/server-filesystem", "https://example.com/mcp")
     for server, name in zip(mcp_servers.configured_servers(), names, strict=True):
         assert name in server.source
@@ -379,7 +379,8 @@ def test_the_flag(cli_app: typer.Typer, tmp_path: Path, monkeypatch: pytest.Monk
     assert run() == (
         0,
         "the MCP server 'gone' does not run: there is no 'no-such'.\n"
-        "this model does not call tools: it is told of none\n",
+        "this model does not call tools: it is told of none\n"
+        "the answer was cut by --max-tokens, after 2 tokens\n",
     )
     monkeypatch.setattr("dflash_mlx.cli.backend.open.load_pair", lambda *args: 1 / 0)
     file.write_text("{}")

@@ -230,7 +230,9 @@ def test_what_the_files_hold(folder: Path) -> None:
     assert json.loads((folder / "trained/config.json").read_text())["block_size"] == 4
 
 
-@pytest.mark.parametrize("page", ["README.md", "examples/guide/python.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "examples/guide/python.md", "examples/guide/structured.md"]
+)
 def test_the_python_of_a_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each block runs by itself."""
     for block in blocks(ROOT / page, "python"):
