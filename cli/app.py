@@ -6,6 +6,7 @@ A command imports the engine when it runs, so that `--help` is quick.
     130 Ctrl-C    141 the reader closed the pipe    143 SIGTERM, after `train` has saved
 """
 
+import difflib
 import errno
 import os
 import sys
@@ -24,14 +25,15 @@ from .bench.command import bench
 from .cache import cache
 from .chat.command import chat
 from .chats import chats
-from .config_file import apply_config, config_path
+from .config_file import apply_config, config_path, flag_key
 from .doctor.command import doctor
+from .environment import check_variables
 from .generate import generate
 from .help import PanelCommand, help_page
 from .launch import launch
 from .loading import prepare_libraries
 from .models import models
-from .options import Origin, origin_of
+from .options import Origin, origin_of, wanted_number
 from .serve import serve
 from .terminal.output import Output, open_closed_streams
 from .train import train
@@ -73,7 +75,7 @@ def report_error(error: Exception) -> int:
         out.error(error.message, error.hint)
         return 2 if isinstance(error, UsageError) else 1
     if isinstance(error, typer.TyperException):
-        out.error(one_sentence(error.format_message()), usage_hint(error))
+        out.error(usage_message(error), usage_hint(error))
         return error.exit_code
     if isinstance(error, OSError) and error.errno in STREAM_FAULTS and not error.filename:
         discard_stdout()
@@ -87,19 +89,60 @@ def report_error(error: Exception) -> int:
     return 1
 
 
+def usage_message(error: typer.TyperException) -> str:
+    """What is wrong, in one sentence: Typer's without its suggestions, or our own for numbers."""
+    if hasattr(error, "possibilities"):
+        return one_sentence(error.message)
+    if not number_hint(error):
+        return one_sentence(error.format_message())
+    value = str(error.__cause__.errors()[0]["input"])  # type: ignore[union-attr]
+    with suppress(ValueError):
+        float(value)
+        return f"--{flag_key(error.param)} cannot be {value}."  # type: ignore[attr-defined]
+    return f"--{flag_key(error.param)} cannot be '{value}'."  # type: ignore[attr-defined]
+
+
+def number_hint(error: typer.TyperException) -> str:
+    """Which values an option of a number takes; empty for other errors."""
+    if not isinstance(error, typer.BadParameter) or not hasattr(error.__cause__, "errors"):
+        return ""
+    wanted = wanted_number(error.param)
+    return wanted and f"give {wanted}"
+
+
 def usage_hint(error: typer.TyperException) -> str:
-    """Name the variable or file that set a wrong value; otherwise point to `--help`."""
+    """A name near to an unknown option's, or what a number may be, or what set a wrong value.
+
+    Otherwise it points to `--help`.
+    """
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
     if ctx is None:
         return "`dflash --help` lists the commands"
+    name = getattr(error, "option_name", "")
+    if flag := near_flag(name, ctx.command):
+        return f"did you mean {flag}?"
+    hints = [number_hint(error)]
     if parameter is not None:
         origin = origin_of(ctx, parameter.name)
         if origin is Origin.ENVIRONMENT:
-            return f"the value is that of {parameter.envvar}"
+            hints.append(f"the value is that of {parameter.envvar}")
         if origin is Origin.CONFIG_FILE:
-            return f"the value is in {config_path()}"
-    return f"`{ctx.command_path} --help` lists what can be given"
+            hints.append(f"the value is in {config_path()}")
+    default = f"`{ctx.command_path} --help` lists what can be given"
+    return "; ".join(filter(None, hints)) or default
+
+
+def near_flag(name: str, command: Any) -> str:
+    """The listed flag of a command that an unknown one resembles; empty if none does."""
+    flags = {
+        flag.lstrip("-"): flag
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.hidden
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    near = difflib.get_close_matches(name.lstrip("-"), flags, n=1)
+    return flags[near[0]] if near else ""
 
 
 def one_sentence(text: str) -> str:
@@ -139,7 +182,8 @@ def start(
     if ctx.invoked_subcommand is None:
         typer.echo(BEGINNING, err=True)
         raise typer.Exit(2)
-    if ctx.invoked_subcommand != "doctor":  # doctor reports errors of the file itself
+    if ctx.invoked_subcommand != "doctor":  # doctor reports wrong variables and settings itself
+        check_variables(ctx.command)
         apply_config(ctx)
 
 

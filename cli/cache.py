@@ -69,7 +69,7 @@ def rm(
     out = Output(quiet=display.quiet, plain=display.plain)
     if bool(names) == everything:
         raise UsageError(
-            "say which texts to remove, or --all.", hint="`dflash cache list` shows their IDs"
+            "name the prompts to remove, or give --all.", hint="`dflash cache list` shows their IDs"
         )
     texts = cached_texts(cache_root())
     chosen = texts if everything else [find_text(name, texts) for name in names or ()]

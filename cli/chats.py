@@ -196,7 +196,7 @@ def rm(
     """Remove saved chats."""
     out = Output(quiet=display.quiet, plain=display.plain)
     if bool(names) == everything:
-        raise UsageError("say which chats to remove, or --all.", hint=MISSING_NAME)
+        raise UsageError("name the chats to remove, or give --all.", hint=MISSING_NAME)
     chosen = transcript.chat_names() if everything else list(dict.fromkeys(names or ()))
     for name in chosen:
         transcript.check_exists(name)

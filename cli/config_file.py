@@ -50,7 +50,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise DFlashError(
             f"the config file '{path}' is not valid TOML: {error}.",
-            hint='write one setting a line, such as temp = 0.7 or model = "Qwen/Qwen3-4B"',
+            hint='write one setting per line, such as temp = 0.7 or model = "Qwen/Qwen3-4B"',
         ) from None
 
 

@@ -12,7 +12,9 @@ from .terminal.output import Output
 def check_can_ask(yes: bool) -> None:
     """Raise UsageError if a question is needed and there is no terminal to ask it."""
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("there is no terminal to ask at.", hint="give --yes to go on without")
+        raise UsageError(
+            "there is no terminal to ask at.", hint="give --yes to continue without asking"
+        )
 
 
 def confirm(question: str, declined: str, out: Output, *, yes: bool, default: bool = False) -> None:

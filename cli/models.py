@@ -10,7 +10,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 
 from .confirm import check_can_ask, confirm
 from .loading import best_downloaded, known_target
-from .options import DisplayOptions, ModelOptions, option_groups
+from .options import BUNDLED, DisplayOptions, ModelOptions, option_groups
 from .terminal.output import Output, format_bytes
 from .terminal.spinner import Spinner
 
@@ -239,13 +239,16 @@ def pull(
     Stopped or cut off, the same command goes on from there.
     """
     out = Output(quiet=display.quiet, plain=display.plain)
+    if model == BUNDLED and draft is None:
+        out.info("the bundled pair comes with the package: there is nothing to download")
+        return
     model = known_target(model, out)
     check_id(model)
     if draft is not None:
         check_id(draft)
         if no_draft:
             raise UsageError(
-                "a drafter and no drafter were asked for.", hint="leave one of them out"
+                "a drafter and no_draft contradict each other.", hint="leave one of them out"
             )
     check_can_ask(yes)
     try:

@@ -7,6 +7,7 @@ unresolved options as one `OptionValues`.
 """
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -22,6 +23,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, Option, SamplingParams, declared
 
 from .config_file import config_path, flag_key
+from .environment import KEY_VARIABLE, PREFIX
 
 GroupT = TypeVar("GroupT")
 LATEST = "dflash.option_values"  # key of a context's `meta`
@@ -33,7 +35,7 @@ def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
 
     panel: the heading that `--help` lists it under.
     """
-    variable = "DFLASH_" + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    variable = PREFIX + names[0].partition("/")[0].removeprefix("--").replace("-", "_").upper()
     return typer.Option(
         *names, help=help, rich_help_panel=panel, envvar=variable, show_envvar=False, **details
     )
@@ -182,7 +184,6 @@ class CacheOptions:
 
 
 NO_CACHE = CacheOptions(cache_ram=0)
-KEY_VARIABLE = "DFLASH_REMOTE_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +216,9 @@ class DisplayOptions:
 # Declared options as flags
 
 
-def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter:
+def flag_of(
+    declaration: Option, *, variables: bool = True, hidden: bool = False
+) -> inspect.Parameter:
     """A declared option as a parameter of a command, see `Flags`."""
     kind = declaration.type
     default = declaration.command_default
@@ -231,11 +234,12 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
     text = declaration.help
     if declaration.unless_given:
         text += f" [{declaration.unless_given}]"
-    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar, **limits}
+    details: dict[str, Any] = {"help": text, "metavar": declaration.metavar, "hidden": hidden}
     if variables:
-        flag = option(declaration.flag, panel=declaration.panel, **details)
+        flag = option(declaration.flag, panel=declaration.panel, **details, **limits)
     else:
-        flag = typer.Option(declaration.flag, rich_help_panel=declaration.panel, **details)
+        panel = declaration.panel
+        flag = typer.Option(declaration.flag, rich_help_panel=panel, **details, **limits)
     annotation = Annotated[kind | None if default is None else kind, flag]
     return inspect.Parameter(
         declaration.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
@@ -246,12 +250,14 @@ def flag_of(declaration: Option, *, variables: bool = True) -> inspect.Parameter
 class Flags:
     """The groups of options that a command takes as one `OptionValues`.
 
-    only: if not empty, the names of the declared options to take. Without `variables` they have no
-    environment variables, and only their dataclass checks their ranges.
+    only: if not empty, the names of the declared options to take. hidden: those that the help does
+    not list. Without `variables` they have no environment variables, and only their dataclass
+    checks their ranges.
     """
 
     groups: tuple[type, ...]
     only: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     variables: bool = True
 
     def parameters(self) -> Iterator[inspect.Parameter]:
@@ -262,7 +268,20 @@ class Flags:
                 yield from inspect.signature(group).parameters.values()
             for declaration in options:
                 if declaration.flag and (not self.only or declaration.name in self.only):
-                    yield flag_of(declaration, variables=self.variables)
+                    hidden = declaration.name in self.hidden
+                    yield flag_of(declaration, variables=self.variables, hidden=hidden)
+
+
+def wanted_number(parameter: Any) -> str:
+    """What an option of a number takes, to stand after "give"; empty for other options."""
+    kind = parameter.type_descriptor.annotation
+    if kind not in (int, float) or parameter.type_descriptor.parameter_info.parser:
+        return ""
+    text = "a whole number" if kind is int else "a number"
+    if parameter.min is None:
+        return text
+    high = math.inf if parameter.max is None else parameter.max
+    return f"{text}, {Option(low=parameter.min, high=high).range_text}"
 
 
 # Values and their origins
@@ -381,10 +400,18 @@ class OptionValues:
             if entry is None or entry.origin in (Origin.FLAG, Origin.DEFAULT):
                 continue
             if names_value(message, str(entry.value)):
-                table = f"{entry.place} " if entry.place else ""
-                in_file = f"'{flag_key(parameter)}' {table}in {config_path()}"
-                place = parameter.envvar if entry.origin is Origin.ENVIRONMENT else in_file
-                yield f"it is set by {place}"
+                yield f"it is set by {self.place(parameter.name or '')}"
+
+    def place(self, name: str) -> str:
+        """What set a value: its flag, its variable, or its key and the file."""
+        parameter = next(p for p in self.ctx.command.params if p.name == name)
+        entry = self.values[name]
+        if entry.origin is Origin.FLAG:
+            return f"--{flag_key(parameter)}"
+        if entry.origin is Origin.ENVIRONMENT:
+            return str(parameter.envvar)
+        table = f"{entry.place} " if entry.place else ""
+        return f"'{flag_key(parameter)}' {table}in {config_path()}"
 
 
 def names_value(message: str, value: str) -> bool:

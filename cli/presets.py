@@ -21,7 +21,7 @@ from dflash_mlx.errors import DFlashError
 from dflash_mlx.options import GenerationOptions, declared
 
 from .config_file import config_path, flag_key, flag_value, read_config, settings_text, tables_of
-from .options import BUNDLED, PromptOptions, option
+from .options import BUNDLED, PromptOptions, option, wanted_number
 
 DECLARED = {entry.name: entry for entry in declared(GenerationOptions) if entry.flag}
 # The keys of a table by option name; a command may have only some of these options.
@@ -102,9 +102,14 @@ class OptionTables:
             if parameter.name in DECLARED and not parameter.multiple:
                 DECLARED[parameter.name].check(parsed)
         except (typer.BadParameter, DFlashError) as error:
+            if isinstance(error, DFlashError):
+                hint = error.hint
+            elif wanted := wanted_number(parameter):
+                hint = f"give {wanted}"
+            else:
+                hint = short_message(error.message)
             raise DFlashError(
-                f"{place}: '{key}' cannot be {settings_text(value)}.",
-                hint=error.hint if isinstance(error, DFlashError) else short_message(error.message),
+                f"{place}: '{key}' cannot be {settings_text(value)}.", hint=hint
             ) from None
         return parsed
 

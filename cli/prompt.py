@@ -223,7 +223,9 @@ def complete_path(start: str) -> list[str]:
 EMPTY_HINT = "give it as an argument, with --file, or on standard input"
 
 
-def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
+def read_prompt(
+    argument: str | None, files: Sequence[str] = (), *, empty_hint: str = EMPTY_HINT
+) -> str:
     """Join argument, files and standard input with empty lines; UsageError when all are empty.
 
     A single file is its text alone. Several files, and those of folders and patterns, have their
@@ -232,7 +234,7 @@ def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
     is removed.
     """
     if argument is not None and argument != "-" and not argument.strip():
-        raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
+        raise UsageError("the prompt is empty.", hint=empty_hint)
     parts = [] if argument in (None, "-") else [argument]
     if len(files) == 1 and list(matching_files(files[0])) == [(os.path.expanduser(files[0]), True)]:
         parts.append(read_file(Path(files[0])))
@@ -243,7 +245,7 @@ def read_prompt(argument: str | None, files: Sequence[str] = ()) -> str:
         parts.append(read_stdin())
     text = "\n\n".join(part for part in parts if part and part.strip())
     if not text:
-        raise UsageError("the prompt is empty.", hint=EMPTY_HINT)
+        raise UsageError("the prompt is empty.", hint=empty_hint)
     return text
 
 

@@ -181,17 +181,20 @@ def without_contradictions(values: OptionValues) -> OptionValues:
         values = values.changed(mode="baseline", no_draft=True)
     mode = values["mode"]
     if values["lookup"] and mode != "auto":
-        if origin("lookup") >= origin("mode"):
+        plain = mode == "baseline"
+        other = "no_draft" if plain and origin("no_draft") >= origin("mode") else "mode"
+        if origin("lookup") >= origin(other):
+            where = "without drafting" if plain else "outside the mode auto"
             raise UsageError(
-                f"--lookup says nothing to the mode {mode}.",
-                hint="leave out --mode, or take copies alone: --draft lookup",
+                f"--lookup has no effect {where}.",
+                hint=f"remove {values.place(other)} or {values.place('lookup')}",
             )
         values = values.changed(lookup=False)
     if values["tree_budget"] is not None and mode != "ddtree":
         # In the config file it waits until the mode is ddtree.
         if origin("tree_budget") >= max(origin("mode"), Origin.ENVIRONMENT):
             raise UsageError(
-                f"--tree-budget says nothing to the mode {mode}.", hint="add --mode ddtree"
+                f"--tree-budget has no effect in the mode {mode}.", hint="add --mode ddtree"
             )
         values = values.changed(tree_budget=None)
     return values
@@ -220,7 +223,7 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
             raise UsageError(
                 f"--{flag_key(parameter)} needs a model on this machine, and --model names a "
                 "server.",
-                hint="leave it out: it is chosen where the server is started",
+                hint="leave it out: set it where the server is started",
             )
         if origin is not Origin.DEFAULT:
             dropped.append(parameter)

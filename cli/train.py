@@ -14,7 +14,7 @@ from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.files.checkpoint import replace_json
 from dflash_mlx.train.settings import AnswerSettings, DrafterShape, TrainSettings, parse_taps
 
-from .options import Flags, OptionValues, Origin, option_groups, origin_of
+from .options import BUNDLED, Flags, OptionValues, Origin, option_groups, origin_of
 from .terminal.output import Output
 from .terminal.signals import Interrupt
 
@@ -39,7 +39,7 @@ GroupT = TypeVar("GroupT")
 
 # The record of a training run
 
-NOT_RECORDED = {"folder", "resume", "forecast", "quiet", "plain"}
+NOT_RECORDED = {"folder", "resume", "temperature_flag", "forecast", "quiet", "plain"}
 # Flags that change no step of the run.
 MAY_CHANGE = {
     "answer_batch", "trust_remote_code", "eval_every", "save_every", "save_minutes",
@@ -291,7 +291,10 @@ class FileOptions:
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", help="Target: a folder, a Hub id, or bundled.", rich_help_panel="Data"
+            "--model",
+            "-m",
+            help="Target: a folder, a Hub id, or bundled. [bundled]",
+            rich_help_panel="Data",
         ),
     ] = None
     trust_remote_code: Annotated[
@@ -362,6 +365,7 @@ def train(
         ),
     ] = False,
     options: Annotated[OptionValues, TRAIN_FLAGS],
+    temperature_flag: Annotated[float | None, typer.Option("--temperature", hidden=True)] = None,
     forecast: Annotated[
         bool,
         typer.Option(
@@ -393,6 +397,12 @@ def train(
     from dflash_mlx.cpu.blas import use_all_cores
 
     use_all_cores()  # must run before MLX is imported
+    source = ctx.get_parameter_source("temperature_flag")
+    if temperature_flag is not None and source is not None:  # the former name of --temp
+        ctx.params["temperature"] = temperature_flag
+        ctx.set_parameter_source("temperature", source)
+    if ctx.params["model"] == BUNDLED:
+        ctx.params["model"] = None
     record = Record(folder)
     values = record.values_to_resume(ctx) if resume else ctx.params
     job = job_of(values, folder, resume=resume)

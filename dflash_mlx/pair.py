@@ -261,7 +261,7 @@ def check_world(world: World | None, *, exact: bool, cache_disk: int) -> None:
 def check_lookup(*, lookup: bool, no_draft: bool) -> None:
     """Raise UsageError if prompt lookup is wanted without drafts."""
     if lookup and no_draft:
-        raise UsageError("lookup and no drafter were asked for.", hint="leave one of them out")
+        raise UsageError("lookup and no_draft contradict each other.", hint="leave one of them out")
 
 
 def elsewhere(name: str | Path) -> str:
@@ -359,7 +359,7 @@ def check_bits_of(names: resolve.Names, draft_bits: int | None) -> None:
     """Raise UsageError for bits if the drafter has no weights."""
     if names.lookup and draft_bits:
         raise UsageError(
-            "draft_bits says nothing to drafts that are copied (lookup).", hint="leave it out"
+            "draft_bits has no effect on prompt lookup, which has no weights.", hint="leave it out"
         )
 
 

@@ -8,9 +8,9 @@ from dflash_mlx.remote import session
 from dflash_mlx.remote.client import is_address, parse_address
 
 from ..config_file import file_error_reason
+from ..environment import KEY_VARIABLE
 from ..loading import load_pair
 from ..options import (
-    KEY_VARIABLE,
     CacheOptions,
     ModelOptions,
     OptionValues,

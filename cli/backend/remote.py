@@ -48,7 +48,9 @@ class RemoteSwitches:
     def check(self, think: bool | None, effort: str | None) -> None:
         """Raise UsageError for a switch without a field in the API."""
         if think is False and effort is not None:
-            raise UsageError("no thinking has no effort.", hint="leave one of them out")
+            raise UsageError(
+                "--no-think and --effort contradict each other.", hint="leave one of them out"
+            )
         thinking_fields(think, effort, self._kind)
 
 
@@ -83,7 +85,7 @@ class RemoteBackend:
         """Always raises UsageError."""
         raise UsageError(
             f"this chat stays with {self.server.model}, which a server runs.",
-            hint=f"leave, and go on with another: dflash chat -c -m {model}",
+            hint=f"leave, and continue with another model: dflash chat -c -m {model}",
         )
 
     @property
@@ -117,8 +119,8 @@ class RemoteBackend:
         for option in LOCAL_OPTIONS:
             if getattr(options, option.name) not in (option.default, option.command_default):
                 raise UsageError(
-                    f"{option.setting} is the server's affair: its API has no field for it.",
-                    hint="it is chosen where the server is started",
+                    f"{option.setting} cannot be sent to a server: its API has no field for it.",
+                    hint="set it where the server is started",
                 )
         request_fields(self.server.kind, options)
 

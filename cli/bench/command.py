@@ -168,8 +168,9 @@ class BenchOptions:
     forecast: Annotated[str | None, typer.Option("--forecast", hidden=True)] = None
 
 
-ANSWER_OPTIONS = ("mode", "tree_budget", "block_size", "accept", "think", "reasoning_effort")
-GROUPS = Flags((ModelOptions, GenerationOptions), only=ANSWER_OPTIONS)
+ANSWER_OPTIONS = ("block_size", "accept", "think", "reasoning_effort")
+REFUSED = ("tree_budget", "mode")  # --modes is for both
+GROUPS = Flags((ModelOptions, GenerationOptions), only=(*ANSWER_OPTIONS, *REFUSED), hidden=REFUSED)
 
 
 @option_groups
@@ -232,10 +233,13 @@ def resolve_models(values: OptionValues, own: BenchOptions, out: Output) -> Opti
             "a forecast measures nothing, and `dflash bench` measures.",
             hint="in the clone: .venv/bin/python examples/measure/forecast.py CHIP",
         )
-    for name, flag in (("mode", "--mode"), ("tree_budget", "--tree-budget")):
+    variants = {"tree_budget": f"ddtree:{values['tree_budget']}", "mode": values["mode"]}
+    for name in REFUSED:
         if values.origin(name) is Origin.FLAG:
+            modes = ",".join(dict.fromkeys(("baseline", variants[name])))
             raise UsageError(
-                f"{flag} says nothing here.", hint="name the modes: --modes dflash,ddtree:32"
+                f"`dflash bench` has no {values.place(name)}: it compares several modes.",
+                hint=f"use --modes {modes}",
             )
     values = with_target_id(without_overridden_draft(values), out)
     if own.drafts is None:
@@ -285,7 +289,7 @@ def check_flags(
     """Raise UsageError for flags that need other modes or temperatures."""
     wants_lookup = values.origin("lookup") is Origin.FLAG
     if wants_lookup and not any(variant.mode == "auto" for variant in schedule.modes):
-        raise UsageError("--lookup says nothing to these modes.", hint="add --modes auto")
+        raise UsageError("--lookup has no effect in these modes.", hint="add --modes auto")
     samples = bool(sources) and schedule.accept == "match"
     compares = samples or 0 in schedule.temperatures
     if own.check and not (schedule.has_baseline and compares and len(schedule.modes) > 1):

@@ -181,7 +181,7 @@ class Dialogue:
     def require_turns(self) -> tuple[Turn, ...]:
         """The turns of the chat; UsageError if there are none."""
         if not self.chat.turns:
-            raise UsageError("nothing was said yet.", hint="type a prompt first")
+            raise UsageError("the chat is empty.", hint="type a prompt first")
         return self.chat.turns
 
     def replace_chat(self, chat: Chat) -> None:

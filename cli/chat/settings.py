@@ -76,6 +76,9 @@ def with_value(options: GenerationOptions, setting: Option, text: str) -> Genera
         try:
             value = parse(setting, text)
         except ValueError:
+            if setting.name == "mode" and text.lower() == "baseline":
+                hint = "/draft off stops drafting"
+                raise UsageError(f"{name} cannot be '{text}'.", hint=hint) from None
             or_unset = f" or {unset}" if unset else ""
             raise UsageError(
                 f"{name} cannot be '{text}'.", hint=f"give {describe_values(setting)}{or_unset}"

@@ -19,6 +19,8 @@ from ..terminal.signals import terminal_as_stdin
 from . import transcript
 from .transcript import Chat
 
+EMPTY_HINT = "give it as an argument or on standard input, or start the chat in a terminal"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
@@ -97,7 +99,9 @@ def read_beginning(words: list[str], *, resume: bool, latest: bool, piped: bool)
         raise UsageError(
             f"'{words[1]}' is not expected here.", hint="put the first prompt in quotes"
         )
-    prompt = read_prompt(words[0] if words else None) if words or piped else ""
+    prompt = ""
+    if words or piped:
+        prompt = read_prompt(words[0] if words else None, empty_hint=EMPTY_HINT)
     return Beginning(name, prompt.strip(), piped)
 
 

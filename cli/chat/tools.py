@@ -88,7 +88,7 @@ def read_allowed() -> set[str]:
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise DFlashError(
             f"the file '{path}' of tools that may be called cannot be read.",
-            hint="mend or delete it: then each tool is asked about again",
+            hint="repair it, or delete it to be asked about each tool again",
         )
     return set(keys)
 

@@ -258,7 +258,8 @@ def missing_error(name: str) -> DFlashError:
 def damaged_error(path: Path) -> DFlashError:
     """The error for a file that is not a saved chat."""
     return DFlashError(
-        f"the file '{path}' is not a saved chat.", hint="it was changed by hand: mend or delete it"
+        f"the file '{path}' is not a saved chat.",
+        hint="it was changed by hand: repair or delete it",
     )
 
 

@@ -4,7 +4,6 @@ Imports MLX only through `mlx_core`.
 """
 
 import ctypes
-import difflib
 import json
 import os
 import platform
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, version
 from importlib.resources import files
@@ -37,7 +35,13 @@ from ..config_file import (
     file_error_reason,
     read_config,
 )
-from ..options import KEY_VARIABLE
+from ..environment import (
+    OTHER_VARIABLES,
+    options_with_variables,
+    present_variables,
+    unknown_variable_hint,
+)
+from ..options import wanted_number
 from ..presets import OptionTables
 from ..terminal.output import format_bytes, is_utf8
 from .report import CheckResult, combine, fail, ok, short_path, warn
@@ -201,8 +205,6 @@ def kernels() -> CheckResult:
 # Folders, settings and the terminal
 
 LOW_DISK_BYTES = 10e9  # about the size of Qwen3-4B and its drafter
-VARIABLE_PREFIX = "DFLASH_"
-NON_OPTION_VARIABLES = {"DFLASH_BLAS", "DFLASH_DEBUG", "DFLASH_KERNELS", KEY_VARIABLE}
 SECRETS = ("key", "token", "secret", "password")  # how names of options and variables end
 
 
@@ -268,10 +270,9 @@ def variables(root: typer.Context) -> CheckResult:
     options_by_variable = {
         parameter.envvar: parameter for parameter in options_with_variables(root.command)
     }
-    names = sorted(name for name in os.environ if name.startswith(VARIABLE_PREFIX))
     results = []
-    for name in names:
-        if name in NON_OPTION_VARIABLES:
+    for name in present_variables():
+        if name in OTHER_VARIABLES:
             results.append(ok(describe_variable(name)))
         elif name in options_by_variable:
             errors = value_errors(
@@ -284,13 +285,8 @@ def variables(root: typer.Context) -> CheckResult:
                 fail(errors[0], f"`unset {name}`") if errors else ok(describe_variable(name))
             )
         else:
-            suffixes = [
-                variable.removeprefix(VARIABLE_PREFIX)
-                for variable in (*options_by_variable, *NON_OPTION_VARIABLES)
-            ]
-            similar = difflib.get_close_matches(name.removeprefix(VARIABLE_PREFIX), suffixes, n=1)
-            hint = f"did you mean {VARIABLE_PREFIX}{similar[0]}?" if similar else "nothing reads it"
-            results.append(warn(f"{name} is not known", f"`unset {name}`: {hint}"))
+            hint = unknown_variable_hint(name, (*options_by_variable, *OTHER_VARIABLES))
+            results.append(warn(f"{name} is not known", hint))
     return combine(results or [ok("no DFLASH_* variable is set")])
 
 
@@ -304,14 +300,6 @@ def describe_variable(name: str) -> str:
     return f"{name} is set" if is_secret(name) else f"{name}={os.environ[name]}"
 
 
-def options_with_variables(group: Any) -> Iterator[Any]:
-    """The parameters of a group's commands that can be set by a variable."""
-    for command in group.commands.values():
-        if hasattr(command, "commands"):
-            yield from options_with_variables(command)
-        yield from (parameter for parameter in command.params if parameter.envvar)
-
-
 def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> list[str]:
     """The error of an option for a value set by `name`; empty when the value is valid."""
     try:
@@ -319,7 +307,9 @@ def value_errors(root: typer.Context, name: str, parameter: Any, value: Any) -> 
     except typer.BadParameter as error:
         if is_secret(parameter.name):
             return [f"{name} cannot have its value"]
-        return [f"{name} cannot be {value!r}: {error.message}"]
+        wanted = wanted_number(parameter)
+        reason = f"it must be {wanted}" if wanted else error.message
+        return [f"{name} cannot be {value!r}: {reason}"]
     return []
 
 

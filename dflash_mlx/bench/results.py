@@ -150,7 +150,7 @@ class Results:
         if change is not None:
             raise DFlashError(
                 f"'{path}' holds results of another run: {change}.",
-                hint="repeat that run's settings to go on with it, or give --out another file",
+                hint="repeat that run's settings to continue it, or give --out another file",
             )
 
 

@@ -107,7 +107,7 @@ class Template:
                 )
             if options.think is False:
                 raise UsageError(
-                    "an effort of thinking was asked for, and no thinking.",
+                    "a reasoning effort needs thinking, which is switched off.",
                     hint="ask for one of them",
                 )
             variables[self.effort_switch] = effort

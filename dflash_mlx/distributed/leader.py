@@ -154,7 +154,10 @@ class LeaderTarget(Target):
         return passes
 
     def forward(self, tokens: mx.array, cache: TargetCache | None) -> tuple[mx.array, mx.array]:
-        raise DFlashError("a sharded target only answers.", hint="run this command on one machine")
+        raise DFlashError(
+            "a model on several machines only generates answers.",
+            hint="run this command on one machine",
+        )
 
 
 def load_leader(

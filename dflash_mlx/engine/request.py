@@ -28,7 +28,7 @@ class Request(GenerationOptions):
         if self.mode != "ddtree" and (self.tree_budget is not None or self.chain_seed):
             name = "chain_seed" if self.tree_budget is None else "tree_budget"
             raise UsageError(
-                f"{name} says nothing to the mode {self.mode}.", hint="use the mode ddtree"
+                f"{name} has no effect in the mode {self.mode}.", hint="use the mode ddtree"
             )
         if self.mode == "ddtree" and self.accept != "match":
             raise UsageError(

@@ -91,7 +91,7 @@ def to_dflash_error(error: Exception, repo: str) -> Exception:
         )
     if code >= 500:
         return DFlashError(
-            f"the Hub is out of order ({code}).", hint=f"wait a while, then {RESUME_HINT}"
+            f"the Hub does not work ({code}).", hint=f"wait a while, then {RESUME_HINT}"
         )
     if code:
         return DFlashError(

@@ -58,7 +58,9 @@ def pair_names(
     UsageError if both `draft` and `no_draft` are given.
     """
     if no_draft and draft is not None:
-        raise UsageError("a drafter and no drafter were asked for.", hint="leave one of them out")
+        raise UsageError(
+            "a drafter and no_draft contradict each other.", hint="leave one of them out"
+        )
     if target is None:
         source: str | Path = bundled("target")
         label = BUNDLED

@@ -390,6 +390,6 @@ def value_of(name: str, value: Any, folder: Path) -> float:
     except (UsageError, ValueError, OverflowError):
         raise DFlashError(
             f"'{folder / FILE}' recommends a {name} that cannot be: {value!r:.40}.",
-            hint="mend the file, or remove it",
+            hint="repair the file, or remove it",
         ) from None
     return number

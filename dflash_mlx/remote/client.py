@@ -95,7 +95,7 @@ def status_fault(response: "HTTPResponse", url: str, key: str | None) -> DFlashE
     if status == 429:
         seconds = response.getheader("Retry-After", "")
         hint = f"ask again in {seconds} seconds" if seconds.isdecimal() else "ask again later"
-        return DFlashError(f"{url} takes no more requests now{details}.", hint=hint)
+        return DFlashError(f"{url} is too busy for another request{details}.", hint=hint)
     if status >= 500:
         return DFlashError(f"{url} has failed{details}.", hint="its log says more")
     return DFlashError(f"{url} refuses the request{details}.", hint="change what it names")

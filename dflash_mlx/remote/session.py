@@ -240,7 +240,7 @@ def connect(address: Address, key: str | None = None) -> RemoteServer:
     from .client import read_json
 
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise UsageError("the key has characters that no key has.", hint="check its file")
+        raise UsageError("the key contains characters that no key can have.", hint="check its file")
     response = read_json(f"{address.url}/models", key)
     entries = response.get("data") if isinstance(response, dict) else None
     if not isinstance(entries, list):

@@ -21,7 +21,7 @@ class AnswerSettings:
         1024, "Maximum length of each answer in tokens.", flag="--max-tokens", low=1, panel="Data"
     )
     temperature: float = option(
-        0.0, "Temperature of the answers; 0 is greedy.", flag="--temperature", low=0, panel="Data"
+        0.0, "Temperature of the answers; 0 is greedy.", flag="--temp", low=0, panel="Data"
     )
     answer_batch: int = option(
         64, "Answers made at the same time.", flag="--answer-batch", low=1, panel="Advanced"

@@ -53,6 +53,16 @@ def test_words_that_do_not_fit(words: list[str], flags: dict[str, bool]) -> None
         start.read_beginning(words, **flags)
 
 
+def test_hint_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dflash chat < /dev/null`: the hint names only what the chat has, so no --file."""
+    monkeypatch.setattr(sys, "stdin", None)
+    for words, piped in (([], True), ([" "], False)):
+        with pytest.raises(UsageError, match="the prompt is empty") as found:
+            start.read_beginning(words, resume=False, latest=False, piped=piped)
+        assert found.value.hint.startswith("give it as an argument")
+        assert "--file" not in found.value.hint
+
+
 @pytest.fixture
 def piped(tmp_path: Path) -> Iterator[Terminal]:
     """A chat whose standard input is a pipe, in a terminal."""

@@ -1,12 +1,14 @@
 """The frame of the command line: help, settings, messages, exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import typer
 from golden_pair import PAIR
 
 
@@ -28,15 +30,15 @@ BAD = [
     (["generat"], 2, "No such command 'generat'"),
     (["generate", "x", "--bogus"], 2, "No such option: --bogus"),
     (["generate", "x", "y"], 2, "unexpected extra argument"),
-    (["generate", "x", "--temp", "hot"], 2, "'--temp'"),
+    (["generate", "x", "--temp", "hot"], 2, "--temp cannot be 'hot'."),
     (["generate", "x", "--temp", "-1"], 2, "temperature cannot be -1.0."),
     (["generate", "x", "--top-p", "0"], 2, "top_p cannot be 0.0."),
     (["generate", "x", "--top-k", "-1"], 2, "top_k cannot be -1."),
     (["generate", "x", "--min-p", "2"], 2, "min_p cannot be 2.0."),
     (["generate", "x", "--repetition-penalty", "0"], 2, "repetition_penalty cannot be 0.0."),
     (["generate", "x", "--seed", "-1"], 2, "seed cannot be -1."),
-    (["generate", "x", "--max-tokens", "0"], 2, "'--max-tokens'"),
-    (["generate", "x", "--block-size", "1"], 2, "'--block-size'"),
+    (["generate", "x", "--max-tokens", "0"], 2, "--max-tokens cannot be 0."),
+    (["generate", "x", "--block-size", "1"], 2, "--block-size cannot be 1."),
     (["generate", "x", "--draft-bits", "3"], 2, "draft_bits cannot be 3."),
     (["generate", "x", "--draft-bits", "two"], 2, "'two' is not 4, 8 or none."),
     (["generate", "x", "--accept", "some"], 2, "'some' is not one of 'match', 'token', 'block'."),
@@ -48,14 +50,14 @@ BAD = [
     (["generate", "-f", "/"], 2, "the folder '/' has more than 20,000 files."),
     (["generate", "x", "--raw", "-s", "be brief"], 2, "cannot be sent with --raw."),
     (["generate", "x", "--compare", "--no-draft"], 2, "--compare needs a drafter"),
-    (["generate", "x", "--lookup", "--no-draft"], 2, "--lookup says nothing to the mode baseline"),
+    (["generate", "x", "--lookup", "--no-draft"], 2, "--lookup has no effect without drafting."),
     (
         ["bench", "--lookup", "--modes", "baseline, dflash"],
         2,
-        "--lookup says nothing to these modes.",
+        "--lookup has no effect in these modes.",
     ),
     (["bench", "--lookup", "--drafts", "none"], 2, "--drafts and --lookup exclude each other."),
-    (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no drafter were asked for."),
+    (["generate", "x", *PAIR, "--no-draft"], 2, "a drafter and no_draft contradict each other."),
     (["generate", "x", "-m", "no-such-model"], 1, "there is no model or folder 'no-such-model'"),
     (["generate", "x", "-m", "./none", "--no-draft"], 1, "there is no folder './none'."),
     (["generate", "x", "-m", PAIR[3], "-d", PAIR[3]], 1, "not a model that can answer by itself."),
@@ -73,6 +75,70 @@ def test_bad_input_gets_one_sentence_and_a_hint(run, arguments, code, message):
     assert error.endswith((".", "?"))
     assert hint.startswith("Hint:  ")
     assert len(hint) > len("Hint:  ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["generate", "x", "--bogus"], " generate --help` lists what can be given"),
+        (["generate", "x", "--tmep", "1"], "did you mean --temp?"),
+        (["generate", "x", "--top_p", "1"], "did you mean --top-p?"),
+        (["chat", "--no-markdwn"], "did you mean --no-markdown?"),
+        (["models", "list", "--jsn"], "did you mean --json?"),
+        (["--versio"], "did you mean --version?"),
+        (["--bogus"], " --help` lists what can be given"),
+    ],
+)
+def test_only_near_options_are_suggested(run, arguments, hint):
+    result = run(*arguments)
+    typed = next(argument for argument in arguments if argument.startswith("--"))
+    assert result.exit_code == 2
+    error, given = result.stderr.splitlines()
+    assert error == f"Error: No such option: {typed}."
+    assert given.endswith(hint)
+
+
+def number_options(group, *commands):
+    """The command and the parameter of each option that takes a number."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from number_options(command, *commands, name)
+            continue
+        for parameter in command.params:
+            descriptor = parameter.type_descriptor
+            if descriptor.annotation in (int, float) and not descriptor.parameter_info.parser:
+                yield [*commands, name], parameter
+
+
+def test_wrong_numbers_are_told_in_our_words(run, cli_app):
+    """Of every option: what is wrong with the value, and what to give."""
+    seen = set()
+    for command, parameter in number_options(typer.main.get_command(cli_app)):
+        flag = max(parameter.opts, key=len)
+        kind = "a whole number" if parameter.type_descriptor.annotation is int else "a number"
+        texts = ["x"] if parameter.min is None else ["x", str(parameter.min - 1)]
+        for text in texts:
+            result = run(*command, f"{flag}={text}")
+            error, hint = result.stderr.splitlines()
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert error == f"Error: {flag} cannot be {text if text != 'x' else repr(text)}."
+            assert hint.startswith(f"Hint:  give {kind}")
+        seen.add(flag)
+    assert {"--seed", "--max-tokens", "--port", "--epochs", "--first-port"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["generate", "x", "--seed", "x"], "give a whole number"),
+        (["generate", "x", "--max-tokens", "0"], "give a whole number, 1 or more"),
+        (["generate", "x", "--max-tokens", "1.5"], "give a whole number, 1 or more"),
+        (["bench", "--cooldown", "x"], "give a number, 0 or more"),
+        (["serve", "--port", "99999"], "give a whole number, 0 to 65,535"),
+    ],
+)
+def test_hints_for_numbers(run, arguments, hint):
+    assert run(*arguments).stderr.splitlines()[1] == f"Hint:  {hint}"
 
 
 def test_unexpected_fault_is_one_line(run, monkeypatch):
@@ -141,7 +207,7 @@ def test_draft_on_the_command_line_beats_no_draft_in_the_file(run, config):
         ("[generate]\ntemp = 1\n", "unknown setting 'generate'.", "Hint"),
         ("[temp]\nx = 1\n", "the setting 'temp' in", "give it one value"),
         ("temp 0.7\n", "is not valid TOML", "one setting a line"),
-        ('temp = "hot"\n', "'--temp'", "config.toml"),
+        ('temp = "hot"\n', "--temp cannot be 'hot'.", "give a number; the value is in "),
         ("temp = true\n", "the setting 'temp' in", "give it a value, as --temp has one"),
         ("max-tokens = false\n", "cannot be false.", "give it a value, as --max-tokens"),
         ("temp = -3\n", "temperature cannot be -3.0.", "it is set by 'temp' in "),
@@ -189,7 +255,41 @@ def test_bad_variable_is_named(run, monkeypatch):
     monkeypatch.setenv("DFLASH_TEMP", "hot")
     result = run("generate", "x", *PAIR)
     assert result.exit_code == 2
-    assert "the value is that of DFLASH_TEMP" in result.stderr
+    assert result.stderr.endswith("Hint:  give a number; the value is that of DFLASH_TEMP\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("DFLASH_TEMPP", "`unset DFLASH_TEMPP`: did you mean DFLASH_TEMP?"),
+        ("DFLASH_KERNEL", "`unset DFLASH_KERNEL`: did you mean DFLASH_KERNELS?"),
+        ("DFLASH_QQQQ", "`unset DFLASH_QQQQ`: nothing reads it"),
+    ],
+)
+def test_unknown_variable_is_an_error(run, name, hint):
+    """As an unknown key of the config file is: a typo must not go unnoticed."""
+    result = run("models", "list", env={name: "1"})
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"Error: the environment variable '{name}' is not known.\nHint:  {hint}\n"
+    )
+
+
+def test_every_variable_that_is_read_is_known(cli_app):
+    """Those of the package, of the tests, of the Makefile and of CI."""
+    environment = import_module("dflash_mlx.cli.environment")
+    root = Path(__file__).parents[2]
+    found = set()
+    for folder in ("dflash_mlx", "cli"):
+        for file in (root / folder).rglob("*.py"):
+            found |= set(re.findall(r'"(DFLASH_[A-Z_]*[A-Z])"', file.read_text()))
+    for file in (root / "tests").rglob("*.py"):
+        found |= set(re.findall(r'environ(?:\.get\(|\[)"(DFLASH_[A-Z_]+)"', file.read_text()))
+    scripts = [root / "Makefile", *(root / ".ci").iterdir(), *(root / ".github").rglob("*.yml")]
+    for file in scripts:
+        found |= set(re.findall(r"DFLASH_[A-Z_]+", file.read_text()))
+    assert {"DFLASH_SPLIT", "DFLASH_TEST_DEVICE", "DFLASH_NEED_EMULATOR"} <= found
+    assert found <= environment.known_variables(typer.main.get_command(cli_app))
 
 
 def test_settings_file_that_is_not_text(run, config):

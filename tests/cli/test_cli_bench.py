@@ -252,7 +252,7 @@ BAD = [
     (["--temps", "hot"], 2, "temperatures cannot be 'hot'."),
     (["--temps", "-1"], 2, "temperature cannot be -1.0."),
     (["--temps", ","], 2, "there is nothing to run."),
-    (["--repeats", "0"], 2, "'--repeats'"),
+    (["--repeats", "0"], 2, "--repeats cannot be 0."),
     (["--check", "--modes", "dflash"], 2, "--check needs the mode baseline"),
     (["--check", "--temps", "1"], 2, "--check needs the mode baseline"),
     (["--modes", "baseline,dflash:4", "--block-size", "8"], 2, "no mode takes a block size."),
@@ -261,7 +261,7 @@ BAD = [
     (["--out", "no/folder/r.jsonl"], 1, "'no/folder/r.jsonl' cannot be written"),
     (["--accept", "token", "--modes", "ddtree"], 2, "'token' judges chains, not trees."),
     (["--think"], 2, "this target's chat template has no switch for thinking."),
-    (["--no-draft"], 2, "a drafter and no drafter were asked for."),
+    (["--no-draft"], 2, "a drafter and no_draft contradict each other."),
 ]
 
 
@@ -274,6 +274,25 @@ def test_bad_input_gets_one_sentence_and_a_hint(run, flags, code, message):
     assert error.startswith("Error: ")
     assert message in error
     assert hint.startswith("Hint:  ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        (["--mode", "dflash"], ["--modes", "baseline,dflash"]),
+        (["--mode", "baseline"], ["--modes", "baseline"]),
+        (["--mode", "ddtree", "--tree-budget", "8"], ["--modes", "baseline,ddtree:8"]),
+    ],
+)
+def test_mode_is_not_listed_and_leads_to_modes(run, flags, hint):
+    """The options of one mode; the hint is an option that works."""
+    listed = run("--help").stdout.split()
+    assert "--modes" in listed
+    assert not {"--mode", "--tree-budget"} & set(listed)
+    result = run(*flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == f"Hint:  use {' '.join(hint)}"
+    assert run("--limit", "1", *hint).exit_code == 0
 
 
 def test_a_suite_without_its_package(cli_app, monkeypatch):

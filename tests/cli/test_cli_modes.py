@@ -1,6 +1,8 @@
 """--mode and --tree-budget: they reach the engine, and what contradicts them is refused."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from golden_pair import EXPECTED, PAIR, RAW, said
@@ -47,14 +49,22 @@ def test_baseline_is_without_a_drafter(target):
     [
         (["--mode", "ddtree", "--no-draft"], "--no-draft decodes plainly, and --mode ddtree"),
         (["--mode", "dflash", "--no-draft"], "--no-draft decodes plainly, and --mode dflash"),
-        (["--tree-budget", "8"], "--tree-budget says nothing to the mode dflash"),
-        (["--no-draft", "--tree-budget", "8"], "--tree-budget says nothing to the mode baseline"),
-        (["--lookup"], "--lookup says nothing to the mode dflash"),
+        (["--tree-budget", "8"], "--tree-budget has no effect in the mode dflash"),
+        (["--no-draft", "--tree-budget", "8"], "--tree-budget has no effect in the mode baseline"),
+        (
+            ["--lookup"],
+            "--lookup has no effect outside the mode auto. Hint: remove DFLASH_MODE or --lookup",
+        ),
+        (["--lookup", "--mode", "dflash"], "Hint: remove --mode or --lookup"),
+        (
+            ["--no-draft", "--lookup"],
+            "--lookup has no effect without drafting. Hint: remove --no-draft or --lookup",
+        ),
         (["--mode", "baseline"], "--mode baseline needs no drafter, and --draft names one"),
         (["--mode", "ddtree", "--accept", "block"], "'block' judges chains"),
         (["--mode", "tree"], "'tree' is not one of"),
-        (["--mode", "ddtree", "--tree-budget", "0"], "should be greater than or equal to 1"),
-        (["--mode", "ddtree", "--tree-budget", "1025"], "should be less than or equal to 1024"),
+        (["--mode", "ddtree", "--tree-budget", "0"], "--tree-budget cannot be 0."),
+        (["--mode", "ddtree", "--tree-budget", "1025"], "a whole number, 1 to 1,024"),
     ],
 )
 def test_contradictions(dflash, flags, part):
@@ -78,6 +88,38 @@ def test_nearer_to_the_command_line_wins(target, tmp_path, monkeypatch):
     monkeypatch.setenv("DFLASH_NO_DRAFT", "1")
     assert target(*short)["mode"] == "baseline"
     assert target(*short, "--mode", "ddtree")["mode"] == "ddtree"
+
+
+@pytest.mark.parametrize(
+    ("file", "variables", "flags", "hint"),
+    [
+        ("", {"DFLASH_NO_DRAFT": "1"}, ["--lookup"], "remove DFLASH_NO_DRAFT or --lookup"),
+        ("", {}, ["--lookup", "--mode", "baseline"], "remove --mode or --lookup"),
+        ("no-draft = true\n", {}, ["--lookup"], "remove 'no-draft' in {file} or --lookup"),
+        (
+            "[preset.p]\nmode = 'baseline'\n",
+            {},
+            ["--lookup", "-p", "p"],
+            "remove 'mode' of the preset 'p' in {file} or --lookup",
+        ),
+    ],
+)
+def test_what_stops_lookup_is_named(run, config, monkeypatch, file, variables, flags, hint):
+    """By what was really given; nobody is told to remove a `--mode` that they never gave."""
+    monkeypatch.delenv("DFLASH_MODE")
+    config(file)
+    result = run("generate", "x", *flags, env=variables)
+    assert result.exit_code == 2
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "dflash" / "config.toml"
+    assert result.stderr == (
+        f"Error: --lookup has no effect without drafting.\nHint:  {hint.format(file=path)}\n"
+    )
+
+
+def test_no_draft_wins_against_lookup_of_the_file(target, config, monkeypatch):
+    monkeypatch.delenv("DFLASH_MODE")
+    config("lookup = true\n")
+    assert target("--max-tokens", "4", *RAW, "--no-draft")["mode"] == "baseline"
 
 
 def test_unless_told_otherwise_it_is_auto(ask, monkeypatch, tmp_path):

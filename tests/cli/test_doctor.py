@@ -286,7 +286,7 @@ def test_variables(monkeypatch, quick, look):
     monkeypatch.setenv("DFLASH_TEMP", "hot")
     check = look()["variables"]
     assert check["status"] == "fail"
-    assert " · DFLASH_TEMP cannot be 'hot': " in check["found"]
+    assert " · DFLASH_TEMP cannot be 'hot': it must be a number · " in check["found"]
     assert "; `unset DFLASH_TEMP`; " in check["hint"]
 
 

@@ -237,6 +237,14 @@ def test_room_is_looked_at_for_both(run, server, monkeypatch):
     assert not server.asked
 
 
+def test_bundled_needs_no_download(run, server):
+    """It comes with the package, which is no error, and asks neither the Hub nor anybody."""
+    result = run("pull", "bundled")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "comes with the package" in result.stderr
+    assert not server.asked
+
+
 BAD = [
     (["pull", KNOWN], 2, "no terminal to ask at"),
     (["pull", "word", "--yes"], 2, "'word' is not a Hub id"),

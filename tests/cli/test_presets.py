@@ -65,7 +65,7 @@ def test_a_preset_names_model_and_mode(run, config, monkeypatch):
     assert '"baseline"' in run("generate", "--json", *RAW, *PAIR[:2], "-p", "plain").stdout
     result = run("generate", *RAW, "-p", "odd")
     assert result.exit_code == 2
-    assert "--tree-budget says nothing to the mode dflash" in result.stderr
+    assert "--tree-budget has no effect in the mode dflash" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["chat", "generate"])
@@ -79,7 +79,7 @@ def test_a_preset_names_model_and_mode(run, config, monkeypatch):
         ("[preset.review]\nexact = true\n", "there is no key 'exact'.", "keys: model, "),
         ("[preset.review]\ntemp = -1\n", "'temp' cannot be -1.", "0 to 100"),
         ("[preset.review]\nmode = 'tree'\n", "'mode' cannot be tree.", "'tree' is not one of"),
-        ("[preset.review]\ntop-k = 1.5\n", "'top-k' cannot be 1.5.", "a valid integer"),
+        ("[preset.review]\ntop-k = 1.5\n", "'top-k' cannot be 1.5.", "give a whole number"),
         ("[preset.review]\nthink = 'so'\n", "'think' cannot be so.", "a valid boolean"),
         ("[preset.review]\ntemp = [1]\n", "'temp' cannot be ", "give it one value"),
         ("preset = 'review'\n", "'preset' in ", '[preset."NAME"]'),

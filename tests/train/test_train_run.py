@@ -624,6 +624,42 @@ def test_a_signal_saves_and_resume_needs_no_flag(
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3, 4, 5]
 
 
+def test_temp_has_the_name_of_the_other_commands(cli_app, prompts, tmp_path, monkeypatch):
+    """`--temperature`, its former name, still works, and is not listed."""
+    seen = []
+
+    def train(target, tokenizer, job, settings, answers, on_event, interrupt):
+        seen.append(answers.temperature)
+        return True
+
+    monkeypatch.setattr("dflash_mlx.cli.train.train_drafter", train)
+    command = ["train", str(prompts), "-m", str(TARGET), "--out", str(tmp_path)]
+    for flag in ("--temp", "--temperature"):
+        result = CliRunner().invoke(cli_app, [*command, flag, "0.5"])
+        assert result.exit_code == 0, result.stderr
+    assert seen == [0.5, 0.5]
+    again = CliRunner().invoke(cli_app, [*command, "--resume", "--temperature", "0.7"])
+    assert "has --temp 0.5, not 0.7." in again.stderr
+    listed = CliRunner().invoke(cli_app, ["train", "--help"]).stdout.split()
+    assert "--temp" in listed
+    assert "--temperature" not in listed
+
+
+def test_bundled_is_the_bundled_target(cli_app, prompts, tmp_path, monkeypatch):
+    """The name that other commands accept: the same target as without -m."""
+    seen = []
+
+    def load(checkpoint, *, trust_remote_code):
+        seen.append(checkpoint.path)
+        raise DFlashError("seen.")
+
+    monkeypatch.setattr("dflash_mlx.pair.load_target", load)
+    for flags in ([], ["-m", "bundled"]):
+        command = ["train", str(prompts), "--out", str(tmp_path / "out"), *flags]
+        assert "seen." in CliRunner().invoke(cli_app, command).stderr
+    assert seen[0] == seen[1]
+
+
 def test_resume_before_the_first_step(cli_app, prompts, tmp_path, monkeypatch):
     """Ctrl-C among the answers: --resume went with "there is no run", now it goes on there."""
     flags = arguments(prompts, tmp_path / "out", "--steps", "2")

@@ -143,19 +143,20 @@ def test_settings_are_short_for_set(which: Any, use: Callable[[str], str]) -> No
         ("/block 9", "a block cannot have 9 tokens: this drafter's have 8."),
         ("/accept all", "accept cannot be 'all'."),
         ("/stop 'a", "stop cannot be ''a'."),
-        ("/history 0", "nothing was said yet."),
-        ("/fork", "nothing was said yet."),
+        ("/history 0", "the chat is empty."),
+        ("/fork", "the chat is empty."),
         ("/max-tokens 0", "max-tokens cannot be 0."),
         ("/mode baseline", "mode cannot be 'baseline'."),
+        ("/mode fast", "mode cannot be 'fast'."),
         ("/tree-budget 1025", "tree-budget cannot be 1,025."),
         ("/set speed 9", "there is no setting 'speed'."),
         ("/think maybe", "/think cannot be 'maybe'."),
-        ("/undo", "nothing was said yet."),
-        ("/retry", "nothing was said yet."),
-        ("/edit", "nothing was said yet."),
-        ("/compare", "nothing was said yet."),
-        ("/copy", "nothing was said yet."),
-        ("/export x.md", "nothing was said yet."),
+        ("/undo", "the chat is empty."),
+        ("/retry", "the chat is empty."),
+        ("/edit", "the chat is empty."),
+        ("/compare", "the chat is empty."),
+        ("/copy", "the chat is empty."),
+        ("/export x.md", "the chat is empty."),
         ("/load nothing", "there is no saved chat 'nothing'."),
         ("/save a/b", "a chat cannot be named 'a/b'."),
         ("/help tmep", "unknown command /tmep. Did you mean /temp?"),
@@ -171,6 +172,14 @@ def test_wrong_use(text: str, message: str, state: Any, use: Callable[[str], str
     assert found.value.message == message
     assert found.value.hint
     assert (state.dialogue.settings, state.dialogue.chat, state.dialogue.backend.session) == before
+
+
+def test_mode_baseline_is_draft_off(use: Callable[[str], str]) -> None:
+    """`/set mode` does not take it, although `--mode` does; the hint works."""
+    with pytest.raises(UsageError, match="mode cannot be 'baseline'") as found:
+        use("/set mode baseline")
+    assert found.value.hint == "/draft off stops drafting"
+    assert use("/draft off").endswith(" · draft off")
 
 
 def test_help(use: Callable[[str], str]) -> None:

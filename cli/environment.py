@@ -1,0 +1,63 @@
+"""The environment variables DFLASH_*: those of the options, and a few that belong to no option."""
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from dflash_mlx.errors import UsageError
+
+PREFIX = "DFLASH_"
+KEY_VARIABLE = "DFLASH_REMOTE_KEY"
+# The variables that belong to no option, with their readers.
+OTHER_VARIABLES = (
+    KEY_VARIABLE,  # the commands that connect to a server
+    "DFLASH_BLAS",  # the CPU code: off leaves OpenBLAS alone
+    "DFLASH_DEBUG",  # this program: 1 prints a traceback after an error
+    "DFLASH_KERNELS",  # the Metal kernels: on, stock or off
+    "DFLASH_LAUNCHED",  # a rank of a group, set by its launcher
+    "DFLASH_LAUNCHER",  # a rank of a group, set by `dflash launch`
+    "DFLASH_LEADER",  # a rank of a group, set by `dflash launch`
+    "DFLASH_SPLIT",  # a rank of a group, set by `dflash launch`
+    "DFLASH_NEED_EMULATOR",  # CI and the tests of the kernels
+    "DFLASH_PROGRAM",  # the tests of README and guide
+    "DFLASH_TEST_DEVICE",  # the tests
+)
+
+
+def check_variables(group: Any) -> None:
+    """Raise UsageError for a variable that nothing reads."""
+    names = present_variables()
+    known = known_variables(group) if names else set()
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"the environment variable '{name}' is not known.",
+                hint=unknown_variable_hint(name, known),
+            )
+
+
+def present_variables() -> list[str]:
+    """The names of the variables that are set, sorted."""
+    return sorted(name for name in os.environ if name.startswith(PREFIX))
+
+
+def known_variables(group: Any) -> set[str]:
+    """The names of all variables that something reads."""
+    return {*OTHER_VARIABLES, *(option.envvar for option in options_with_variables(group))}
+
+
+def options_with_variables(group: Any) -> Iterator[Any]:
+    """The parameters of a group's commands that can be set by a variable."""
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            yield from options_with_variables(command)
+        yield from (parameter for parameter in command.params if parameter.envvar)
+
+
+def unknown_variable_hint(name: str, known: Iterable[str]) -> str:
+    """What to do about a variable that nothing reads."""
+    suffixes = sorted(variable.removeprefix(PREFIX) for variable in known)
+    similar = difflib.get_close_matches(name.removeprefix(PREFIX), suffixes, n=1)
+    reason = f"did you mean {PREFIX}{similar[0]}?" if similar else "nothing reads it"
+    return f"`unset {name}`: {reason}"
