@@ -229,7 +229,7 @@ def without_local(values: OptionValues, out: Output) -> OptionValues:
             dropped.append(parameter)
     if dropped:
         names = ", ".join(flag_key(parameter) for parameter in dropped)
-        out.note(f"  the server's affair, and left out: {names}")
+        out.note(f"  left out, because the server decides: {names}")
     groups = (ModelOptions, CacheOptions, PromptOptions)
     defaults = {member.name: member.default for group in groups for member in fields(group)}
     defaults |= {entry.name: entry.command_default for entry in declared(GenerationOptions)}

@@ -213,5 +213,5 @@ def test_it_is_loaded_like_a_drafter(doubled: Pair, tmp_path: Path) -> None:
     target, _ = tiny.save_pair(tmp_path, tiny.draft_settings)
     with pytest.raises(DFlashError, match="has other tokens than"):
         with_drafter(other, str(target))
-    with pytest.raises(UsageError, match="says nothing to drafts that are copied"):
+    with pytest.raises(UsageError, match="has no effect on prompt lookup"):
         load(None, "lookup", draft_bits=8)

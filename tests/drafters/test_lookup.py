@@ -247,6 +247,6 @@ def test_a_loaded_target_changes_to_copies_and_back(bundled: Pair) -> None:
     both = with_drafter(copies, lookup=True)
     assert (both.drafter is not None, both.draft_label) == (True, "bundled + lookup")
     assert answer(both, ROSES, "auto", SamplingParams())[0] == wanted
-    with pytest.raises(UsageError, match="lookup and no drafter were asked for"):
+    with pytest.raises(UsageError, match="lookup and no_draft contradict each other"):
         with_drafter(both, no_draft=True, lookup=True)
     assert answer(with_drafter(both), ROSES, "dflash", SamplingParams())[0] == wanted

@@ -457,8 +457,8 @@ def test_flags_of_a_model_here_are_refused(fake: Behaviour, run: Run) -> None:
         ("/compare", "/compare needs a model on this machine"),
         ("/draft off", "/draft needs a model on this machine"),
         ("/model qwen3:4b", "this chat stays with m"),
-        ("/set mode ddtree", "mode is the server's affair"),
-        ("/set block 4", "block is the server's affair"),
+        ("/set mode ddtree", "mode cannot be sent to a server"),
+        ("/set block 4", "block cannot be sent to a server"),
     ):
         with pytest.raises(UsageError, match=said):
             dispatch(here, command)
