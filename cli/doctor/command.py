@@ -82,9 +82,9 @@ def doctor(
     """Check this machine and say what to repair.
 
     \b
-      dflash doctor                  the machine, MLX, models, settings
-      dflash doctor -m qwen3:4b      with this model, too
-      dflash doctor --kernels        check and time the Metal kernels
+      dflash doctor                         the machine, MLX, models, settings
+      dflash doctor --kernels -m qwen3:4b   check and time the Metal kernels
+      dflash doctor --hosts hosts.json      several machines
 
     The exit code is 1 if something is wrong. Guide: `dflash help troubleshooting`.
     """

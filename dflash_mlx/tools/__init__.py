@@ -6,7 +6,8 @@ def weather(city: str) -> str:
     "What the weather is like in a city."
     return "rain"
 
-print(tools.run(load("mlx-community/Qwen3-4B-4bit"), "Is it dry in Brno?", [weather]).text)
+pair = load("mlx-community/Qwen3-4B-4bit")
+print(tools.run(pair, "Is it dry in Brno?", [weather]).text)
 
 with tools.Servers(tools.read_server_file("claude_desktop_config.json")) as servers:
     tools.run(pair, "What is in my notes?", servers.tools)

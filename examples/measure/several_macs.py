@@ -5,7 +5,7 @@ what others have measured between two Macs, on four taken to be the same. The pa
 by TCP, and the host waits for tokens before it. Layers that are shared out (`--split layers`) are
 computed one rank after another, with a sum behind each stage and each tapped layer. Example:
 
-    .venv/bin/python examples/measure/several_macs.py --chip "M4 Max" > several_macs.md
+    .venv/bin/python examples/measure/several_macs.py --chip "M4 Max"
 """
 
 import argparse

@@ -175,7 +175,7 @@ def test_a_command(
         assert NOT_HERE.search(result.stderr), result.stderr
     else:
         assert result.exit_code == 0, result
-        silent = re.search(r"serve|train|doctor|chats rm", line)
+        silent = re.search(r"serve|train|doctor|chats rm|launch", line)
         assert result.stdout.strip() or silent, result
 
 
