@@ -206,7 +206,7 @@ def test_draft_on_the_command_line_beats_no_draft_in_the_file(run, config):
         ("qqqq = 1\n", "has an unknown setting 'qqqq'.", "settings are named as flags are"),
         ("[generate]\ntemp = 1\n", "unknown setting 'generate'.", "Hint"),
         ("[temp]\nx = 1\n", "the setting 'temp' in", "give it one value"),
-        ("temp 0.7\n", "is not valid TOML", "one setting a line"),
+        ("temp 0.7\n", "is not valid TOML", "one setting per line"),
         ('temp = "hot"\n', "--temp cannot be 'hot'.", "give a number; the value is in "),
         ("temp = true\n", "the setting 'temp' in", "give it a value, as --temp has one"),
         ("max-tokens = false\n", "cannot be false.", "give it a value, as --max-tokens"),

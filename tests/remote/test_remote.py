@@ -332,7 +332,8 @@ def test_the_oldest_turns_are_left_out(
     assert len(fake.bodies[-1]["messages"]) == 3
     assert talk.chat.left_out == 1
     said = capsys.readouterr().err
-    assert "is full, by an estimate: the oldest turn is not sent any more" in said
+    assert "is full, by an estimate (512 of 4,096 tokens stay free for the answer)" in said
+    assert "the oldest turn is not sent any more" in said
     talk, fake.fault = dialogue_with(fake), ""
     monkeypatch.setitem(openai_server.USAGE, "prompt_tokens", 3600)
     for word in "hi", "ho":
