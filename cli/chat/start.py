@@ -113,10 +113,14 @@ def choose_target(
     The bundled pair for --demo, else the pair of the options, of the saved chat, or one that suits
     this machine.
     """
-    if demo and values.origin("model") is Origin.FLAG:
-        raise UsageError("--demo and --model name different models.", hint="leave one of them out")
-    if demo or values["model"] == BUNDLED:
+    if demo:
+        for name in ("model", "draft"):
+            if values.origin(name) is Origin.FLAG:
+                message = f"--demo and --{name} name different models."
+                raise UsageError(message, hint="leave one of them out")
         return values.changed(model=None, draft=None)
+    if values["model"] == BUNDLED:
+        return values.changed(model=None)
     if saved is not None:
         return with_saved_pair(values, saved)
     if values["model"] is None and values["draft"] is None:

@@ -148,9 +148,16 @@ def test_a_saved_chat_brings_its_pair() -> None:
 
 
 def test_demo() -> None:
-    """The bundled pair, whatever the config file says; not together with --model."""
-    with pytest.raises(UsageError, match="--demo"):
-        pick(demo=True, model="a/b")
+    """The bundled pair, whatever the config file says; not together with --model or --draft."""
+    assert pick(demo=True).model is None
+    for name in ("model", "draft"):
+        with pytest.raises(UsageError, match=f"--demo and --{name}"):
+            pick(demo=True, **{name: "a/b"})
+
+
+def test_another_drafter_for_the_bundled_target() -> None:
+    chosen = pick(model="bundled", draft="a/b")
+    assert (chosen.model, chosen.draft) == (None, "a/b")
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch, cli_app: typer.Typer) -> None:
