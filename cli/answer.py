@@ -206,10 +206,14 @@ def block_json(block: "Block") -> dict[str, Any]:
     }
 
 
-def acceptance_summary(stats: "Stats") -> str:
-    """τ and the acceptance rate; empty without a verify."""
+def acceptance_summary(stats: "Stats", *, words: bool = False) -> str:
+    """τ and the acceptance rate, in symbols or in words; empty without a verify."""
     tau = f" · τ {stats.acceptance_length:.2f}" if stats.verifies else ""
-    return tau + (f" · accept {stats.acceptance_rate:.0%}" if stats.drafted else "")
+    rate = f"{stats.acceptance_rate:.0%}" if stats.drafted else ""
+    if words:
+        tau += " tokens per pass" if tau else ""
+        return tau + (f" · {rate} of drafts accepted" if rate else "")
+    return tau + (f" · accept {rate}" if rate else "")
 
 
 def undrafted_summary(stats: "Stats") -> str:
@@ -250,15 +254,15 @@ def progress_line(stats: "Stats") -> str:
     )
 
 
-def stats_line(answer: "Answer", backend: Backend, max_tokens: int) -> str:
-    """The numbers of a finished answer, for `dflash generate`."""
+def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int) -> str:
+    """The numbers of a finished answer, for `dflash generate`; in words if these fit."""
     stats = answer.stats
-    line = stats_summary(stats, answer.finish_reason)
+    end = ""
     if stats.generated and stats.prefill_seconds >= 1:
-        line += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
+        end += f" · prompt {stats.prompt_tokens:,} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == "length":
-        line += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
-    return line
+        end += f" · {backend.cut_by(stats, max_tokens, '--max-tokens')}"
+    return fitting_line(answer, end, columns)
 
 
 def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
@@ -267,20 +271,33 @@ def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
     return f"the answer was {limit}, after {format_tokens(answer.stats, 'generated')}"
 
 
-def chat_stats_line(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
-    """The numbers of a finished answer in a chat, with the cached part of the prompt."""
+def chat_stats_line(
+    answer: "Answer", backend: Backend, max_tokens: int | None, columns: int
+) -> str:
+    """The numbers of a finished answer in a chat, with the cached part of the prompt.
+
+    In words if these fit into so many columns.
+    """
     stats = answer.stats
-    line = stats_summary(stats, answer.finish_reason)
+    end = ""
     if stats.generated or "generated" in stats.unknown:
-        line += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
+        end += f" · prompt {prompt_summary(stats)} in {stats.prefill_seconds:.1f} s"
     if answer.finish_reason == INTERRUPTED:
-        line += f" ({LEAVE_HINT})"
+        end += f" ({LEAVE_HINT})"
     if answer.finish_reason == "length":
-        line += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
-    return line
+        end += f" · {backend.cut_by(stats, max_tokens, 'max-tokens')}"
+    return fitting_line(answer, end, columns)
 
 
-def stats_summary(stats: "Stats", finish_reason: str) -> str:
+def fitting_line(answer: "Answer", end: str, columns: int) -> str:
+    """A stats line with this end: with words if they fit, else with symbols."""
+    words = stats_summary(answer.stats, answer.finish_reason, words=True) + end
+    if len(words) <= columns:
+        return words
+    return stats_summary(answer.stats, answer.finish_reason, words=False) + end
+
+
+def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
     """Tokens, rate, acceptance and seconds: what both stats lines begin with."""
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
@@ -290,7 +307,7 @@ def stats_summary(stats: "Stats", finish_reason: str) -> str:
         line = f"  stopped · {line.strip() if known else 'what came is'} kept"
     if stats.tokens_per_second:
         line += f" · {stats.tokens_per_second:.1f} tok/s"
-    line += acceptance_summary(stats) + undrafted_summary(stats)
+    line += acceptance_summary(stats, words=words) + undrafted_summary(stats)
     return f"{line} · {stats.decode_seconds:.1f} s"
 
 

@@ -51,7 +51,7 @@ from .report import (
     warm_up,
 )
 from .resolve import Resolved, resolve, with_preset
-from .terminal.output import Output, format_count
+from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 
 # Below this length, measured over this many verifies, drafting costs more than it saves.
@@ -310,7 +310,7 @@ def report(
     if own.stats is not None:
         show_stats = own.stats
     if show_stats:
-        line = stats_line(run.answer, backend, options.token_limit)
+        line = stats_line(run.answer, backend, options.token_limit, stderr_columns())
         out.info(line, "dim")
     elif run.answer.finish_reason == "length" and not own.as_data:
         out.warn(cut_note(run.answer, backend, options.token_limit))

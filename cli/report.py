@@ -181,8 +181,8 @@ def show_comparison(
     rates = f"{format_rate(comparison.plain):>10}{format_rate(comparison.dflash):>10}"
     out.info(f"  {'tok/s':8}{rates}{ratio:>10}", "bold")
     out.info(f"  {'tokens':8}{plain.generated:>10,}{dflash.generated:>10,}")
-    out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}")
-    out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}")
+    out.info(f"  {'τ':8}{'1.00':>10}{dflash.acceptance_length:>10.2f}   tokens per pass")
+    out.info(f"  {'accept':8}{'–':>10}{dflash.acceptance_rate:>10.1%}   of the checked drafts")
     out.info(f"  {'output':8}  {output_verdict(comparison)}")
     out.info(f"  {'run':8}  1 warm-up · 1 run each · {sampler} · {drafting}", "dim")
 

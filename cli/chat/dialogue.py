@@ -278,7 +278,8 @@ class Dialogue:
 
     def _show_stats(self, answer: Answer, calls: int) -> None:
         """Print the stats line of an answer, and hints."""
-        line = chat_stats_line(answer, self.backend, self.settings.max_tokens)
+        limit = self.settings.max_tokens
+        line = chat_stats_line(answer, self.backend, limit, stderr_columns())
         line += f" · {format_count(calls, 'call', 'calls')}" if calls else ""
         line = line.replace("τ", self.out.ascii_fallback("τ"))
         self.out.note(wrap_hanging(line, stderr_columns()))

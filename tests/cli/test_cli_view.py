@@ -178,10 +178,21 @@ def test_tokens_of_plain_steps_are_told_apart():
     stats = Stats()
     for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
         stats.record(block)
-    assert "3 tokens · " in view.stats_summary(stats, "stop")
-    assert "without drafts" not in view.stats_summary(stats, "stop")
+    assert "3 tokens · " in view.stats_summary(stats, "stop", words=False)
+    assert "without drafts" not in view.stats_summary(stats, "stop", words=False)
     for _ in range(22):
         stats.record(Block((4,)))
-    line = view.stats_summary(stats, "stop")
+    line = view.stats_summary(stats, "stop", words=False)
     assert line.startswith("  25 tokens · ")
     assert " · τ 2.00 · accept 14% · 23 tokens without drafts · " in line
+
+
+def test_numbers_have_words_where_there_is_room():
+    stats = Stats()
+    for block in (Block((1,)), Block((2, 3), drafted=7, accepted=1)):
+        stats.record(block)
+    answer = view.Answer(stats, [1, 2, 3], "x", finish_reason="stop")
+    assert " · τ 2.00 tokens per pass · 14% of drafts accepted · " in view.fitting_line(
+        answer, "", 99
+    )
+    assert " · τ 2.00 · accept 14% · " in view.fitting_line(answer, "", 60)
