@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperCommand
 
 GUIDE = Path(__file__).parents[2] / "examples" / "guide"
 
@@ -42,7 +43,7 @@ def test_without_a_command_it_says_where_to_begin(run):
     assert "dflash help" in result.stderr
 
 
-def command_lines(command: typer.core.TyperCommand, path: tuple[str, ...] = ()) -> Iterator[tuple]:
+def command_lines(command: TyperCommand, path: tuple[str, ...] = ()) -> Iterator[tuple]:
     """The words of every command."""
     yield path
     for name, inner in getattr(command, "commands", {}).items():
