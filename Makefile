@@ -24,7 +24,7 @@ test: .venv/.ready ## run the tests of every change, in minutes, a file on each 
 	@$(PYTHON) -m pytest $(ON_ALL_CORES) -m "not real and not slow"
 
 test-all: .venv/.ready ## run all tests, long sweeps too
-	@$(PYTHON) -m pytest $(ON_ALL_CORES)
+	@$(PYTHON) -m pytest $(ON_ALL_CORES) --timeout 1200
 
 real: .venv/.ready ## test with a pretrained model of 135M parameters, fetched once
 	@$(PYTHON) -m pytest -m real tests/behaviour/test_real.py
