@@ -76,7 +76,7 @@ def test_both_switches() -> None:
     """Each is told; an effort of no thinking is refused."""
     template = template_of("both")
     assert "low[" in template.write(ASK, TemplateOptions(True, "low"))
-    with pytest.raises(UsageError, match="and no thinking"):
+    with pytest.raises(UsageError, match="needs thinking"):
         template.write(ASK, TemplateOptions(think=False, reasoning_effort="low"))
 
 

@@ -63,7 +63,7 @@ def test_an_effort_is_told(run: Callable[..., Result]) -> None:
         (["--effort", "low"], templates.GLM, "knows no reasoning effort", "--no-think"),
         (["--effort", "xhigh"], EFFORT, "cannot be 'xhigh'", "low, medium or high"),
         (["--effort", "lots"], EFFORT, "'lots' is not one of", "--help"),
-        (["--effort", "low", "--no-think"], templates.BOTH, "and no thinking", "one of them"),
+        (["--effort", "low", "--no-think"], templates.BOTH, "needs thinking", "one of them"),
         (["--raw", "--think"], templates.GLM, "this is no chat", "without --raw"),
     ],
 )

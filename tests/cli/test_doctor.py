@@ -241,7 +241,7 @@ def test_module_from_an_unexpected_place(tmp_path, monkeypatch, quick, look):
     ("text", "found", "hint"),
     [
         ("tmep = 1\n", "has an unknown setting 'tmep'.", "did you mean 'temp'?"),
-        ("temp 0.7\n", "is not valid TOML", "one setting a line"),
+        ("temp 0.7\n", "is not valid TOML", "one setting per line"),
         ("[temp]\nx = 1\n", "cannot be a table.", "give it one value"),
         ('temp = "hot"\n', "temp cannot be 'hot': ", "correct the value"),
         ("max-tokens = 0\n", "max-tokens cannot be 0: ", "correct the value"),

@@ -250,7 +250,7 @@ BAD = [
     (["pull", "word", "--yes"], 2, "'word' is not a Hub id"),
     (["pull", "/a/b", "--yes"], 2, "not a Hub id"),
     (["pull", REPO, "-d", "./draft", "--yes"], 2, "'./draft' is not a Hub id"),
-    (["pull", REPO, "-d", DRAFT, "--no-draft", "--yes"], 2, "a drafter and no drafter"),
+    (["pull", REPO, "-d", DRAFT, "--no-draft", "--yes"], 2, "a drafter and no_draft"),
     (["pull", "owner/none", "--yes", "--no-draft"], 1, "there is no model 'owner/none'"),
     (["pull"], 2, "Missing argument"),
     (["rm", "word", "--yes"], 2, "not a Hub id"),

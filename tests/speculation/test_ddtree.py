@@ -248,9 +248,9 @@ def test_a_short_chain_is_the_start_of_the_long_one() -> None:
         ({"accept": "token"}, "'token' judges chains"),
         ({"accept": "block", "sampling": SamplingParams(1.0)}, "'block' judges chains"),
         ({"accept": "x"}, "'x'"),
-        ({"mode": "dflash", "tree_budget": 8}, "tree_budget says nothing"),
-        ({"mode": "baseline", "tree_budget": 8}, "tree_budget says nothing"),
-        ({"mode": "dflash", "chain_seed": True}, "chain_seed says nothing"),
+        ({"mode": "dflash", "tree_budget": 8}, "tree_budget has no effect"),
+        ({"mode": "baseline", "tree_budget": 8}, "tree_budget has no effect"),
+        ({"mode": "dflash", "chain_seed": True}, "chain_seed has no effect"),
         ({"mode": "tree"}, "no mode 'tree'"),
     ],
 )
