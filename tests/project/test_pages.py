@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import tool_talk
@@ -135,17 +136,22 @@ def run(
 
 
 def run_installed(words: list[str], given: str) -> Ended:
-    """The program in a process of its own; a server is stopped by Ctrl-C once it listens."""
+    """The program in a process of its own; a server is stopped by Ctrl-C once it answers."""
     assert PROGRAM is not None
     pipe = subprocess.PIPE
     command = [PROGRAM, *words[1:]]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        if words[1] == "serve":
+        if words[1] == "serve" and "-m" not in words:
             assert process.stderr is not None
-            heard = list(iter(process.stderr.readline, ""))[:1]
+            lines = iter(process.stderr.readline, "")
+            port = next(
+                found[1] for line in lines if (found := re.search(r"http://\S+:(\d+)", line))
+            )
+            with urlopen(f"http://127.0.0.1:{port}/health") as health:
+                status = health.status
             process.send_signal(signal.SIGINT)
             process.communicate()
-            return Ended(0 if heard else 1, "", "".join(heard))
+            return Ended(0 if status == 200 and process.returncode == 130 else 1, "", "")
         stdout, stderr = process.communicate(given)
     return Ended(process.returncode, stdout, stderr)
 
