@@ -1,7 +1,5 @@
 """`--help` with options under headings, and `dflash help`: the pages of the guide."""
 
-from difflib import get_close_matches
-from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
@@ -71,7 +69,7 @@ def help_page(
 
 def topics() -> dict[str, str]:
     """The names of the pages and their titles."""
-    guide = files("dflash_mlx.guide")
+    guide = guide_folder()
     names = sorted(file.name for file in guide.iterdir() if file.name.endswith(".md"))
     texts = {name: (guide / name).read_text(encoding="utf-8") for name in names}
     return {
@@ -86,8 +84,17 @@ def page(topic: str) -> str:
     names = [name for name in topics() if name.startswith(asked)]
     name = asked if asked in names or len(names) != 1 else names[0]
     if name not in names:
+        from difflib import get_close_matches
+
         near = get_close_matches(name, topics(), 1)
         hint = f"did you mean '{near[0]}'?" if near else "`dflash help` lists them"
         raise UsageError(f"the guide has no page '{topic}'.", hint=hint)
-    file = files("dflash_mlx.guide") / f"{name.replace('-', '_')}.md"
+    file = guide_folder() / f"{name.replace('-', '_')}.md"
     return file.read_text(encoding="utf-8")
+
+
+def guide_folder() -> Any:
+    """The folder of the pages; the import takes as long as a tenth of `--help`."""
+    from importlib.resources import files
+
+    return files("dflash_mlx.guide")
