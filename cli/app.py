@@ -172,7 +172,7 @@ def start(
         ),
     ] = False,
 ) -> None:
-    """Chat with open models: faster where drafts pay, and never one word different.
+    """Chat with open models: faster where drafts pay, with the same answers.
 
     \b
       dflash chat                        chat with the best model you have

@@ -1,4 +1,4 @@
-"""Speculative decoding for MLX: faster where drafts pay, and never one word different.
+"""Speculative decoding for MLX: faster where drafts pay, and the drafts do not change the answers.
 
     import dflash_mlx
     pair = dflash_mlx.load()
