@@ -83,10 +83,10 @@ class PlainView:
 
 
 class LiveView(PlainView):
-    """For a terminal: a progress bar during a long prefill, a status line while no text is visible.
+    """Shows a progress bar during a long prefill, and a status line while no text is visible.
 
-    Once text streams on the same terminal, the status line is gone. Hidden thinking becomes one
-    line with its seconds and tokens.
+    The status line disappears once text streams on the same terminal. Hidden thinking becomes
+    one line with its seconds and tokens.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def block_json(block: "Block") -> dict[str, Any]:
 
 
 def acceptance_summary(stats: "Stats", *, words: bool = False) -> str:
-    """τ and the acceptance rate, in symbols or in words; empty without a verify."""
+    """τ and the acceptance rate, in symbols or in words; empty without verify passes."""
     tau = f" · τ {stats.acceptance_length:.2f}" if stats.verifies else ""
     rate = f"{stats.acceptance_rate:.0%}" if stats.drafted else ""
     if words:
@@ -217,7 +217,7 @@ def acceptance_summary(stats: "Stats", *, words: bool = False) -> str:
 
 
 def undrafted_summary(stats: "Stats") -> str:
-    """How many tokens came from plain steps beside verifies; empty without plain steps."""
+    """How many tokens came from plain decode steps; empty for one, or without verify passes."""
     if not stats.verifies or "generated" in stats.unknown or stats.undrafted <= 1:
         return ""
     return f" · {format_count(stats.undrafted, 'token', 'tokens')} without drafts"
@@ -266,7 +266,7 @@ def stats_line(answer: "Answer", backend: Backend, max_tokens: int, columns: int
 
 
 def cut_note(answer: "Answer", backend: Backend, max_tokens: int | None) -> str:
-    """What ended an answer early, for where no statistics are shown."""
+    """The warning for an answer that hit a limit, shown where no statistics are."""
     limit = backend.cut_by(answer.stats, max_tokens, "--max-tokens")
     return f"the answer was {limit}, after {format_tokens(answer.stats, 'generated')}"
 
@@ -276,7 +276,7 @@ def chat_stats_line(
 ) -> str:
     """The numbers of a finished answer in a chat, with the cached part of the prompt.
 
-    In words if these fit into so many columns.
+    In words if they fit into `columns`, else in symbols.
     """
     stats = answer.stats
     end = ""
@@ -298,7 +298,7 @@ def fitting_line(answer: "Answer", end: str, columns: int) -> str:
 
 
 def stats_summary(stats: "Stats", finish_reason: str, *, words: bool) -> str:
-    """Tokens, rate, acceptance and seconds: what both stats lines begin with."""
+    """The beginning of both stats lines: tokens, rate, acceptance and seconds."""
     if not (stats.generated or stats.decode_seconds or stats.prefill_seconds):
         return "  stopped while the prompt was read"
     line = "  " + format_tokens(stats, "generated")
@@ -316,8 +316,8 @@ class Answer:
     """One answer. finish_reason: stop, length or interrupted.
 
     tokens: ids; empty if a server answered. calls: tool calls, which the text does not contain.
-    rounds: for each block the seconds since the request, its tokens, and the drafts that were
-    verified and accepted.
+    rounds: per block the seconds since the request, and the numbers of tokens, drafts and accepted
+    drafts.
     """
 
     stats: "Stats"

@@ -90,7 +90,7 @@ def report_error(error: Exception) -> int:
 
 
 def usage_message(error: typer.TyperException) -> str:
-    """What is wrong, in one sentence: Typer's without its suggestions, or our own for numbers."""
+    """The error in one sentence: Typer's without its suggestions, or our own for a wrong number."""
     if hasattr(error, "possibilities"):
         return one_sentence(error.message)
     if not number_hint(error):
@@ -103,7 +103,7 @@ def usage_message(error: typer.TyperException) -> str:
 
 
 def number_hint(error: typer.TyperException) -> str:
-    """Which values an option of a number takes; empty for other errors."""
+    """The hint that says which numbers an option accepts; empty for other errors."""
     if not isinstance(error, typer.BadParameter) or not hasattr(error.__cause__, "errors"):
         return ""
     wanted = wanted_number(error.param)
@@ -111,9 +111,9 @@ def number_hint(error: typer.TyperException) -> str:
 
 
 def usage_hint(error: typer.TyperException) -> str:
-    """A name near to an unknown option's, or what a number may be, or what set a wrong value.
+    """The hint for a usage error: a similar flag, if the flag is unknown.
 
-    Otherwise it points to `--help`.
+    Else which numbers are accepted and which variable or file set the value, or `--help`.
     """
     ctx = getattr(error, "ctx", None)
     parameter = getattr(error, "param", None)
@@ -134,7 +134,7 @@ def usage_hint(error: typer.TyperException) -> str:
 
 
 def near_flag(name: str, command: Any) -> str:
-    """The listed flag of a command that an unknown one resembles; empty if none does."""
+    """The flag most similar to an unknown one, hidden flags left out; empty if none is similar."""
     flags = {
         flag.lstrip("-"): flag
         for parameter in command.params

@@ -28,7 +28,7 @@ from .terminal.output import (
 
 # The saved chats as rows, and the matches of a search
 
-MIN_PROMPT_COLUMNS = 16  # a terminal with less room for the first prompt gets none
+MIN_PROMPT_COLUMNS = 16  # with less room, the table has no first prompts
 
 
 @dataclass(frozen=True, slots=True)

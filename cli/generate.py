@@ -54,7 +54,7 @@ from .resolve import Resolved, resolve, with_preset
 from .terminal.output import Output, format_count, stderr_columns
 from .terminal.signals import Interrupt
 
-# Below this length, measured over this many verifies, drafting costs more than it saves.
+# Below this acceptance length, over at least this many verify passes, drafting may cost time.
 LOW_ACCEPTANCE_LENGTH = 1.5
 MIN_VERIFIES = 20
 
@@ -264,7 +264,7 @@ def ask(
 ) -> Run:
     """Answer the prompt; with --compare also by plain decoding.
 
-    KeyboardInterrupt after a second Ctrl-C.
+    Raises KeyboardInterrupt after a second Ctrl-C.
     """
     view = make_view(out, own, thinking=prompt_options.show_thinking)
     with Interrupt() as interrupt:
@@ -331,7 +331,7 @@ def check_form(answer: Answer, grammar: Grammar) -> None:
 
 
 def make_view(out: Output, own: GenerateOptions, *, thinking: bool) -> PlainView:
-    """The view for the flags and for what stdout and stderr are."""
+    """Choose the view: JSON by the flags, else a live one if stderr is a terminal."""
     if own.jsonl:
         return JsonLinesView(out)
     if own.json:

@@ -79,7 +79,7 @@ def topics() -> dict[str, str]:
 
 
 def page(topic: str) -> str:
-    """The Markdown of the page whose name begins like this; UsageError for none or several."""
+    """The Markdown of the page whose name begins with `topic`; UsageError for none or several."""
     asked = topic.lower().replace("_", "-")
     names = [name for name in topics() if name.startswith(asked)]
     name = asked if asked in names or len(names) != 1 else names[0]
@@ -94,7 +94,7 @@ def page(topic: str) -> str:
 
 
 def guide_folder() -> Any:
-    """The folder of the pages; the import takes as long as a tenth of `--help`."""
+    """The folder of the pages; imported here, as the import takes a tenth of `--help`'s time."""
     from importlib.resources import files
 
     return files("dflash_mlx.guide")

@@ -56,7 +56,7 @@ class Hosts:
     env: tuple[str, ...] = ()
 
     def variables(self, port: int) -> tuple[dict[str, str], tuple[str, Any]]:
-        """The variables of all ranks, and a variable that names a file, with the file's content."""
+        """The variables of all ranks; then one that names a file, and the content of that file."""
         common = dict(variable.split("=", 1) for variable in self.env)
         if self.backend == "ring":
             ports = iter(range(port, port + sum(map(len, self.ips))))
@@ -73,7 +73,7 @@ def local_hosts(count: int) -> Hosts:
 
 
 def read_hosts(path: Path) -> Hosts:
-    """The machines of a host file, of which this is the first; UsageError for a wrong file."""
+    """Read the machines of a host file, the first being this one; UsageError for a wrong file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         data = data if isinstance(data, dict) else {"hosts": data}
@@ -114,7 +114,7 @@ def read_hosts(path: Path) -> Hosts:
 
 
 def is_list_of_texts(value: Any) -> bool:
-    """Whether a value of a file is a list of texts that are not empty."""
+    """Whether a value is a list of non-empty strings."""
     return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
 
 
@@ -122,7 +122,7 @@ def is_list_of_texts(value: Any) -> bool:
 
 EXIT_SECONDS = 1.5  # how long ranks may take to end by themselves after one has ended
 POLL_SECONDS = 0.2
-# After so many polls a stopped rank counts as lost; ranks that have joined notice it before.
+# A rank that is stopped for more polls counts as lost; ranks that have joined notice it earlier.
 MAX_STOPPED_POLLS = 32
 Process = subprocess.Popen[bytes]
 
@@ -130,8 +130,8 @@ Process = subprocess.Popen[bytes]
 def wait_for_ranks(leader: Process, followers: Sequence[Process]) -> int:
     """Wait for rank 0 and return its exit code.
 
-    If another rank fails, DFlashError after rank 0 has ended or was killed. Rank 0 notices a failed
-    rank by itself, unless it is stopped or still waits for all ranks to join.
+    Rank 0 ends by itself when it notices a failed rank. It cannot while it is stopped or waits for
+    ranks to join: then it is ended, and DFlashError raised. DFlashError also if rank 0 crashed.
     """
     ranks = [leader, *followers]
     stopped_polls = [0] * len(ranks)
@@ -166,7 +166,7 @@ def failure_reason(ranks: Sequence[Process], stopped_polls: Sequence[int]) -> st
 
 
 def count_stopped_polls(process: Process, polls: int) -> int:
-    """For how many polls a process of this machine has been stopped; `polls` before this one."""
+    """For how many polls in a row a process has been stopped; `polls`: before this poll."""
     if process.poll() is not None:
         return 0
     pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -180,7 +180,7 @@ def count_stopped_polls(process: Process, polls: int) -> int:
 
 
 def ended(process: Process, seconds: float, signal_number: int | None = None) -> bool:
-    """Send a signal, if any, and wait; whether the process ends within `seconds`."""
+    """Send a signal, if any, and return whether the process ends within `seconds`."""
     if signal_number is not None:
         process.send_signal(signal_number)
     with suppress(subprocess.TimeoutExpired):
@@ -289,7 +289,7 @@ def launch(
 
 @contextmanager
 def open_pipe() -> Iterator[int]:
-    """The reading end of a pipe, which reports when this process ends."""
+    """Yield the read end of a pipe, which reaches its end of file when this process ends."""
     read, write = os.pipe()
     try:
         yield read
@@ -302,7 +302,7 @@ def open_pipe() -> Iterator[int]:
 def started_followers(
     hosts: Hosts, port: int, command: list[str]
 ) -> Iterator[tuple[dict[str, str], list[Process]]]:
-    """Start all ranks but 0; rank 0's environment and their processes, which end with the context.
+    """Start all ranks but 0; yield rank 0's environment and the processes, ended by the context.
 
     Their standard input is a pipe that ends with this process, also through ssh.
     """
@@ -329,7 +329,7 @@ def started_followers(
 def environment(
     folder: str, variables: dict[str, str], content: tuple[str, Any], rank: int
 ) -> dict[str, str]:
-    """The environment of a rank on this machine."""
+    """Write the hosts file and return the environment of a rank on this machine."""
     name, value = content
     file = Path(folder) / "hosts.json"
     file.write_text(json.dumps(value))

@@ -90,7 +90,7 @@ def choose_pair(model_options: ModelOptions, out: Output, *, interactive: bool) 
 
 
 def best_downloaded(model_options: ModelOptions) -> "Entry | None":
-    """The pair that a chat takes if none is named; None is the bundled pair."""
+    """The downloaded pair that a chat uses if none is named; None is the bundled pair."""
     if not has_metal():
         return None
     from dflash_mlx.hub.registry import best_pair, entries
@@ -109,7 +109,7 @@ def is_downloaded(entry: "Entry", model_options: ModelOptions) -> bool:
 
 
 def offer_download(model_options: ModelOptions, entry: "Entry", out: Output) -> ModelOptions:
-    """Show a pair and its size and ask; the options with it, or unchanged after a no."""
+    """Offer to download a pair; return the options with it, or unchanged after a no."""
     from dflash_mlx.hub.download import plan
 
     try:
@@ -162,7 +162,7 @@ def free_disk() -> int:
 def load_pair(
     model_options: ModelOptions, out: Output, cache_options: CacheOptions = NO_CACHE
 ) -> tuple["Pair", float]:
-    """Download and load a pair; the pair and the seconds. DFlashError if it does not fit."""
+    """Download and load a pair; return it and the seconds. DFlashError if it does not fit."""
     started_at = time.perf_counter()
     fetch_pair(model_options, out)
     return load_downloaded(model_options, out, cache_options), time.perf_counter() - started_at
@@ -192,7 +192,7 @@ def load_downloaded(
 
 
 def fetch_pair(model_options: ModelOptions, out: Output) -> None:
-    """Download what is missing of a pair and check that it fits the memory, before loading.
+    """Download the missing files of a pair and check that it fits the memory, before loading.
 
     DFlashError for a pair that does not fit, unless --force is given.
     """
@@ -201,7 +201,7 @@ def fetch_pair(model_options: ModelOptions, out: Output) -> None:
 
 
 def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path | None]:
-    """The target's label and both folders; downloads what is missing."""
+    """Download the missing files of a pair; return the target's label and both folders."""
     if is_address(model_options.model):
         raise UsageError(
             f"'{model_options.model}' is a server's address, not a model on this machine.",
@@ -235,9 +235,9 @@ def find_pair(model_options: ModelOptions, out: Output) -> tuple[str, Path, Path
 def check_memory(
     target: Path, draft: Path | None, label: str, model_options: ModelOptions, out: Output
 ) -> None:
-    """DFlashError for a pair that does not fit the memory; a warning if it is tight.
+    """Raise DFlashError for a pair that does not fit the memory; warn if it is tight.
 
-    With --force only a warning. In a group of machines each must have room for its part.
+    With --force it only warns. In a group of machines each must have room for its part.
     """
     from dflash_mlx.distributed.group import world
     from dflash_mlx.kernels.dispatch import on_cpu
@@ -275,7 +275,7 @@ def prepare_libraries(*, offline: bool) -> None:
 
 
 def add_drafter(pair: "Pair", model_options: ModelOptions, out: Output) -> "Pair":
-    """A pair of the loaded target and the drafter of the options, its known one, or none.
+    """Pair the loaded target with the drafter of the options, else its known one, or none.
 
     DFlashError for a pair that does not fit the memory, unless --force is given.
     """

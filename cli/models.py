@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 FIT_WORDS = {"ok": "yes", "warn": "tight", "refuse": "no"}
 TITLES = ("TARGET", "DRAFTER", "BLOCK", "SIZE", "MEMORY", "CACHED", "FITS")
-# Columns to show, from the widest terminal to the narrowest; the last resort is two lines a row.
+# Columns to show, from the widest terminal to the narrowest; if none fits, a row takes two lines.
 COLUMN_SETS = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 3, 5, 6), (0, 3, 4, 5, 6), (0, 3, 5, 6))
 RIGHT_ALIGNED = (2, 3, 4)  # columns of numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A pair, or a cached model of no known pair; sizes in bytes. lacks: why it cannot run yet."""
+    """A known pair, or another cached model; sizes in bytes. lacks: why it cannot run yet."""
 
     target: str
     draft: str | None = None
@@ -105,7 +105,7 @@ def pair_cached(target: str, draft: str) -> str:
 
 
 def cached_rows() -> list[Row]:
-    """The cached models of no known pair."""
+    """The cached models that belong to no known pair."""
     from dflash_mlx.hub.cache import cached_bytes, cached_repos, cached_state
     from dflash_mlx.hub.registry import entries
     from dflash_mlx.models.memory import memory_fit, working_set

@@ -42,7 +42,7 @@ def option(*names: str, help: str, panel: str = "", **details: Any) -> Any:
 
 
 def parse_bits(value: str | int) -> int:
-    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, for another text."""
+    """Bits of a drafter, 0 for "none"; ValueError, which Typer reports, if it is no number."""
     if value == "none":
         return 0
     if not str(value).isdecimal():
@@ -273,7 +273,7 @@ class Flags:
 
 
 def wanted_number(parameter: Any) -> str:
-    """What an option of a number takes, to stand after "give"; empty for other options."""
+    """The numbers that an option accepts, in words after "give"; empty for other options."""
     kind = parameter.type_descriptor.annotation
     if kind not in (int, float) or parameter.type_descriptor.parameter_info.parser:
         return ""

@@ -152,7 +152,7 @@ def read_attachments(names: Iterable[str]) -> Attachments:
 
 
 def matching_files(name: str) -> Iterator[tuple[str, bool]]:
-    """The paths that a file name, folder or pattern stands for; True with a file's own name."""
+    """The paths that a file name, folder or pattern stands for; True for a file's own name."""
     path = os.path.expanduser(name)
     if os.path.isdir(path):
         paths = list(files_below(path))
@@ -228,7 +228,7 @@ def read_prompt(
 ) -> str:
     """Join argument, files and standard input with empty lines; UsageError when all are empty.
 
-    A single file is its text alone. Several files, and those of folders and patterns, have their
+    A single file is added as bare text. Several files, and those of folders and patterns, get their
     name and a code fence. Standard input is read if the argument is `-`, or if it is neither a
     terminal nor the one that `mlx.launch` shares. The last newline of a file or of standard input
     is removed.

@@ -1,4 +1,4 @@
-"""What is reported of an answer: the object of `--json`, the comparison, the lines of `--log`."""
+"""Reports on an answer: the object of `--json`, the comparison, the lines of `--log`."""
 
 import json
 import os
@@ -89,8 +89,8 @@ WARM_UP_PROMPT_TOKENS = 64  # the warm-up reads this much of the end of the prom
 class Comparison:
     """Two answers to one prompt, with the same seed.
 
-    comparable: whether exact decoding gives the same tokens; not where drafts are accepted by
-    chance.
+    comparable: whether exact decoding gives the same tokens; False if drafts are accepted at
+    random.
     """
 
     dflash: Answer
@@ -241,7 +241,7 @@ class LogOptions:
         """The log of a command; without --log it writes nothing.
 
         UsageError for --log-text without --log, DFlashError for a file that cannot be written. If
-        writing fails later, `warn` gets a message and the run goes on.
+        writing fails later, `warn` gets a message and the run continues.
         """
         if self.log is None:
             if self.log_text:

@@ -4,7 +4,7 @@
 2. contradictions between them
 3. the target: a short name becomes a Hub id, a server loses the options of local models
 4. the defaults of that target, [models."ID"] in the config file
-5. once the model is loaded: its recommended sampling and its switches of thinking (`fitted`)
+5. once the model is loaded: its recommended sampling and its thinking switches (`fitted`)
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -83,10 +83,9 @@ class Resolved:
     ) -> "Resolved":
         """The options for the loaded model.
 
-        `--sampling recommended` takes its recommended sampling; with `recommended` also where
-        nothing says how to sample. Switches of thinking that its
-        template does not know are dropped with a note, or refused with UsageError if a flag gave
-        them. `raw`: the template is not used.
+        `--sampling recommended` takes its recommended sampling; `recommended` does so if no
+        sampling option is given. Thinking switches that its template does not know are dropped
+        with a note; UsageError if a flag gave them. `raw`: the template is not used.
         """
         values = self.values
         if recommended and sampling_is_open(values):
@@ -191,7 +190,7 @@ def without_contradictions(values: OptionValues) -> OptionValues:
             )
         values = values.changed(lookup=False)
     if values["tree_budget"] is not None and mode != "ddtree":
-        # In the config file it waits until the mode is ddtree.
+        # A value of the config file is kept for the mode ddtree.
         if origin("tree_budget") >= max(origin("mode"), Origin.ENVIRONMENT):
             raise UsageError(
                 f"--tree-budget has no effect in the mode {mode}.", hint="add --mode ddtree"
@@ -308,10 +307,10 @@ def only_recommended(values: Mapping[str, float]) -> dict[str, Any]:
 def with_known_thinking(
     values: OptionValues, template: ThinkingSwitches, out: Output, *, raw: bool
 ) -> OptionValues:
-    """The values without switches of thinking that the template does not know.
+    """The values without thinking switches that the template does not know.
 
-    Only those of variables and the config file are dropped, with a note, because these apply to all
-    models. `check_thinking` refuses those of flags.
+    Only those that no flag set are dropped, with a note; `check_thinking` refuses those of flags.
+    All are dropped without a note if `raw`, or if a flag contradicts one.
     """
     names = [name for name in THINKING if name in values]
     inherited = [name for name in names if values.origin(name) is not Origin.FLAG]

@@ -134,7 +134,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSource:
-    """Whose sampling options a request without its own gets."""
+    """Whose sampling options a request gets if it has none of its own."""
 
     sampling_by: SAMPLING_BY = "given"
 

@@ -204,7 +204,7 @@ class View:
         self._show_bar("taps", event.done, event.total, note)
         left = (event.total - event.done) * event.seconds / event.done
         tenth = max(1, event.total // 10)
-        if event.done // tenth < self._tenths:  # of the next sequences
+        if event.done // tenth < self._tenths:  # the next sequences have begun
             self._tenths = 0
         if event.done // tenth > self._tenths or event.done == event.total:
             self._tenths = event.done // tenth
@@ -235,7 +235,7 @@ class View:
             f"{event.blocks / event.seconds:,.0f} blocks/s{self._tau}"
         )
         self._show_bar("training", event.step, event.steps, note)
-        # Steps differ in their blocks: the time of one is a running mean.
+        # Steps have different numbers of blocks, so their seconds are averaged.
         if self._seconds is None:
             self._seconds = event.seconds
         else:
@@ -494,7 +494,7 @@ def train_drafter(
     on_event: "Callable[[Event], None]",
     interrupt: Interrupt,
 ) -> bool:
-    """Train until the end or Ctrl-C; whether the run reached its end."""
+    """Train until the end or Ctrl-C; return whether the run reached its end."""
     from dflash_mlx.train.run import Run
 
     run = Run(target, tokenizer, job, settings, answers, on_event)

@@ -120,7 +120,7 @@ class Backend(Answering, Protocol):
         ...
 
     def headline(self, options: GenerationOptions) -> str:
-        """The same with the device, for the header of a chat."""
+        """Model, drafter and mode, with the device of a local model; for the header of a chat."""
         ...
 
     def start_summary(self, seconds: float) -> str:
@@ -157,7 +157,7 @@ class Backend(Answering, Protocol):
     # Changes
 
     def check_can_switch(self, model: str) -> None:
-        """Raise UsageError if a chat cannot go on with another model."""
+        """Raise UsageError if a chat cannot continue with another model."""
         ...
 
     def use(self, pair: "Pair", *, drafting: bool = True) -> None:

@@ -46,7 +46,7 @@ class RemoteSwitches:
         return EFFORTS
 
     def check(self, think: bool | None, effort: str | None) -> None:
-        """Raise UsageError for a switch without a field in the API."""
+        """Raise UsageError for contradictory switches, and for one without a field in the API."""
         if think is False and effort is not None:
             raise UsageError(
                 "--no-think and --effort contradict each other.", hint="leave one of them out"
@@ -140,8 +140,8 @@ class RemoteBackend:
     def estimate_tokens(self, messages: Messages, options: GenerationOptions) -> int:
         """An estimate from the last prompt that the server counted.
 
-        A shorter prompt has its share of those tokens; a longer one has one more token for every
-        four characters.
+        A shorter prompt gets a proportional share of those tokens; a longer one gets a token more
+        per four characters more.
         """
         length = prompt_length(api_messages(messages), options.tools)
         counted_tokens, counted_length = self.session.counted

@@ -323,8 +323,8 @@ def code_blocks(text: str) -> list[str]:
 
 # Saved chats, exports, leaving
 
-LOADED_TURNS = 2  # of a loaded chat that are shown
-MIN_ROWS = 12  # a smaller screen counts as this one: the end of a loaded chat takes half of it
+LOADED_TURNS = 2  # shown of a loaded chat
+MIN_ROWS = 12  # least screen height to assume; a loaded chat is shown on half the screen
 
 
 def saved_chats(state: ChatState) -> list[str]:
@@ -338,7 +338,7 @@ def save_chat(state: ChatState, name: str) -> None:
 
 
 def load_chat(state: ChatState, name: str) -> None:
-    """`/load`: list the saved chats, or go on with one; the present chat is already saved."""
+    """`/load`: list the saved chats, or continue one; the present chat is already saved."""
     if not name:
         state.print_line(
             f"  saved chats: {transcript.summarise_names(transcript.chat_names(), 20)}"

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 class Totals:
     """Sums over all answers of one model.
 
-    committed: tokens of all verifies. uncounted: whether a server did not report some tokens.
+    committed: tokens that the verify passes committed. uncounted: whether a server did not report
+    some tokens.
     """
 
     answers: int = 0
@@ -55,7 +56,7 @@ class Totals:
 
     @property
     def acceptance_length(self) -> float:
-        """τ over all answers; 1.0 without a verify."""
+        """τ over all answers; 1.0 without a verify pass."""
         return self.committed / self.verifies if self.verifies else 1.0
 
 
@@ -63,7 +64,7 @@ class Totals:
 
 NEARLY_FULL = 0.8  # share of the context that triggers a hint
 REREAD_WARNING_TOKENS = 64  # templates that rewrite thinking cost a few tokens every turn
-# Below this length, measured over this many verifies, drafting costs more than it saves.
+# Below this acceptance length, over at least this many verify passes, drafting costs time.
 LOW_ACCEPTANCE_LENGTH = 1.5
 MIN_VERIFIES = 40
 
@@ -72,7 +73,8 @@ MIN_VERIFIES = 40
 class Hints:
     """Hints about low acceptance, a nearly full context and a cache that could not rewind.
 
-    The first two are shown once: `low_shown` and `full_shown` remember that.
+    `low_shown` and `full_shown`: the first two are shown once, the second again after turns were
+    left out or a chat was loaded.
     """
 
     low_shown: bool = False
@@ -289,7 +291,7 @@ class Dialogue:
             self._warn(hint)
 
     def answer_again(self, prompt: str | None = None) -> tuple[Turn, Answer]:
-        """Answer the last prompt again, or `prompt` in its place; the old turn and the answer.
+        """Answer the last prompt, or `prompt` instead; return the old turn and the new answer.
 
         The old turn stays, also on disk, until the new answer has tokens.
         """

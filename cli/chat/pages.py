@@ -157,7 +157,7 @@ def show_turns(
     max_turns: int | None = None,
     max_rows: int | None = None,
 ) -> None:
-    """Print prompts and answers, or only the last turns or rows; then say what is missing."""
+    """Print prompts and answers, or the last of them below a line that says what is missing."""
     out = state.out
     styled = out.stderr_live and state.dialogue.display.markdown
     lines: list[str] = []

@@ -231,7 +231,7 @@ def defaults_of(state: ChatState, target: str | None) -> dict[str, Any]:
 def recommended_defaults(state: ChatState, defaults: dict[str, Any]) -> dict[str, Any]:
     """The defaults of the loaded target, with its recommended sampling if that is asked for.
 
-    The defaults themselves or the option `--sampling` ask for it, or nothing says how to sample.
+    It is used if the defaults or `--sampling` ask for it, or if nothing sets the sampling.
     """
     defaults = {**defaults}
     source = defaults.pop("sampling_by", state.sampling_by)
@@ -257,5 +257,5 @@ def change_defaults(state: ChatState, defaults: dict[str, Any]) -> None:
 
 
 def as_setting(value: Any) -> Any:
-    """A value as the settings have it: lists are tuples."""
+    """A value as the settings store it: a list becomes a tuple."""
     return tuple(value) if isinstance(value, list) else value

@@ -31,8 +31,8 @@ class ChatState:
     attached: list[str] = field(default_factory=list)  # names of files for the next prompt
     outputs: list[Attachment] = field(default_factory=list)  # of shell commands, likewise
     tables: OptionTables = field(default_factory=OptionTables)
-    # By option name: the values for every target, except those of flags, presets and variables;
-    # and the values that the loaded target's defaults put in their place.
+    # Values by option name. general: for every target, except those of flags, presets and
+    # variables. defaults: those of the loaded target, which override `general`.
     general: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(default_factory=dict)
     # --sampling, unless a target's defaults set it; None: recommended where nothing else is given.
