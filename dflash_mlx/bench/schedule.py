@@ -140,9 +140,9 @@ class Turn:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The decode rate after the first token; None for answers below `MIN_RATE_TOKENS` tokens.
+        """Tokens per second after the first token; None below `MIN_RATE_TOKENS` tokens.
 
-        At the first token the modes differ by up to one pass that has started.
+        The first token is left out: there a mode may already have started its next pass.
         """
         if len(self.tokens) < MIN_RATE_TOKENS or not self.decode_seconds:
             return None

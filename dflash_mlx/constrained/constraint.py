@@ -30,7 +30,7 @@ LINE_BREAKS = ("\n", "\n\n")  # models write one of them between thinking and te
 
 
 class ReasoningState(Protocol):
-    """Where an answer stands before its constrained text."""
+    """The state of an answer before its constrained text (thinking, message headers)."""
 
     @property
     def allowed(self) -> frozenset[int] | None:
@@ -108,7 +108,7 @@ class AfterThinking:
 
 @dataclass(frozen=True, slots=True)
 class MessageHeaders:
-    """An answer of several messages; the text is the first one that is no thinking and no call.
+    """An answer of several messages; the text is the first that is neither thinking nor a call.
 
     header: the tokens since the start of a message; None in its body.
     """
@@ -304,7 +304,7 @@ class Constraint:
         text, and after a draft that is not allowed, stay as they are.
         """
         words = self._draft_masks(draft)
-        words[~words.any(axis=1)] = ALL_ALLOWED  # no token fits: `accept_tokens` raises for it
+        words[~words.any(axis=1)] = ALL_ALLOWED  # none is allowed: `accept_tokens` raises
         bits = mx.array(words).view(mx.uint32)[..., None] >> mx.arange(32, dtype=mx.uint32)
         allowed = (bits & 1).astype(mx.bool_).reshape(len(words), -1)[:, : logits.shape[-1]]
         return mx.where(allowed, logits, mx.array(-mx.inf, dtype=logits.dtype))

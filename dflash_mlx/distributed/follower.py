@@ -47,7 +47,7 @@ class Follower:
                 self.do(call)
 
     def do(self, call: RemoteCall) -> None:
-        """Run one remote call; its name is that of a method of this class or of a cache."""
+        """Run one remote call: its name, followed by its arguments."""
         match call:
             case ["measure", question, name]:
                 self._leader.send(reply_to(question, lambda: self.measure(name)))
@@ -113,7 +113,7 @@ class Follower:
         return [default_limit()]
 
     def read(self, parts: list[RemoteCall], *, at_once: bool) -> None:
-        """The same pass as on rank 0."""
+        """Run the same pass as rank 0."""
         rows = [
             SequenceRows(self._caches[number], mx.array(tokens), tree_of(tokens, parents), *how)
             for number, tokens, parents, *how in parts

@@ -104,7 +104,7 @@ class ControlChannel:
         self._inbox.put(error)
 
     def end(self) -> None:
-        """End in peace: the other rank is not lost if it ends now."""
+        """Announce a normal end, so that the other rank does not report a loss."""
         self.ended = True
         if self._sending.acquire(timeout=1):
             self._sending.release()
@@ -184,7 +184,7 @@ class World:
         self._lock = Lock()
 
     def lose(self, sentence: str) -> None:
-        """The group is lost: rank 0 fails all answers with the sentence; another rank exits."""
+        """Handle the loss of the group: rank 0 fails all answers with the sentence, others exit."""
         if self.rank:
             exit_with_message(sentence)
         with self._lock:
@@ -209,7 +209,7 @@ class World:
         sockets = ring_sockets()
         while sockets and not any(map(is_cut, sockets)):
             time.sleep(BEAT)
-        time.sleep(BEAT)  # at a peaceful end other ranks may end a little earlier
+        time.sleep(BEAT)  # at a normal end, other ranks may end a little earlier
         if sockets and not (
             self.lost or self.ended or any(channel.ended for channel in self.channels)
         ):
@@ -219,7 +219,7 @@ class World:
             self.lose(sentence)
 
     def end(self) -> None:
-        """End rank 0 in peace, and the others with it."""
+        """End rank 0 normally, and the other ranks with it."""
         self.ended = True
         if self.lost is None:
             for channel in self.channels:

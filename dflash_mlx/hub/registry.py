@@ -67,7 +67,7 @@ class Entry:
     def memory_bytes(self) -> int | None:
         """The memory of the pair in bytes with a context of 4,096 tokens.
 
-        The drafter has its usual bits (`drafter.bits`).
+        The drafter has its default bits (`bits.chosen_bits`).
         """
         if self.target_bytes is None or self.draft_bytes is None:
             return None

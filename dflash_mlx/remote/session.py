@@ -169,7 +169,7 @@ class RemoteStats(Stats):
 
     @property
     def tokens_per_second(self) -> float:
-        """The server's rate, else the server's count of tokens over the seconds measured here."""
+        """The server's rate, else the tokens after the first one divided by `decode_seconds`."""
         if rate := self._reported_number("rate"):
             return rate
         if self.generated < 2 or not self.decode_seconds:

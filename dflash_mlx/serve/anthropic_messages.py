@@ -257,7 +257,7 @@ class MessagesBody(CountBody):
 def to_request(body: MessagesBody, pair: Pair, settings: Settings) -> AnswerRequest:
     """Raises Problem 400 for fields that are wrong or not supported.
 
-    If max_tokens exceeds the context, the answer ends at its end, with a stop_reason of its own.
+    If the context is full before max_tokens, stop_reason is model_context_window_exceeded.
     """
     values = {**prompt_values(body, pair), "stop": body.stop_sequences}
     values |= {"max_tokens": body.max_tokens, "return_progress": body.return_progress}

@@ -176,7 +176,7 @@ MAX_REASON = 200  # characters of an error
 class AccessRecord:
     """A request for the access log. Status 499: the client disconnected before the response.
 
-    problem: the error that the client was sent.
+    problem: the error sent to the client.
     """
 
     method: str
@@ -195,7 +195,7 @@ class AccessRecord:
 
 
 def for_log(problem: Problem, scope: Scope) -> Problem:
-    """The same problem, after the access log has been told of it."""
+    """Record a problem for the access log, and return it."""
     scope["state"]["access_record"].problem = problem
     return problem
 
@@ -307,7 +307,7 @@ APIS = (
 
 
 class Server:
-    """The endpoints of one pair; `app` is what an ASGI server runs."""
+    """The endpoints of one pair. `app` is the ASGI application."""
 
     def __init__(self, pair: Pair, settings: Settings, log: AccessLog | None = None):
         self.pair = pair
@@ -322,7 +322,7 @@ class Server:
         routes += [
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route(COUNT_TOKENS, with_problems(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
+            Route(COUNT_TOKENS, responding(self._count_tokens, COUNT_TOKENS), methods=["POST"]),
         ]
         for start in ("/v1", ""):
             routes.append(Route(f"{start}/models", self._models))
@@ -371,7 +371,7 @@ class Server:
                 self.runner.release(choices)
             return Response(status_code=499) if reply is None else JSONResponse(reply)
 
-        return with_problems(answer, api.path)
+        return responding(answer, api.path)
 
     async def _count_tokens(self, request: Request) -> Response:
         """Anthropic's count of a prompt's tokens."""
@@ -444,7 +444,7 @@ class AccessMiddleware:
             self._server.log.write_record(record)
 
 
-def with_problems(answer: Endpoint, path: str) -> Endpoint:
+def responding(answer: Endpoint, path: str) -> Endpoint:
     """An endpoint whose errors become responses in the form of its API."""
 
     async def endpoint(request: Request) -> Response:
@@ -485,11 +485,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        with_problems = self.cycle is not None and not self.cycle.response_complete
-        if with_problems and self._deadline is not None:
+        responding = self.cycle is not None and not self.cycle.response_complete
+        if responding and self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        elif not with_problems:
+        elif not responding:
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

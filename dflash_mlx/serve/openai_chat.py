@@ -93,7 +93,7 @@ def read_message(message: Any, place: str) -> dict[str, Any]:
         if calls:
             result["tool_calls"] = read_calls(calls, f"{place}.tool_calls")
             if isinstance(reasoning, str) and not content:
-                result["thinking"] = reasoning  # for gpt-oss, which refuses it beside a text
+                result["thinking"] = reasoning  # gpt-oss's template refuses it beside content
     for name in ("name", "tool_call_id"):
         if isinstance(message.get(name), str):
             result[name] = message[name]
@@ -152,7 +152,7 @@ def text_of(content: Any, place: str) -> str | None:
 
 # Log-probabilities in the forms of OpenAI's two completion APIs
 
-MIN_LOGPROB = -9999.0  # as OpenAI's API has it: JSON has no infinity
+MIN_LOGPROB = -9999.0  # as in OpenAI's API, because JSON has no infinity
 
 
 def chat_logprobs(
@@ -234,7 +234,7 @@ def tool_use(
     grammar: Grammar | None,
     pair: Pair,
 ) -> ToolUse:
-    """What the fields for tools ask for. `grammar`: of an answer that calls nothing.
+    """Convert the fields for tools. `grammar`: the grammar of an answer without calls.
 
     A named function is called once; `required` allows several calls, unless `parallel` is False.
     Raises Problem 400 for fields that contradict each other or are not supported.

@@ -112,8 +112,8 @@ MAX_TOKENS = 4096  # of an answer by default
 class Limits:
     """Requests beyond these limits are refused, or their connection is closed.
 
-    body_bytes: of a body. body_seconds: to receive a body. write_seconds: for a client to take what
-    it is sent. choices: the largest `n`. queue: answers that may wait; more get status 429.
+    body_bytes: of a body. body_seconds: to receive a body. write_seconds: for a client to
+    receive an event. choices: the largest `n`. queue: answers that may wait; more get status 429.
     """
 
     body_bytes: int = 16 * MIB

@@ -285,7 +285,7 @@ class Runner:
             raise problem_of(error, bad_request=True) from error
 
     def _too_long(self, prompt_tokens: str) -> Problem:
-        """The words and the code by which clients know that they should shorten a chat."""
+        """The error whose wording and code make clients shorten the chat."""
         return Problem(
             400,
             f"prompt is too long: {prompt_tokens} tokens > {self.context - 1} maximum.",
@@ -391,7 +391,7 @@ class Runner:
         return replace(session.prepare(request.prompt, options), split=not options.raw)
 
     def _choice(self, prompted: Prompted, index: int, max_tokens: int) -> Prompted:
-        """The engine's request of one choice; several choices have consecutive seeds."""
+        """The engine's request of one choice; `index` is added to a given seed."""
         request = replace(prompted.request, max_tokens=max_tokens)
         if not request.sampling.greedy:
             seed = request.sampling.seed
@@ -455,7 +455,7 @@ def progress_of(reply: Reply, began: float) -> Progress:
 
 
 async def uninterrupted(function: Callable[..., T], *arguments: Any) -> T:
-    """Run a function that waits for the MLX thread; a cancelled task waits for its end, too."""
+    """Run a function that waits for the MLX thread. A cancelled task still waits for its end."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(task)

@@ -284,7 +284,7 @@ def answer_missing(
             yield Completion(key, (), None), verified[key]
             continue
         tokens = (*prompt.tokens, *verified[key])
-        seed = settings.seed ^ int(key[:8], 16)  # of each prompt, so that the order is free
+        seed = settings.seed ^ int(key[:8], 16)  # depends on the prompt only, not on the order
         requests.append(AnswerRequest(key, tokens, limit - len(verified[key]), seed))
     batch = settings.answer_batch
     for completion in complete(target, drafter, requests, settings.temperature, batch):

@@ -1,6 +1,6 @@
 """Files of a training run: checkpoints to resume from, and the drafter in Z Lab's format.
 
-Files are replaced atomically: each is written under another name and then renamed.
+A file or checkpoint folder is written under another name and then renamed.
 """
 
 import json

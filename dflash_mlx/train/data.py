@@ -139,7 +139,7 @@ def without_overlap(prompt: str, answer: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """At most `max_tokens` tokens are to follow `tokens`, drawn from `seed`."""
+    """Generate at most `max_tokens` tokens after `tokens`, sampled with `seed`."""
 
     key: str
     tokens: tuple[int, ...]
@@ -186,7 +186,7 @@ class Rectangle:
     anchors: np.ndarray
 
     def slices(self, chunk: int) -> list[np.ndarray]:
-        """The anchors in slices of at most `chunk` blocks (at least one a sequence)."""
+        """The anchors in slices of at most `chunk` blocks (at least one per sequence)."""
         count, width = self.anchors.shape
         parts = -(-width // max(1, chunk // count))
         return np.array_split(self.anchors, parts, axis=1)
@@ -214,9 +214,9 @@ def sample_anchors(
 
 
 def rectangles(anchors: list[np.ndarray], chunk: int) -> list[Rectangle]:
-    """All blocks of a batch: each sequence's together, and short ones with little padding.
+    """Group the blocks of a batch; sequences with a similar number of blocks share a rectangle.
 
-    As many sequences share a rectangle as have at most `chunk` blocks.
+    A rectangle has at most `chunk` blocks, padding included, or else a single sequence.
     """
     pieces = sorted(enumerate(anchors), key=lambda piece: -len(piece[1]))
     pieces = [piece for piece in pieces if len(piece[1])]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Bytes of memory: the target's weights, and what answers and steps need besides, in turn.
+    """Bytes of memory for the target's weights, and for answers and steps, which run in turn.
 
-    disk: bytes of the taps at most, 2 a number, if every answer is as long as it may be.
+    disk: the maximum bytes of the taps (bfloat16), if every answer has the maximum length.
     """
 
     target: int
@@ -47,10 +47,10 @@ class TapsProgress:
 class Prepared:
     """The run is ready to train.
 
-    sequences, held_out: the numbers of training and evaluation prompts; dropped: those without room
-    for an answer within the length limit. steps: of the whole run; first_step: where this one
-    starts. cache_bytes: the memory budget of the target's hidden states. plots: whether τ is drawn,
-    which needs matplotlib.
+    sequences, held_out: the numbers of training and evaluation sequences. dropped: training prompts
+    without room for an answer, or whose answer has fewer than two tokens.
+    steps: of the whole run; first_step: where this one starts. cache_bytes: the memory budget of
+    the target's hidden states. plots: whether τ is drawn, which needs matplotlib.
     """
 
     sequences: int

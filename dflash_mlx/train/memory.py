@@ -67,11 +67,9 @@ def step_bytes(
     settings: TrainSettings,
     streams: int,
 ) -> int:
-    """Bytes that steps need: weights, optimiser, gradients, taps, and one slice of each stream.
+    """Bytes that steps need: weights, optimiser, gradients, taps, and a chunk per stream.
 
-    Without the taps that are kept in memory.
-
-    rows: of the longest context. taps_width: K * Ht.
+    Excludes the taps kept in memory. rows: of the longest context. taps_width: K * Ht.
     """
     item = 2 if settings.compute == "bfloat16" else FLOAT32_BYTES
     weights = FLOAT32_BYTES * parameters

@@ -111,7 +111,7 @@ def draft_config(target: Target, shape: DrafterShape, mask_token_id: int) -> dic
 
 
 def check_drafted(target: Target, count: int, *, dflash2: bool) -> None:
-    """UsageError where a drafter cannot have a vocabulary of `count` tokens."""
+    """Raise UsageError if a drafter cannot have a vocabulary of `count` tokens."""
     if dflash2:
         raise UsageError(
             "a DFlash 2 drafter has all tokens of its target.",
@@ -184,7 +184,7 @@ def head_rows(target: Target, ids: mx.array) -> mx.array:
 
 # New drafters, and drafters that continue from another
 
-PROBES = 32  # random hidden states, and rows of random context, that the first loss is measured on
+PROBES = 32  # random hidden states for the spread of the logits; rows of context for the first loss
 NEAR_UNIFORM = 1.0  # nats that the first loss may be above that of a uniform guess
 MAX_DOUBLINGS = 8
 
@@ -256,10 +256,10 @@ def new_drafter(
 def scale_weights(drafter: DFlashDrafter, taps_width: int) -> None:
     """Scale random weights until the first loss is near that of a uniform guess.
 
-    A block begins with the mask token's embedding. If the head is tied to the embedding, what the
-    hidden states keep of it makes the mask token likely, which never comes: the loss was twice that
-    of a uniform guess on SmolLM2, seven times on a narrow model. So the layers' outputs are made
-    larger, and the last norm small enough for logits with a standard deviation of 1.
+    A block begins with the mask token's embedding. With a tied head, the remainder of it in the
+    hidden states makes the mask token likely, though it is never a label. The loss was twice that
+    of a uniform guess on SmolLM2, seven times on a narrow model. So the layers' outputs are scaled
+    up, and the last norm is scaled down until logits have a standard deviation of at most 1.
 
     taps_width: K * Ht.
     """

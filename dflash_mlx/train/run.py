@@ -99,12 +99,12 @@ class TrainJob:
 
 
 def has_checkpoints(out: Path) -> bool:
-    """Whether the folder of a run has a checkpoint to go on from."""
+    """Whether the folder of a run has a checkpoint to resume from."""
     return bool(list_checkpoints(out / CHECKPOINTS))
 
 
 def check_out(job: TrainJob) -> None:
-    """Raise DFlashError if the folder holds a run that is not to resume, or none that is."""
+    """Raise DFlashError if `out` holds a run without `resume`, or no run with it."""
     if job.out.exists() and not job.out.is_dir():
         raise UsageError(f"'{job.out}' is a file.", hint="give --out a folder")
     if has_checkpoints(job.out) and not job.resume:
@@ -143,12 +143,12 @@ def is_before(line: str, step: int) -> bool:
         return False
 
 
-# Settings that may change when a run resumes: they change no step.
+# Settings that may change when a run resumes. `_identify` still compares the total of steps.
 MAY_CHANGE = {
     "eval_every", "eval_prompts", "save_every", "save_minutes", "cache_taps", "dtype", "epochs",
     "steps",
 }  # fmt: skip
-# Values of settings that older runs do not name.
+# Values of settings that are missing in the state of older runs.
 OLD_DEFAULTS = {"compute": "float32"}
 
 
@@ -166,7 +166,7 @@ class Run:
     ):
         """Prepare the run; makes the missing answers and taps.
 
-        Raises DFlashError for invalid input, and where memory or disk will not do.
+        Raises DFlashError for invalid input, or too little memory or disk space.
         """
         self.job = job
         self.settings = settings
@@ -240,7 +240,7 @@ class Run:
     def _with_room(
         self, questions: list[TokenizedPrompt], trained: int
     ) -> tuple[list[TokenizedPrompt], int]:
-        """Those that leave room for an answer of two tokens, and how many are trained on."""
+        """The prompts with room for a two-token answer, and how many of them are for training."""
         room = [len(q.tokens) + 2 <= self.settings.max_length for q in questions]
         if not any(room[:trained]):
             raise DFlashError(
@@ -330,7 +330,7 @@ class Run:
         return {k: v for k, v in asdict(self.settings).items() if k not in MAY_CHANGE}
 
     def _check_settings(self, state: dict[str, Any]) -> None:
-        """Raise DFlashError, which names both values, for settings that the run has otherwise."""
+        """Raise DFlashError if a setting differs from the run's first start; names both values."""
         before = {**OLD_DEFAULTS, **state["settings"]}
         changed = [
             f"{name} {before.get(name)}, not {value}"
@@ -359,8 +359,8 @@ class Run:
     def train(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Do the remaining steps, with evaluations and checkpoints.
 
-        If `stop` returns true, breaks the step off, saves the last whole one and returns False;
-        else returns True.
+        If `stop` returns true, abandons the current step, saves the last complete one and returns
+        False. Otherwise returns True.
         """
         try:
             return self._train(stop)

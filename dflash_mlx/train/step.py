@@ -33,7 +33,7 @@ Parameters = Any  # nested dicts and lists of arrays, as in mlx.nn
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Over all positions: weighted losses, weights, and the gradient of the weighted losses."""
+    """Sums over all positions: the weighted losses, the weights, and the gradient of the losses."""
 
     loss: mx.array
     weight: mx.array
@@ -111,7 +111,7 @@ class BlockGradient:
         assert total is not None
 
         def context_loss(parameters: Parameters) -> mx.array:
-            """The context times the loss's gradient by it: it has the same gradient as the loss."""
+            """The context times the loss's gradient by it; its gradient equals the loss's."""
             arrays = flatten(self._context(parameters, taps))
             products = zip(arrays, flatten(slopes), strict=True)
             return mx.stack([(a.astype(mx.float32) * slope).sum() for a, slope in products]).sum()
@@ -148,7 +148,7 @@ class BlockGradient:
 
 @contextmanager
 def restored(model: DraftModel, parameters: Parameters) -> Iterator[None]:
-    """Put the model's own parameters back at the end: gradients leave tracers in it."""
+    """Restore the parameters afterwards, because gradients leave tracers in the model."""
     try:
         yield
     finally:
@@ -191,7 +191,7 @@ class StreamedMuon(Muon):
         self._turns = cycle(streams.streams)
 
     def apply_single(self, gradient: mx.array, parameter: mx.array, state: Any) -> mx.array:
-        """As Muon, on the next stream."""
+        """Compute Muon's update on the next stream in turn."""
         with mx.stream(next(self._turns)):
             return super().apply_single(gradient, parameter, state)
 
@@ -253,7 +253,7 @@ class Trainer:
     def step(self, number: int, stopped: Callable[[], bool] = lambda: False) -> StepResult | None:
         """Do step `number` (from 0). The result depends only on the state and the number.
 
-        None, with nothing changed, if `stopped` returns true before the gradient is whole.
+        Returns None and changes nothing if `stopped` returns true before the gradient is complete.
         """
         settings = self.settings
         rows = self.rows_of(number)

@@ -65,7 +65,7 @@ class TapStore:
         return key in self._places or key in self._waiting
 
     def add(self, key: str, taps: mx.array) -> None:
-        """Keep taps [S, K * Ht]; a full shard is written."""
+        """Keep taps [S, K * Ht] in memory; write a shard once SHARD_BYTES are waiting."""
         assert (taps.shape[1], taps.dtype) == (self._width, mx.bfloat16)
         self._waiting[key] = taps
         self._bytes += taps.nbytes
@@ -163,7 +163,7 @@ class Taps:
         return sorted(missing.values(), key=lambda n: len(self._sequences[n].tokens))
 
     def make(self, report: Callable[[TapsProgress], None]) -> None:
-        """Compute and store the missing taps; if `report` raises, those done are kept."""
+        """Compute and store the missing taps. If `report` raises, finished taps stay stored."""
         assert self._store is not None
         order = self._missing()
         total = self._tokens(order)
@@ -227,7 +227,7 @@ class Taps:
         return sum(len(self._sequences[n].tokens) for n in numbers)
 
     def _passes(self, numbers: list[int]) -> list[list[int]]:
-        """Sequence numbers, shortest first, in passes of little padding; the longest pass first."""
+        """Group sequence numbers (sorted by length) into passes, the longest pass first."""
         passes = []
         numbers = list(numbers)
         while numbers:
