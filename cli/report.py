@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any
@@ -326,6 +325,8 @@ class RunLog:
 
     def started(self, command: str) -> None:
         """Add the first line: command, versions and machine."""
+        from importlib.metadata import version  # slow to import
+
         self.write(
             "start",
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from dflash_mlx.errors import DFlashError, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams, declared
-from dflash_mlx.remote.client import is_address
+from dflash_mlx.remote.address import is_address
 
 from .backend.base import Backend, ThinkingSwitches
 from .config_file import flag_key

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -275,6 +274,8 @@ class LocalBackend:
 
     def answer_json(self, stats: Stats, options: GenerationOptions) -> dict[str, Any]:
         """Mode, draft counts, peak memory (GB) and versions."""
+        from importlib.metadata import version  # slow to import
+
         import mlx.core as mx
 
         return {

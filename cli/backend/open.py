@@ -2,10 +2,10 @@
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from dflash_mlx.errors import DFlashError, UsageError
-from dflash_mlx.remote import session
-from dflash_mlx.remote.client import is_address, parse_address
+from dflash_mlx.remote.address import is_address, parse_address
 
 from ..config_file import file_error_reason
 from ..environment import KEY_VARIABLE
@@ -21,7 +21,9 @@ from ..terminal.output import Output
 from ..terminal.spinner import Spinner
 from .base import Backend
 from .local import LocalBackend, check_block
-from .remote import RemoteBackend
+
+if TYPE_CHECKING:
+    from .remote import RemoteBackend
 
 
 def open_backend(
@@ -40,11 +42,15 @@ def open_backend(
 
 def connect(
     values: OptionValues, options: RemoteOptions, out: Output
-) -> tuple[RemoteBackend, float]:
+) -> tuple["RemoteBackend", float]:
     """The server that --model names, and the seconds until it answered.
 
     Raises as `dflash_mlx.remote.session.connect`.
     """
+    from dflash_mlx.remote import session  # its HTTP client is slow to import
+
+    from .remote import RemoteBackend
+
     started_at = time.perf_counter()
     address = parse_address(values["model"])
     key = read_key(values, options)

@@ -19,7 +19,6 @@ from ..loading import known_target, prepare_libraries
 from ..options import ModelOptions
 from ..terminal.output import Output
 from ..terminal.spinner import Spinner
-from . import checks
 from .group import check_group
 from .report import CheckReport, CheckResult, ReportEntry, fail, ok, warn
 
@@ -139,6 +138,8 @@ def check_installation(root: typer.Context, out: Output, *, json: bool) -> bool:
 
 def all_checks(root: typer.Context, out: Output) -> dict[str, Callable[[], CheckResult]]:
     """Every check by its name, in the order of the report."""
+    from . import checks  # slow to import, and `--help` of all commands imports this module
+
     return {
         "machine": checks.machine,
         "chip": checks.chip,

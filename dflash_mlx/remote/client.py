@@ -5,18 +5,16 @@ Redirects are not followed, so the key is only sent to the given address.
 
 import http.client
 import json
-import re
 import socket
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dflash_mlx import __version__
-from dflash_mlx.errors import DFlashError, ServerLost, UsageError, first_line
+from dflash_mlx.errors import DFlashError, ServerLost, first_line
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -294,48 +292,3 @@ def event_object(text: str, url: str) -> dict[str, Any]:
     if not isinstance(event, dict):
         raise broken_off(url, "an event of it is no JSON")
     return event
-
-
-# Addresses of servers
-
-HINT = "give it as http://host:port/v1, or http://host:port/v1#NAME for one of several models"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """An API's address without a slash at the end. model: None if the address names none."""
-
-    url: str
-    model: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.url}#{self.model}" if self.model else self.url
-
-
-def is_address(name: str | None) -> bool:
-    """Whether a target is given as the address of a server."""
-    return bool(name and re.match(r"https?://", name, re.IGNORECASE))
-
-
-def parse_address(text: str) -> Address:
-    """Parse an address as typed; the default path is /v1. Raises UsageError for an invalid one.
-
-    The error for an address with a user or a query does not repeat it: these may be secrets.
-    """
-    invalid = UsageError(f"'{text:.100}' is no address of a server.", hint=HINT)
-    base, _, model = text.partition("#")
-    try:
-        parts = urlsplit(base)
-        has_host = parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
-        raise invalid from None
-    # The model's name may be a path, with spaces.
-    if not has_host or re.search(r"\s", base) or re.search(r"[\x00-\x1f\x7f-\x9f]", text):
-        raise invalid
-    if parts.username is not None or parts.query:
-        raise UsageError(
-            "an address with a user or a query is not taken, because chats would keep it.",
-            hint="a key goes into DFLASH_REMOTE_KEY or --remote-key-file FILE",
-        )
-    path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
-    return Address(f"{parts.scheme.lower()}://{parts.netloc}{path}", model or None)

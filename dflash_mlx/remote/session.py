@@ -21,7 +21,8 @@ from dflash_mlx.options import (
 from dflash_mlx.tools.call import Call
 from dflash_mlx.types import Block, Progress, silent
 
-from .client import NO_ENDPOINT, Address, broken_off, error_message
+from .address import Address
+from .client import NO_ENDPOINT, broken_off, error_message
 
 # The options of an answer as fields of a request
 

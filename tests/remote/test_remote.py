@@ -25,7 +25,8 @@ from typer.testing import CliRunner, Result
 import dflash_mlx
 from dflash_mlx.errors import DFlashError, ServerLost, UsageError
 from dflash_mlx.options import GenerationOptions, SamplingParams
-from dflash_mlx.remote.client import EventReader, is_address, parse_address, send
+from dflash_mlx.remote.address import is_address, parse_address
+from dflash_mlx.remote.client import EventReader, send
 from dflash_mlx.remote.session import RemoteServer, RemoteSession, connect
 
 PROMPT = [{"role": "user", "content": "What is 12 plus 7?"}]
