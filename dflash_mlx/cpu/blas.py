@@ -50,7 +50,7 @@ def candidates() -> list[str]:
     return [LIBRARY, *map(str, sorted(Path("/usr/lib").glob(f"*-linux-gnu/openblas*/{LIBRARY}")))]
 
 
-# All cores at work for training on a CPU
+# Training on all cores of a CPU
 
 THREADS = "OPENBLAS_NUM_THREADS"
 WIDTH = "MLX_BFS_MAX_WIDTH"  # MLX reads it once
@@ -62,18 +62,18 @@ MMAP_BYTES = 32 << 20
 
 
 def use_all_cores() -> None:
-    """Let several streams compute at once (`train.streams`). Set variables keep their values.
+    """Let several streams compute at once (`train.streams`). Variables that are set stay as set.
 
     OpenBLAS gets one thread, because each stream keeps a core busy. MLX evaluates a graph with more
     outputs than its width depth first, so that streams would run one after another: the width is
-    raised. Freed memory stays in the process, because fresh pages take a tenth of a step.
+    raised. Freed memory stays in the process, because mapping new pages takes a tenth of a step.
     """
     library = use_openblas()
     if library is None:  # a Mac, or DFLASH_BLAS=off
         return
     os.environ.setdefault(WIDTH, "400")
     if THREADS not in os.environ:
-        os.environ[THREADS] = "1"  # for what this process starts
+        os.environ[THREADS] = "1"  # for child processes
         ctypes.CDLL(library).openblas_set_num_threads(1)
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(MMAP_THRESHOLD, MMAP_BYTES)

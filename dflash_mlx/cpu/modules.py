@@ -31,7 +31,7 @@ def rms_norm(x: mx.array, weight: mx.array, eps: float) -> mx.array:
 
 
 class CpuNorm(nn.RMSNorm):
-    """The class that an `nn.RMSNorm` is given: its parameters and attributes stay its own."""
+    """Replaces the class of an `nn.RMSNorm`, which keeps its parameters and attributes."""
 
     def __call__(self, x: mx.array) -> mx.array:
         """[..., D] -> [..., D], with the bits of MLX."""
@@ -76,7 +76,7 @@ def _scaled(power: mx.array, shifted: mx.array) -> mx.array:
 def exp(x: mx.array) -> mx.array:
     """e^x, float32, of x within -87 and 87.
 
-    In three parts: where MLX compiles them as one, large arrays take two to five times as long.
+    It is compiled in three parts: compiled as one, large arrays take two to five times as long.
     """
     rest, shifted = _parts(x)
     return _scaled(_power(rest), shifted)
@@ -85,7 +85,7 @@ def exp(x: mx.array) -> mx.array:
 def softmax(x: mx.array) -> mx.array:
     """Softmax over the last axis of float32 numbers, for MLX's CPU backend.
 
-    Shares below 1e-37 are 1e-38.
+    Differences from the maximum are clipped at -87, where e^x is about 1e-38.
     """
     shares: Any = _softmax(x)
     return shares
@@ -165,7 +165,7 @@ def use_cpu_modules(model: nn.Module) -> None:
             elif is_swiglu(child):
                 module[name] = CpuSwiGLU(child)
             elif type(child) is nn.RMSNorm:
-                child.__class__ = CpuNorm  # this object's, with the same bits
+                child.__class__ = CpuNorm  # of this object only, with the same bits
 
 
 def restore_modules(model: nn.Module) -> None:
@@ -215,7 +215,7 @@ class SharedRope(nn.Module):
         self._table: tuple[mx.array, mx.array] = (self._rates, self._rates)
 
     def shares(self, x: mx.array, offset: int | mx.array) -> bool:
-        """Whether the table applies: one offset, or one a batch element; all of x rotated."""
+        """Whether the table applies: one offset, or one per batch element, and all of d rotated."""
         per_element = isinstance(offset, int) or offset.shape == (len(x),)
         return per_element and x.shape[-1] == self._original.dims
 

@@ -14,7 +14,7 @@ from dflash_mlx.speculation.drafts import DraftBlock
 
 
 class DraftCache(Protocol):
-    """What a drafter keeps of one sequence's committed tokens."""
+    """A drafter's cache for the committed tokens of one sequence."""
 
     @property
     def offset(self) -> int:
@@ -27,7 +27,7 @@ class DraftCache(Protocol):
         ...
 
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
-        """Commit the next S tokens, with their taps [1, S, K * Ht]. A drafter reads either."""
+        """Commit the next S tokens, with their taps [1, S, K * Ht]. Drafters read one or both."""
         ...
 
     def rewind(self, length: int) -> None:
@@ -47,17 +47,17 @@ class DraftCache(Protocol):
         ...
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been committed, for timing; a few must have been."""
+        """Pretend for timing that `depth` tokens were committed. The cache must not be empty."""
         ...
 
 
 class Drafter(Protocol):
     """Drafts blocks for sequences, each of which has a cache of its own.
 
-    model: its `nn.Module`; None if it has none, then drafting takes no time on the device. It may
-    be a part of the target's own checkpoint. config: what drafting costs depends on it, and on the
-    weights. block_size: rows of a block with the anchor's, unless a request sets another number.
-    taps: the layers of the target whose outputs it reads.
+    model: its `nn.Module`; None if it drafts on the host only. The module may be a part of the
+    target's own checkpoint. config: measured costs are stored under it and the weights. block_size:
+    rows of a block, anchor included, unless a request sets another number. taps: the target's
+    layers whose outputs it reads.
     """
 
     model: Any

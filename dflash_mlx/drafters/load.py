@@ -19,7 +19,7 @@ class DrafterKind(Protocol):
     def matches(self, checkpoint: Checkpoint, target: Checkpoint) -> bool:
         """Whether a checkpoint is of this kind.
 
-        The two are the same where a drafter's weights are part of its target's checkpoint.
+        Both are the same checkpoint if the drafter's weights are part of the target's.
         """
         ...
 

@@ -60,7 +60,7 @@ class SuffixAutomaton:
             state = self._link[state]
 
     def continuation(self, count: int) -> list[int]:
-        """The `count` tokens after `match`, which repeat from there if the text ends before.
+        """The `count` tokens after `match`; at the end of the text they repeat from there.
 
         Empty if there is no match.
         """
@@ -111,11 +111,11 @@ class SuffixAutomaton:
 
 
 BLOCK = 16  # rows of a block with the anchor's, if no other drafter sets the number
-LEAST = 2  # tokens that must have occurred before: a single token predicts little
+LEAST = 2  # tokens of a match at least: a single token predicts little
 
 
 class NgramDrafter(Drafter):
-    """Drafts what followed the same last tokens before."""
+    """Drafts the tokens that followed the same last tokens earlier in the text."""
 
     model = None
     config = None
@@ -145,8 +145,8 @@ class NgramDrafter(Drafter):
 class NgramCache:
     """One sequence's tokens, and the automaton of their n-grams.
 
-    The automaton is updated when drafts are wanted, and built anew if it has tokens that were
-    taken back.
+    The automaton is updated when drafts are wanted, and rebuilt if it has tokens that were removed
+    by a rewind.
     """
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class Continuations:
     def after(self, position: int, case: int) -> Ranked:
         """The tokens that have followed: the newest first, each older one half as likely.
 
-        After the anchor also tokens that have followed fewer of the last tokens.
+        Position 0 adds tokens that have followed shorter matches.
         """
         automaton = self.automaton
         states = [case]
@@ -257,5 +257,5 @@ class Continuations:
 
 
 def chance(lengths: np.ndarray) -> np.ndarray:
-    """A first guess of how likely a text continues as before, after so many equal tokens."""
+    """A first guess of how likely a text continues as before, after matches of these lengths."""
     return lengths / (lengths + 2)

@@ -28,7 +28,7 @@ from dflash_mlx.speculation.drafts import Draft, DraftBlock, Independent, TopTok
 from dflash_mlx.speculation.sampling import Shaper
 
 BLOCK = 6  # rows: five drafts, each a pass of the model, after the anchor
-WAITING = 128  # committed tokens are read when so many wait
+WAITING = 128  # unread committed tokens; they are read when there are this many
 CHUNK = 2048  # tokens per pass
 
 
@@ -52,7 +52,7 @@ def load(
 ) -> "SmallModelDrafter":
     """Load a checked model; see `DrafterKind.load`.
 
-    Raises DFlashError if it has other tokens than the target, or layers that cannot go back.
+    Raises DFlashError if it has other tokens than the target, or layers that cannot rewind.
     """
     own = load_tokenizer(checkpoint, trust_remote_code=trust_remote_code)
     if own.get_vocab() != tokenizer.get_vocab():
@@ -163,7 +163,7 @@ class ModelCache:
     def chain(
         self, anchor: int, count: int, choose: Callable[[mx.array], mx.array]
     ) -> tuple[mx.array, mx.array]:
-        """Drafts [γ] after the anchor, by `choose(logits [1, V]) -> [1]`, and logits [γ, V]."""
+        """Drafts [γ] after the anchor, each by `choose(logits [1, V])`, and their logits [γ, V]."""
         self._drop_drafts()
         tokens = list[mx.array]()
         rows = list[mx.array]()
@@ -222,7 +222,7 @@ class ModelBlock:
         return Draft(self._greedy[0])
 
     def sample(self, shaper: Shaper, key: mx.array, history: list[int]) -> Draft:
-        """An answer drawn at the shaper's temperature and filters; penalties do not apply."""
+        """Drafts drawn at the shaper's temperature and filters; penalties do not apply."""
         keys = iter(mx.random.split(key, self._positions))
 
         def choose(logits: mx.array) -> mx.array:
@@ -232,7 +232,7 @@ class ModelBlock:
         return Draft(tokens, mx.softmax(shaper.shape(logits), axis=-1))
 
     def confidence(self) -> Callable[[], np.ndarray]:
-        """The largest probability at each position of the greedy answer."""
+        """The largest probability at each position of the greedy drafts."""
         return Independent(self._greedy[1]).confidence()
 
     def top_tokens(self, count: int) -> TopTokens:

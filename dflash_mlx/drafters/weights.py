@@ -41,7 +41,7 @@ def model_shapes(make_model: Callable[[], nn.Module]) -> dict[str, list[int]]:
 
 
 def checked_distances(d2t: mx.array, vocab_size: int, path: Path) -> mx.array:
-    """`d2t` as int32; DFlashError unless it leads to as many tokens of the target."""
+    """`d2t` as int32. Raises DFlashError unless each entry leads to another target token."""
     tokens = np.array(d2t).astype(np.int64) + np.arange(d2t.size)
     if len(np.unique(tokens)) < d2t.size or tokens.min() < 0 or tokens.max() >= vocab_size:
         raise DFlashError(

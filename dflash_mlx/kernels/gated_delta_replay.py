@@ -1,7 +1,7 @@
-"""Commit of the accepted rows of all Gated DeltaNet layers: states and convolution windows.
+"""Commit of the accepted rows of Gated DeltaNet layers: states and convolution windows.
 
-Replays the tape of `gated_delta_tape` or `gated_delta_tree` from the states before the verify:
-S <- g S + delta k for each accepted row. The layers are one stack of equal shapes.
+Replays the tape of `gated_delta_tape` or `gated_delta_tree` from the states before the verify pass:
+S <- g S + delta k for each accepted row. Takes a stack of layers of equal shapes, or a single one.
 """
 
 import mlx.core as mx
@@ -58,7 +58,7 @@ def launch(
     count: mx.array,
     inputs: mx.array,
 ) -> tuple[mx.array, mx.array]:
-    """As `reference`, in one dispatch. The states have the bits of the verify kernels."""
+    """As `reference`, in one dispatch. The states have the same bits as in the verify kernels."""
     layers, heads, values, keys = state.shape
     width = inputs.shape[1] - delta.shape[1]
     channels = inputs.shape[2]

@@ -1,4 +1,4 @@
-"""Verify of a chain by one Gated DeltaNet layer, with a tape to commit fewer rows from.
+"""Verify pass of a chain in one Gated DeltaNet layer, with a tape to commit only some rows.
 
 The tape is `delta`, the update of each row to the state. With the keys and gates of the rows it
 gives the state after any row (`gated_delta_replay`). Inputs are those of mlx-lm's Gated DeltaNet:
@@ -10,8 +10,8 @@ import mlx.core as mx
 from .dispatch import Op
 from .source import Launcher, Source
 
-LANES = 8  # for one row of the state
-STATE_ROWS = 16  # rows of the state in one threadgroup
+LANES = 8  # per row of the state
+STATE_ROWS = 16  # per threadgroup
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 HEADERS = ("lanes.h", "gated_delta.h")
 SOURCE = Source(

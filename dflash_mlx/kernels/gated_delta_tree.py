@@ -1,4 +1,4 @@
-"""Verify of a draft tree by one Gated DeltaNet layer, with the tape of its nodes.
+"""Verify pass of a draft tree in one Gated DeltaNet layer, with the tape of its nodes.
 
 As `gated_delta_tape`, but each row starts from the state of its parent. No state is written:
 `gated_delta_replay` commits the accepted path.
@@ -33,7 +33,7 @@ def reference(
 ) -> tuple[mx.array, mx.array]:
     """The outputs and deltas of the rows, see `gated_delta_tape.reference`.
 
-    `parents` has an earlier row for each row; -1 is the given state.
+    `parents[row]` is an earlier row; -1 stands for the given `state`.
     """
     ys = []
     deltas = []

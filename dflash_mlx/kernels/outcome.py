@@ -1,4 +1,4 @@
-"""The outcome of a verify: one small array that the accept operations return and the host reads."""
+"""The outcome of a verify pass: a small array that accept operations return and the host reads."""
 
 import mlx.core as mx
 
@@ -31,13 +31,13 @@ HEADERS = ("common.h", "accept.h")
 def chunk_count(vocab: int) -> int:
     """The number of chunks of a row of `vocab` tokens; at least 8, of which some may be empty.
 
-    So the numbers of a row's chunks are not a small input, which MLX puts elsewhere.
+    MLX would put an input of fewer than 8 numbers into constant memory.
     """
     return max(DEVICE_MEMORY_SIZE, -(-vocab // CHUNK))
 
 
 def ids(tokens: mx.array) -> mx.array:
-    """Tokens of either integer type as one input: another type would be another library."""
+    """Tokens as uint32, padded: MLX would compile another library for int32 inputs."""
     return pad_small(tokens.view(mx.uint32))
 
 

@@ -18,9 +18,9 @@ from .dispatch import Op
 from .source import Launcher, Source
 
 GROUP_SIZES = (32, 64, 128)
-BUCKETS = (2, 4, 8, 12, 16)  # rows up to which the speed is one
-LEAST_COLUMNS = 512  # fewer threadgroups than cores of a large chip: not worth a trial
-MOST_COLUMNS = 8192  # the speed of wider matrices is the same for each column
+BUCKETS = (2, 4, 8, 12, 16)  # the most rows of each bucket; one time is measured per bucket
+LEAST_COLUMNS = 512  # narrower matrices have fewer threadgroups than a large chip has cores
+MOST_COLUMNS = 8192  # wider matrices take the same time per column
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 INPUTS = ("x", "weight", "scales", "biases", "bias")
 HEADERS = ("common.h", "lanes.h", "small_m_qmm.h")
@@ -72,7 +72,7 @@ class Weights:
 
     @cached_property
     def dtype(self) -> mx.Dtype | None:
-        """The widest float among the weights (their scales, if packed) and the bias, if any is."""
+        """The widest float of the weights (their scales, if packed) and the bias; None if none."""
         parts = (self.values if self.scales is None else self.scales, self.bias)
         floats = [
             part.dtype
@@ -195,7 +195,7 @@ def fits(x: mx.array, weights: Weights) -> bool:
 
 
 def size(x: mx.array, weights: Weights) -> tuple[int, ...]:
-    """What the speed depends on: columns, inputs, bits, and the most rows of the bucket."""
+    """The sizes that the speed depends on: columns, inputs, bits, and the bucket of the rows."""
     inputs = x.shape[-1]
     rows = next((most for most in BUCKETS if x.size // inputs <= most), BUCKETS[-1])
     return min(len(weights.values), MOST_COLUMNS), inputs, weights.bits, rows

@@ -66,7 +66,7 @@ class MetalLauncher:
         self._recorded: dict[Hashable, Callable[..., Any]] = {}
 
     def recorded(self, function: Callable[..., Any], kind: Hashable) -> Callable[..., Any]:
-        """`partial(function, self)`, compiled; of those with a `kind` the latest are kept."""
+        """`partial(function, self)`, compiled; the last RECORDED used with a `kind` are kept."""
         if kind is None:
             return mx.compile(partial(function, self))
         key = function, kind
@@ -113,11 +113,11 @@ class MetalLauncher:
 def recorded(
     launcher: Launcher | None, function: Callable[..., Any], kind: Hashable = None
 ) -> Callable[..., Any]:
-    """`partial(function, launcher)`, of arrays, numbers and None, by position.
+    """`partial(function, launcher)` for arrays, numbers and None by position; compiled on Metal.
 
-    Its launches are written down once for each set of shapes, dtypes and numbers: for each call of
-    a kernel MLX writes the kernel's text anew, and keeps it until the kernel has run. A `kind` has
-    few such sets, or they take long to look through. Launchers that are not MLX's run as always.
+    Uncompiled, MLX generates a kernel's text in each call, and keeps it until the kernel has run.
+    Compiled, it does so once for each set of shapes, dtypes and numbers. Each `kind` is compiled
+    by itself and should have few sets, because MLX searches them one after another.
     """
     if isinstance(launcher, MetalLauncher):
         return launcher.recorded(function, kind)
@@ -125,9 +125,9 @@ def recorded(
 
 
 def pad_small(array: mx.array) -> mx.array:
-    """The array, or its elements as a vector and zeros behind them, at least 8 in all.
+    """Return an array of at least 8 elements as it is, else flattened and padded to 8 with zeros.
 
-    For inputs that are smaller in some calls only: MLX builds a library for either kind of memory.
+    For inputs that are smaller in some calls only: MLX builds a library per kind of memory.
     """
     missing = DEVICE_MEMORY_SIZE - array.size
     if missing <= 0:

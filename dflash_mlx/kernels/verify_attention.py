@@ -13,17 +13,17 @@ import mlx.core as mx
 from .dispatch import EXACT_ROWS, Op
 from .source import DEVICE_MEMORY_SIZE, Launcher, Source, recorded
 
-SPLIT = 128  # positions for one threadgroup; more far from the start, see `edges_between`
+SPLIT = 128  # positions per threadgroup; more in a long context, see `edges_between`
 SHORT_SPLITS = 8
-THREADS = 256  # of a threadgroup at most, and twice as many for heads of up to SMALL_DIM
+THREADS = 256  # at most per threadgroup; twice as many for heads of up to SMALL_DIM
 SMALL_DIM = 64
 MATRIX_DIM = 128  # a row of larger heads does not fit into the registers of 4 lanes
 MAX_ATTENTION_ROWS = EXACT_ROWS  # bits of the integer that holds a path
 HEAD_DIMS = (32, 64, 80, 96, 128, 192, 256)
 FLOATS = (mx.float32, mx.bfloat16, mx.float16)
 NO_WINDOW = 1 << 30
-FEW_ROWS = 8  # up to which MLX's attention reads keys and values for each row
-NEAR = 4096  # positions of a context up to which its speed is that of a short one
+FEW_ROWS = 8  # up to here MLX's attention reads keys and values again for each row
+NEAR = 4096  # positions; contexts of up to this length are timed as one size
 HEADERS = ("common.h", "lanes.h", "verify_attention.h")
 SOURCE = Source(
     "verify_attention",
@@ -208,7 +208,7 @@ def attend(
     capped: bool,
     exact: bool,
 ) -> mx.array:
-    """`launch` for so many `parts` of the positions, which the small arrays describe."""
+    """`launch` with `parts` splits, which `edges`, `sizes` and `factors` describe."""
     shape = q.shape
     q, keys, values = without_batch(q, keys, values)
     heads, count, dim = q.shape
@@ -256,9 +256,9 @@ def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> 
     """The starts of the splits of positions `first` to `end` - 1, and the end of the last one.
 
     Inner edges are at fixed positions, so that the order of a row's sums is fixed. The first
-    `SHORT_SPLITS` splits have `split` positions. With `growing` those that follow double in length
-    whenever their position has doubled, so that half as many hold the newer half of a long context:
-    enough for all cores, and few whose parts have to be written and read.
+    `SHORT_SPLITS` splits have `split` positions. With `growing`, splits double in length whenever
+    their position doubles. A long context then has enough splits for all cores, but few partial
+    results to write and read.
     """
     edges = [first]
     edge = 0
@@ -273,8 +273,10 @@ def edges_between(first: int, end: int, split: int, *, growing: bool = True) -> 
 def size(
     q: mx.array, keys: mx.array, values: mx.array, rows: Rows, scores: Scores
 ) -> tuple[int, ...]:
-    """What the speed depends on: heads, their size, whether there is a window, up to how many rows
-    (MLX has another kernel for few) and up to which context; 0 is any.
+    """The sizes that the speed depends on: (query heads, KV heads, D, window, rows, context).
+
+    `window` is 1 if there is one, `rows` FEW_ROWS up to that many (MLX has another kernel for
+    them), `context` NEAR up to that many positions or with a window. Otherwise they are 0.
     """
     heads, count, dim = q.shape[-3:]
     windowed = scores.window > 0

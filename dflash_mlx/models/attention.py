@@ -49,8 +49,8 @@ KINDS = (KVCache, MaskedCache, SlidingCache)
 class CachedRows:
     """The contents of one cache in a pass: keys and values [1, Hkv, capacity, D] by position.
 
-    Row 0 has position `start`. The first `context` rows are from before the pass, its own follow.
-    A row sees the `window` newest positions (0: all); `mask` says the same.
+    Row 0 has position `start`. The first `context` rows were there before the pass; its own rows
+    follow. A row sees the `window` newest positions (0: all); `mask` is mlx-lm's form of it.
     """
 
     keys: mx.array
@@ -106,7 +106,7 @@ class MaskedRows:
         return len(self._rows[0, 0].paths)
 
     def rows(self, cached: CachedRows) -> Rows:
-        """The rows of the pass behind what was cached."""
+        """The rows of the pass, placed after the rows that were cached before it."""
         place = cached.context, cached.start
         if place not in self._rows:
             self._rows[place] = replace(self._rows[0, 0], context=place[0], start=place[1])
@@ -144,8 +144,8 @@ class Attention:
     ) -> Iterator[None]:
         """Run one pass; `parts` has the number of rows, the caches and the tree of each sequence.
 
-        The rows are the tree's, or a chain without one; caches are None for a sequence without
-        them. Raises DFlashError for more rows than an exact pass can have.
+        Without a tree the rows are a chain. The caches are None for a sequence that has none.
+        Raises DFlashError for more rows than an exact pass can have.
         """
         changed: list[tuple[Any, Any]] = []
         try:
@@ -173,13 +173,14 @@ class Attention:
         for cache in caches:
             if type(cache) in KINDS:
                 changed.append((cache, vars(cache).get("make_mask")))
-                cache.make_mask = begun.recording(cache)  # this object's, not its class's
+                cache.make_mask = begun.recording(cache)  # of this object, not of its class
         return begun
 
     def _wanted(self, count: int, tree: TreePass | None) -> bool:
-        """Whether the operation takes these rows.
+        """Whether the operation computes these rows.
 
-        Not those of a prompt. Those of a plain step only if they must have the bits of a verify.
+        It computes no prompts. It computes decode steps only in exact mode, where they must have
+        the bits of a verify pass, or if references replace the kernels.
         """
         kernels = self._kernels()
         if not kernels.replaces_stock(OP):
@@ -205,7 +206,7 @@ class Attention:
     def adopt(self, module: nn.Module) -> None:
         """Let an attention module call `attend` instead of mlx-lm's function.
 
-        The module's class becomes a subclass; see the module's docstring. All else stays.
+        The module gets a subclass of its class, as described at the top of this file.
         """
         kind = stock_class(module)
         if kind not in self._classes:
@@ -284,7 +285,7 @@ class Attention:
 def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
     """Let an attention module that is not `covered` run sequence by sequence in a packed pass.
 
-    `enter(tree)` makes the rows of one sequence the current ones, and returns the former ones.
+    `enter(tree)` sets the rows that rotary embeddings use, and returns the previous ones.
     """
     kind: Any = stock_class(module)
 
@@ -308,9 +309,9 @@ def run_one_by_one(module: nn.Module, enter: Callable[[Any], Any]) -> None:
 
 
 def give_class(module: nn.Module, call: Callable[..., Any]) -> None:
-    """Let one module instance run `call` when it is called; all else stays.
+    """Let one module instance run `call` when it is called.
 
-    Its class becomes a subclass, because Python looks up `__call__` on the class.
+    It gets a subclass of its class, because Python looks up `__call__` on the class.
     """
     module.__class__ = subclass(stock_class(module), call)
 
@@ -328,8 +329,8 @@ def stock_class(module: nn.Module) -> type:
 def covered(module: nn.Module) -> bool:
     """Whether `adopt` works for an attention module: it calls mlx-lm's function by that name.
 
-    Latent attention is excluded: a part of its scores comes as a mask of numbers, and a single row
-    takes another path through it than several.
+    Latent attention is excluded: a part of its scores is passed as a float mask, and its code for
+    a single row differs from that for several.
     """
     call: Any = stock_class(module).__call__
     named = call.__globals__.get(NAME) is scaled_dot_product_attention

@@ -40,7 +40,7 @@ def walk(
     state: mx.array | None,
     stride: int,
 ) -> tuple[mx.array, list[mx.array]]:
-    """`update` by mlx-lm's steps: the outputs, and the states after every `stride` rows and all."""
+    """`update`, `stride` rows at a time: the outputs, and the state after each of these steps."""
     repeat = net.num_v_heads // net.num_k_heads
     queries, keys = (mx.repeat(part, repeat, axis=2) for part in (queries, keys))
     fed = queries, keys, values, compute_g(net.A_log, a, net.dt_bias), mx.sigmoid(b)
@@ -64,9 +64,9 @@ def update_tree(
     state: mx.array | None,
     tree: TreePass,
 ) -> mx.array:
-    """`update` over a tree: the outputs [1, R, Hv, Dv] of rows that each go on from their parent.
+    """`update` over a tree: the outputs [1, R, Hv, Dv]; each row continues from its parent's state.
 
-    The rows of one depth are a batch, one step of the recurrence from their parents' states.
+    All rows of one depth are computed as a batch, in one step of the recurrence.
     """
     fed = (tree.split(part.swapaxes(0, 1)) for part in (queries, keys, values, a, b))
     outs = []
@@ -106,7 +106,7 @@ def project_joined(net: Any, x: mx.array) -> tuple[mx.array, mx.array, mx.array,
 PROJECTIONS: dict[str, Project] = {"separate": project_separate, "joined": project_joined}
 
 
-# Gated DeltaNet rows by this package's operations, and the small tape that can commit fewer.
+# Gated DeltaNet rows by this package's operations, with a small tape to commit some of them.
 
 NAMES = [op.OP.name for op in (gated_delta_tape, gated_delta_tree, gated_delta_replay)]
 State = list[mx.array | None]  # of the convolution, and of the recurrence
@@ -116,8 +116,8 @@ State = list[mx.array | None]  # of the convolution, and of the recurrence
 class Writes:
     """What the T rows of one pass wrote to one layer's state.
 
-    `inputs` [1, K - 1 + T, C] are the convolution's; `state` [Hv, Dv, Dk] is that before the rows;
-    `keys` [T, Hk, Dk], `gates` [T, Hv] and `delta` [T, Hv, Dv] are theirs.
+    `inputs` [1, K - 1 + T, C] are the convolution's. `state` [Hv, Dv, Dk] is the state before the
+    rows; `keys` [T, Hk, Dk], `gates` [T, Hv] and `delta` [T, Hv, Dv] belong to the rows.
     """
 
     kernels: Kernels
@@ -138,8 +138,8 @@ def read(
 ) -> tuple[mx.array, mx.array | None, Writes] | None:
     """The outputs [1, T, Hv, Dv] of a layer's rows, the state after them all, and their tape.
 
-    `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. There is no state after
-    a tree. None if the operations do not take such rows.
+    `fed` are queries, keys, values, a and b, as mlx-lm's update takes them. The state is None after
+    a tree. Returns None if mlx-lm should compute the rows.
     """
     if not kernels.replaces_stock(gated_delta_tape.OP if tree is None else gated_delta_tree.OP):
         return None
@@ -170,8 +170,8 @@ def read(
 def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
     """Windows [1, K - 1, C] and states [1, Hv, Dv, Dk] of layers after these rows.
 
-    `rows`: the first rows of the pass, or a path if it read a tree. One operation per layer: to
-    stack the layers for one operation would copy every state twice more.
+    `rows`: the first rows of the pass, or a path if it read a tree. It runs one operation per
+    layer: stacking the layers for a single operation would copy every state two more times.
     """
     path = mx.array([*rows], mx.int32)
     count = mx.array([len(rows)], mx.int32)
@@ -184,7 +184,7 @@ def replay(tapes: Sequence[Writes], rows: Sequence[int]) -> list[State]:
 
 
 def convolve(net: Any, inputs: mx.array, places: mx.array) -> mx.array:
-    """A layer's convolution without a bias, [1, T, C], each row summed by itself in one order.
+    """A layer's convolution without a bias, [1, T, C]; each row is summed in the same order.
 
     Row t reads `inputs` [1, K - 1 + T, C] at `places` [T, K].
     """

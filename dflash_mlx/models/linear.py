@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 class Format:
     """The weights of a linear layer or embedding of MLX: shape, names of arrays, and packing.
 
-    With `eps`, the weights of an `nn.RMSNorm`.
+    `eps` is set for the weights of an `nn.RMSNorm` only.
     """
 
     shape: tuple[int, ...]
@@ -77,10 +77,11 @@ class Products:
         self._recorded: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def of(self, function: Function, *modules: Any) -> FewRows:
-        """`function(products, x, *more)` of rows x [..., K], with the product of each module.
+        """Return a function of rows (x, *more) that calls `function(products, x, *more)`.
 
-        It has the dtypes that MLX gives, and reads the weights of the modules in each call. It
-        gives None for one row, where MLX is as fast, and for many; in exact mode only for many.
+        x is [..., K]; `products` has one product for each module. Results have MLX's dtypes,
+        and each call reads the modules' weights. The returned function gives None for many rows,
+        and, except in exact mode, for one row: MLX is as fast there.
         """
         formats = tuple(Format.of(module) for module in modules)
         places = [(m, name) for m, f in zip(modules, formats, strict=True) for name in f.names]
@@ -135,14 +136,14 @@ LINEARS = (nn.Linear, nn.QuantizedLinear)
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 SWITCHES = (SwitchGLU, SwitchMLP)
 GATE = "MoEGate"  # mlx-lm's name for routers that multiply by a weight of their own
-TOGETHER = ("q_proj", "k_proj", "v_proj")  # given the same rows, one after another
+TOGETHER = ("q_proj", "k_proj", "v_proj")  # called in this order with the same rows
 GATED = ("gate_proj", "up_proj", "down_proj")
 # Layers whose code is: h = x + self_attn(input_layernorm(x)), then h + mlp(post_..._layernorm(h)).
 BLOCKS = frozenset({"mlx_lm.models.llama.TransformerBlock", "mlx_lm.models.qwen3.TransformerBlock"})
 
 
 class StandIn(nn.Module):
-    """A module of our instance in place of a `plain` one, whose attributes it has."""
+    """Takes the place of a `plain` module in one model instance, and has its attributes."""
 
     def __init__(self, plain: nn.Module):
         super().__init__()
@@ -228,7 +229,7 @@ class RowByRow(StandIn):
 class Together:
     """Linear layers of one module that are called in this order with the same rows.
 
-    The first call computes all products; those of the others are held until the last call.
+    The first call computes all products, and the later calls return theirs.
     """
 
     def __init__(self, products: Products, plains: Sequence[nn.Module]):
@@ -241,7 +242,7 @@ class Together:
         self._waiting: list[mx.array] = []
 
     def follow(self, norm: nn.RMSNorm) -> None:
-        """Compute the norm before the layers together with them, see `normed`."""
+        """Also compute the norm before the layers, see `normed`."""
         self._first = self._products.of(first_half, norm, *self._plains)
 
     def normed(self, x: mx.array) -> mx.array | None:
@@ -320,7 +321,7 @@ def replace(model: nn.Module, change: Callable[[nn.Module], nn.Module]) -> None:
 
 
 def block(layer: Any, products: Products, shared: dict[int, "Shared"]) -> nn.Module:
-    """A stand-in for a layer of `BLOCKS`; any other layer stays itself."""
+    """A stand-in for a layer of `BLOCKS`; any other layer is returned unchanged."""
     kind = type(layer)
     if f"{kind.__module__}.{kind.__qualname__}" not in BLOCKS:
         return layer

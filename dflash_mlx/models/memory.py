@@ -15,7 +15,7 @@ from dflash_mlx.hub import registry
 from dflash_mlx.hub.bits import chosen_bits, share_of_bytes
 from dflash_mlx.hub.registry import COMFORTABLE_SHARE, CONTEXT, Entry, max_snapshot_bytes
 
-FREE_ROWS = 256  # behind a window, as the caches of sliding layers make room
+FREE_ROWS = 256  # that a `SlidingCache` allocates behind its window
 CPU_SHARE = 0.75  # of physical memory; Metal recommends about the same share on a Mac
 
 
@@ -60,7 +60,7 @@ def estimate_memory(
     `target` and `draft` are model folders; or `target` is a registry entry, with the drafter of
     that entry, and unknown sizes count 0. `draft_bits` is as in `load`: None quantises the drafter
     of a quantised target. `item_bytes` is the size of a number that is not quantised: 2, or 4 where
-    MLX computes on the CPU. With several `ranks` it is that of rank 0: a part of a target's folder,
+    MLX computes on the CPU. With several `ranks` the result is for rank 0: its part of the target,
     and the drafter. Raises DFlashError if a config.json cannot be read.
     """
     widening = item_bytes / 2
@@ -96,7 +96,7 @@ def weight_bytes(folder: Path, pattern: str) -> int:
 
 
 def whole_bytes(target: Path) -> int:
-    """The bytes of what every rank has all of: the embeddings and the head."""
+    """The bytes of the tensors that every rank loads whole: the embeddings and the head."""
     parts = ("embed_tokens.", "embed_tokens_per_layer.", "lm_head.")
     return sum(
         tensor.nbytes
@@ -204,8 +204,8 @@ def check_fits(
 ) -> str | None:
     """A warning if a pair needs more than 75 % of `limit` bytes, else None.
 
-    Raises DFlashError above 100 %, with a smaller pair in its hint; not with `force`. `where` is
-    the machine.
+    Raises DFlashError above 100 %, unless `force`. The hint is a smaller pair; if `where` (the
+    machine's name in the message) is not "here", it is to use more machines.
     """
     fit = memory_fit(needed, limit)
     if fit == "ok":

@@ -50,7 +50,7 @@ class SequencePass:
 class Segment:
     """The rows of one sequence in a packed pass: `count` from position `start` on.
 
-    With a `tree` they follow their parents, else one another.
+    Each row follows its parent in the `tree`, or without one the row before it.
     """
 
     start: int
@@ -83,11 +83,11 @@ class PackedPass:
 
 
 class PerSegment(list[Any]):
-    """Keys, values or masks of a packed pass, one for each segment; layers only pass it on."""
+    """Keys, values or masks of a packed pass, one for each segment; layers only pass them on."""
 
 
 class PackedCache:
-    """One layer's caches of the sequences of a packed pass, where mlx-lm's layers want one cache.
+    """One layer's caches in a packed pass, in the form of the one cache that mlx-lm's layers take.
 
     `members` are mlx-lm's caches of that layer, one for each segment.
     """
@@ -130,17 +130,17 @@ def per_segment(masks: PerSegment | None, count: int) -> list[Any]:
     return [None] * count if masks is None else list(masks)
 
 
-# Rotary embeddings of one model instance whose rows need not stand one after another.
+# Rotary embeddings of one model instance, for rows that are not at successive positions.
 
-# They take an offset for each element of a batch; others read their offset as a number.
+# These accept an offset for each element of a batch; others accept only a number.
 BATCHED = (nn.RoPE, Llama3RoPE, ProportionalRoPE, SharedRope, SuScaledRoPE, YarnRoPE)
 Current = Callable[[], TreePass | PackedPass | None]
 
 
 class PassRope(nn.Module):
-    """Stands in for a rotary embedding; `current` gives the pass that runs now.
+    """Wraps a rotary embedding, so that rows of trees and packed passes get their own positions.
 
-    Without one, or where rows follow each other, nothing is different.
+    `current` returns such a pass; without one (None) the embedding runs as usual.
     """
 
     def __init__(self, rope: nn.Module, current: Current):
@@ -149,7 +149,7 @@ class PassRope(nn.Module):
         self._current = current
 
     def __call__(self, x: mx.array, offset: Any = 0, **options: Any) -> mx.array:
-        """Rotate x [1, heads, R, d], whose first row stands at position `offset`."""
+        """Rotate x [1, heads, R, d], whose first row is at position `offset`."""
         return rotate(self.rope, x, offset, self._current(), options)
 
 

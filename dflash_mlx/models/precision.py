@@ -7,16 +7,16 @@ from mlx import nn
 
 
 def float_type(layer: Any) -> mx.Dtype | None:
-    """The dtype of the weights of a linear layer or an embedding; quantised, that of its scales.
+    """The dtype of a linear layer's or embedding's weights; of its scales if it is quantised.
 
-    None where neither is a float: such weights take rows of any dtype.
+    None if that is no float: such weights take rows of any dtype.
     """
     kind = getattr(layer, "scales", layer.weight).dtype
     return kind if mx.issubdtype(kind, mx.floating) else None
 
 
 def cast(rows: mx.array, kind: mx.Dtype | None) -> mx.array:
-    """Rows as `kind`; as they are where that is None."""
+    """Cast rows to the dtype `kind`; None leaves them as they are."""
     return rows if kind is None else rows.astype(kind)
 
 
@@ -32,10 +32,10 @@ def quantise(drafter: nn.Module, bits: int) -> None:
 
 
 def quantisable(path: str, module: nn.Module) -> bool:
-    """Linear layers whose rows divide into groups of 64."""
+    """Whether a module is a linear layer whose rows divide into groups of 64."""
     return isinstance(module, nn.Linear) and module.weight.shape[-1] % 64 == 0
 
 
 def bits_of(drafter: nn.Module) -> int:
-    """The bits of a drafter's quantised layers; 0 where it is as published."""
+    """The bits of a drafter's quantised layers; 0 if none is quantised."""
     return next((m.bits for m in drafter.modules() if isinstance(m, nn.QuantizedLinear)), 0)

@@ -23,7 +23,7 @@ KEPT_STATES = 4 << 20
 
 
 class TapedDelta(nn.Module):
-    """Stands in for a Gated DeltaNet module: the same results, and a tape of the pass if wanted.
+    """Replaces a Gated DeltaNet module: the same results, and a tape of the pass if wanted.
 
     `kernels` returns the target's kernels, and is called in every pass. `keeps_states`: whether the
     states between the rows of a pass are kept.
@@ -39,9 +39,9 @@ class TapedDelta(nn.Module):
     def __call__(
         self, inputs: mx.array, mask: mx.array | None = None, cache: Any = None
     ) -> mx.array:
-        """Rows [1, S, H] -> [1, S, H]; mlx-lm's module if no tape is wanted.
+        """Rows [1, S, H] -> [1, S, H]; runs mlx-lm's module if no tape is wanted.
 
-        In exact mode decode steps run the same code as a verify. A packed pass computes its
+        In exact mode decode steps run the same code as verify passes. A packed pass computes its
         projections once, and its recurrences one sequence at a time.
         """
         if isinstance(cache, PackedCache):

@@ -42,7 +42,7 @@ from .recurrent import recurrent_caches, tape_layers
 
 
 class Tap(nn.Module):
-    """Stands in for a decoder layer, and records its output; attributes are the layer's."""
+    """Wraps a decoder layer and records its output; other attributes are the layer's."""
 
     def __init__(self, layer: nn.Module, record: Callable[[mx.array], None]):
         super().__init__()
@@ -56,7 +56,7 @@ class Tap(nn.Module):
         return out
 
     def __getattr__(self, name: str) -> Any:
-        """Every other attribute is the layer's."""
+        """Look up other attributes in the layer."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -86,7 +86,7 @@ class Target:
     `checkpoint` has mlx-lm's version of config.json; `config` is the same with the language model's
     entries at the top level. `eos_ids` are the tokens that end an answer. `stock_attention` names
     the attention classes that no kernel supports. `shared_by` describes the ranks that share the
-    target; it is empty for a whole one, and latencies depend on it.
+    target (empty: none); measured latencies are stored under it.
     """
 
     shared_by = ""
@@ -124,7 +124,7 @@ class Target:
         self._ropes_wrapped = False
         self.layers = len(self._body.layers)
         self.hidden_size: int = config["hidden_size"]
-        # Gemma's class makes a table of its own size where config.json says none on top.
+        # Gemma's class uses a default if config.json has no vocab_size at the top level.
         self.vocab_size: int = self._body.embed_tokens.weight.shape[0]
         self.context_length: int = config.get("max_position_embeddings") or 1 << 20
 
@@ -156,13 +156,13 @@ class Target:
         exact: bool = False,
         read_model: Callable[[Path], tuple[nn.Module, dict[str, Any]]] = load_model,
     ) -> Self:
-        """Load a model; float32 where MLX computes on the CPU, which is slow at 16 bits.
+        """Load a model; in float32 where MLX computes on the CPU, which is slow at 16 bits.
 
-        With `exact` no row's bits depend on how many rows are read with it. `read_model` gives the
-        model and its config. Raises DFlashError for a missing or damaged file, for a model type
-        that is not known, or not known to be exact.
+        With `exact` the bits of a row do not depend on the number of rows in its pass. `read_model`
+        returns the model and its config. Raises DFlashError for a missing or damaged file, an
+        unsupported model type, or (with `exact`) a layer that is not known to be exact.
         """
-        use_openblas()  # says so, if it is too late
+        use_openblas()  # logs a warning if it is too late
         target_config(checkpoint)
         path = checkpoint.path
         checkpoint.check_weights()
@@ -170,7 +170,7 @@ class Target:
             model, config = read_model(path)
         except DFlashError:
             raise
-        except Exception as error:  # mlx-lm and its model classes have many kinds
+        except Exception as error:  # mlx-lm and its model classes raise many kinds
             raise DFlashError(
                 f"the target in '{path}' cannot be loaded ({first_line(error)}).",
                 hint="check that the folder holds a whole mlx-lm or Hugging Face model",
@@ -180,7 +180,7 @@ class Target:
         return cls(model, replace(checkpoint, config=config), eos_ids, available(exact=exact))
 
     def tap(self, layer_ids: tuple[int, ...]) -> None:
-        """Choose the decoder layers whose outputs are read, in the order of joining."""
+        """Choose the decoder layers whose outputs are read; they are joined in this order."""
         for number in sorted(set(layer_ids) - set(self._tapped)):
             self._body.layers[number] = Tap(self._body.layers[number], self._recorder(number))
         self._tapped = tuple(layer_ids)
@@ -215,7 +215,7 @@ class Target:
 
     @property
     def head_type(self) -> mx.Dtype | None:
-        """The dtype that the head's weights compute in; None where they take any."""
+        """The dtype that the head's weights compute in; None if they take any."""
         own = self._outer.get("lm_head")
         return float_type(self._body.embed_tokens if own is None else own)
 
@@ -227,8 +227,8 @@ class Target:
     def read(self, parts: Sequence[SequenceRows], *, at_once: bool = False) -> list[SequencePass]:
         """One pass over the rows of these sequences, each after the tokens in its own cache.
 
-        All rows are in one batch, so weights are read once. Evaluates nothing; or, with `at_once`,
-        the device computes the layers up to each tap while the host builds the next ones.
+        All rows are in one batch, so weights are read once. Evaluates nothing, except with
+        `at_once`: the device computes the layers up to each tap while the host builds the next.
         """
         with ExitStack() as stack:
             trees: list[TreePass | None] = []
@@ -302,7 +302,7 @@ class Target:
         return logits, mx.concatenate(taps, axis=-1)
 
     def _enter(self, rows: TreePass | PackedPass | None) -> TreePass | PackedPass | None:
-        """Make rows the current ones for rotary embeddings. Returns the former ones."""
+        """Set the rows that rotary embeddings use. Returns the previous ones."""
         before = self._current
         self._current = rows
         return before
@@ -326,9 +326,10 @@ def wanted_rows(parts: Sequence[SequenceRows]) -> mx.array | None:
 
 
 def target_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The config of a checkpoint that can be a target, its language model's entries on top.
+    """The config of a target's checkpoint, with the language model's entries at the top level.
 
-    Raises DFlashError for a drafter, and for a model type that is not supported.
+    Raises DFlashError for a drafter, for a model with its own code, for an unsupported model type
+    and for a missing size.
     """
     path = checkpoint.path
     config = checkpoint.text_config
@@ -363,10 +364,10 @@ FIELDS = tuple(option.name for option in declared(SamplingParams) if option.name
 
 
 def recommended_sampling(checkpoint: Checkpoint) -> dict[str, float]:
-    """The fields of `SamplingParams` that generation_config.json gives; empty without any.
+    """The fields of `SamplingParams` that generation_config.json sets; empty for greedy decoding.
 
-    As transformers reads the file: decoding is greedy if do_sample is false, or if there is neither
-    do_sample nor a temperature; then the other fields have no effect. With do_sample alone the
+    As in transformers, decoding is greedy if do_sample is false, or if there is neither do_sample
+    nor a temperature; then the other fields have no effect. With do_sample alone the
     temperature is 1. transformers' default top_k of 50 is not used. Raises DFlashError for a file
     that is not JSON, or has an invalid value.
     """
@@ -381,7 +382,7 @@ def recommended_sampling(checkpoint: Checkpoint) -> dict[str, float]:
 
 
 def value_of(name: str, value: Any, folder: Path) -> float:
-    """A value as `SamplingParams` takes it. Raises DFlashError for any other."""
+    """A number that `SamplingParams` accepts. Raises DFlashError for any other value."""
     try:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError(value)

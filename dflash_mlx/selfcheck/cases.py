@@ -69,7 +69,7 @@ def greedy_case(rows: int, vocab: int, dtype: mx.Dtype, wrong: int | None = None
 
 
 def accept_cases(shapes: Shapes) -> list[Case]:
-    """One draft; more drafts than SIMD lanes; a NaN after the prefix; infinities; the model's."""
+    """Cases of one draft, more drafts than SIMD lanes, a NaN, infinities, and the model's sizes."""
     dtype = dtype_of(shapes.dtype)
     with_nan, drafts = greedy_case(3, 4103, dtype, 0)
     with_nan[2, 90] = mx.nan
@@ -112,7 +112,7 @@ def tie_case(block: bool) -> Case:
 
 
 def sample_cases(shapes: Shapes) -> list[Case]:
-    """Both rules: near and far drafts, two chunks of the vocabulary, ties, a NaN; the model's."""
+    """Cases for both rules: near and far drafts, two chunks, ties, a NaN, the model's sizes."""
     k = shapes.selector.candidates if shapes.selector else 0
     cases = []
     few = min(k, 29)
@@ -134,7 +134,7 @@ def defined_part(outcome: mx.array) -> mx.array:
 
 
 def walk_cases(shapes: Shapes) -> list[Case]:
-    """One position, six, 13; the model's.
+    """Cases of 1, 6 and 13 positions, and of the model's block.
 
     The values are small integers: sums do not depend on their order, and there are many ties.
     """
@@ -165,7 +165,7 @@ def walk_cases(shapes: Shapes) -> list[Case]:
 
 
 def delta_rows(shapes: Shapes, count: int, seed: int) -> Case:
-    """q, k, v, g, beta and the state before; unit keys keep the state bounded."""
+    """q, k, v, g, beta and the state before the rows; unit keys keep the state bounded."""
     assert shapes.delta is not None
     sizes = shapes.delta
     dtype = dtype_of(shapes.dtype)
@@ -179,19 +179,21 @@ def delta_rows(shapes: Shapes, count: int, seed: int) -> Case:
 
 
 def tape_cases(shapes: Shapes) -> list[Case]:
-    """One row, three; the model's."""
+    """Cases of 1 and 3 rows, and of the model's block."""
     return [delta_rows(shapes, count, count) for count in (1, 3, shapes.rows)]
 
 
 def tree_cases(shapes: Shapes) -> list[Case]:
-    """A tree with several roots; a binary tree of the model's number of rows."""
+    """Cases of a tree with several roots, and of a binary tree with the model's number of rows."""
     wide = tuple(max(-1, row // 2 - 1) for row in range(shapes.rows))
     return [(*delta_rows(shapes, len(p), 7), p) for p in ((-1, *TREE[1:-1], -1, 0, 5), wide)]
 
 
 def replay_cases(shapes: Shapes) -> list[Case]:
-    """None, one and four rows of a path accepted in two layers; half of a chain in one layer, as
-    the engine launches it."""
+    """Cases of 0, 1 and 4 accepted rows of a path in two layers, and of half a chain in one layer.
+
+    The engine launches it for one layer at a time.
+    """
     assert shapes.delta is not None
     sizes = shapes.delta
     dtype = dtype_of(shapes.dtype)
@@ -237,8 +239,10 @@ def weights_of(kind: LinearShape, outputs: int, inputs: int, dtype: mx.Dtype) ->
 
 
 def product_cases(shapes: Shapes) -> list[Case]:
-    """For each kind of weights: a number of rows for each size of a threadgroup, 19 for more than
-    one of the largest; the model's."""
+    """For each kind of weights, one case per size of a threadgroup, then the model's sizes.
+
+    19 rows need two of the largest threadgroups.
+    """
     cases = []
     dtype = dtype_of(shapes.dtype)
     for kind in shapes.linears:
@@ -256,7 +260,7 @@ def product_cases(shapes: Shapes) -> list[Case]:
 
 
 class Sized(NamedTuple):
-    """A case to time an operation at one of its sizes; `weight` are the bytes that it reads."""
+    """A case to time an operation at one of its sizes; `weight` is the number of bytes it reads."""
 
     size: tuple[int, ...]
     weight: int
@@ -264,9 +268,9 @@ class Sized(NamedTuple):
 
 
 def product_sizes(shapes: Shapes) -> Iterator[Sized]:
-    """Every matrix of the model with every bucket of rows; too narrow ones are left out.
+    """Yield every size of the model's matrices with every bucket of rows; skip narrow matrices.
 
-    Matrices of one size count together. Weights are made one at a time.
+    The bytes of matrices of one size are added. Weights are made one at a time.
     """
     dtype = dtype_of(shapes.dtype)
     kinds: dict[tuple[int, int, int, bool], tuple[LinearShape, int]] = {}
@@ -296,7 +300,7 @@ def attention_case(
     start: int = 0,
     window: int = 0,
 ) -> Case:
-    """Rows of a layer type behind a context. The cache is NaN after the rows of the block."""
+    """Rows of a layer type after a context. The cache is NaN after the rows of the block."""
     count = context + len(parents)
     q = normal_array(2, kind.heads, len(parents), kind.head_dim, dtype=dtype)
     sinks = normal_array(1, kind.heads, dtype=dtype) if kind.sinks else None
@@ -308,7 +312,7 @@ def attention_case(
 
 
 def attention_cases(shapes: Shapes) -> list[Case]:
-    """For each layer type: one row, a tree, a tree across the border of a split; the model's."""
+    """For each layer type: one row, a tree, a tree across a split's edge, the model's chain."""
     dtype = dtype_of(shapes.dtype)
     chain = range(-1, shapes.rows - 1)
     return [
@@ -324,8 +328,10 @@ def attention_cases(shapes: Shapes) -> list[Case]:
 
 
 def attention_sizes(shapes: Shapes) -> Iterator[Sized]:
-    """Each layer type with few rows and with the model's, behind a short and a long context. A
-    window sees no more behind a long one."""
+    """Yield each layer type with few rows and with the model's, after a short and a long context.
+
+    Layers with a window get no long one: they would see no more of it.
+    """
     dtype = dtype_of(shapes.dtype)
     for kind in dict.fromkeys(shapes.attention):
         for count in sorted({min(FEW_ROWS, shapes.rows), shapes.rows}):
@@ -346,9 +352,9 @@ class Trial:
     `cases(shapes)` are its arguments, those at the model's sizes last; `needs(shapes)` says whether
     the model has such layers. `stock(*case)` is what MLX or mlx-lm computes without the operation.
     Each output is compared with that of `expected(*case)` (None: the reference), after `comparable`
-    is applied to both. `alone(*case)` are arguments of row `row` only, along `axis` of the first
-    output; exact mode requires the same bits. `sizes(shapes)` are the cases to time, where the
-    speed depends on them; without it that is the last case.
+    is applied to both. `alone(*case)` are the arguments for one row: row `row` along `axis` of the
+    first output. Exact mode requires the same bits from both. `sizes(shapes)` are the cases to
+    time; without it, the last of `cases` is timed.
     """
 
     op: Op
@@ -496,7 +502,7 @@ TRIALS = (
 
 # The time of a kernel, and of stock MLX for the same work
 
-MAX_TIME_RATIO = 1.05  # to the time of stock MLX; differences below are noise
+MAX_TIME_RATIO = 1.05  # to the time of stock MLX; smaller differences are noise
 RUNS = 5  # the time is the median of these
 CALLS = 4  # dependent calls in a run
 
@@ -504,7 +510,7 @@ Clock = Callable[[], float]
 
 
 class Timed(NamedTuple):
-    """A kernel at one size: seconds a call, their `ratio` to stock MLX's, and bytes as `weight`."""
+    """A kernel at one size: seconds per call, their `ratio` to stock MLX's, bytes as `weight`."""
 
     size: tuple[int, ...]
     weight: int
@@ -520,7 +526,7 @@ class Timed(NamedTuple):
 def compare_times(
     launcher: Launcher, trial: Trial, case: Case, clock: Clock
 ) -> tuple[float, float]:
-    """Seconds of a call of the kernel, and their ratio to those of stock MLX, run in turn.
+    """Time the kernel and stock MLX in turn: the kernel's seconds per call, and the ratio.
 
     The first run of each is a warm-up.
     """
@@ -540,7 +546,7 @@ def describe_ratio(ratio: float) -> str:
 
 
 def time_calls(call: Callable[..., Any], case: Case, clock: Clock) -> float:
-    """The seconds of CALLS calls, each of which depends on the one before."""
+    """The total seconds of CALLS calls, each of which depends on the one before."""
     began = clock()
     result = outputs(call(*case))
     for _ in range(CALLS - 1):

@@ -356,7 +356,7 @@ def source_hash() -> str:
 
 
 def machine_key() -> str:
-    """A hash of what results depend on besides the model: chip, system, versions, sources."""
+    """A hash of all that results depend on except the model: chip, system, versions, sources."""
     info = mx.device_info()
     chip = [str(info.get(name)) for name in ("device_name", "architecture")]
     parts = [*chip, platform.release(), *map(version, ("mlx", "mlx-lm")), source_hash()]
@@ -454,8 +454,8 @@ def prove_and_keep(
 ) -> tuple[KernelResult, ...]:
     """As `prove`; also writes each result to the file at once.
 
-    `STARTED` is written too: a kernel that crashes the process is then off at the next start. An
-    exception, such as Ctrl-C, empties the entry.
+    `STARTED` is written first, so that a kernel that crashes the process is off at the next start.
+    An exception, such as Ctrl-C, empties the entry.
     """
     key = result_key(shapes)
     kept = write_results(key, anew=not known)

@@ -70,12 +70,12 @@ class LinearShape:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The shapes of a pair: a verify of `rows` rows, logits of `vocab` tokens, and its layers.
+    """The shapes of a pair: a verify pass of `rows` rows, logits of `vocab` tokens, its layers.
 
     `dtype` names the dtype of the hidden states. `linears` has one entry for each combination of
-    all but sizes, with its most frequent size; the most frequent combination is last.
-    `products` are all sizes, each with the number of such layers. `exact`: a row must have the same
-    bits as a row alone.
+    bits, group, mode, dtype and bias, at its most frequent size; the most frequent combination is
+    last. `products` has all sizes, each with its number of layers. `exact`: a row must have the
+    same bits as when it is computed alone.
     """
 
     vocab: int
@@ -176,7 +176,7 @@ def linear_shapes(model: nn.Module) -> tuple[LinearShape, ...]:
 
 
 def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
-    """All sizes of linear layers with their numbers; a table without a head is one, too."""
+    """All sizes of linear layers, each with its number; an embedding that is the head counts."""
     modules = dict(model.named_modules())
     tied = not any(name.rpartition(".")[2] == "lm_head" for name in modules)
     counts = Counter(linear_shape(module, tables=tied) for module in modules.values())
@@ -184,7 +184,7 @@ def product_shapes(model: nn.Module) -> tuple[tuple[LinearShape, int], ...]:
 
 
 def linear_shape(module: nn.Module, *, tables: bool = False) -> LinearShape | None:
-    """The weights of a linear layer of MLX, with `tables` of an embedding; None for others."""
+    """The shape of an MLX linear layer, with `tables` also of an embedding; None for others."""
     if isinstance(module, nn.QuantizedLinear) or (tables and type(module) is nn.QuantizedEmbedding):
         bits = module.bits
         group = module.group_size

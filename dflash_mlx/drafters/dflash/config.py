@@ -1,8 +1,8 @@
 """Parsing and validation of a DFlash drafter's `config.json`.
 
-The keys and defaults are those of Z Lab's checkpoints, in all places where these have them;
-`speculators` and Meta's configs are converted first. A key that changes the computation and is not
-supported is refused by name.
+The keys and defaults are those of Z Lab's checkpoints, at the top level or in `dflash_config`;
+`speculators` and Meta's configs are converted first. A key that selects an unsupported computation
+raises an error that names it.
 """
 
 from collections.abc import Set
@@ -50,7 +50,7 @@ SHARED_KEYS = (
 
 
 def from_speculators(raw: dict[str, Any]) -> dict[str, Any]:
-    """The config in Z Lab's layout. Raises DFlashError if it is no DFlash drafter's."""
+    """Convert a config to Z Lab's layout. Raises DFlashError if it is not a DFlash drafter's."""
     kind = raw["speculators_model_type"]
     layer = raw.get("transformer_layer_config")
     if kind not in SPECULATORS_ARCHITECTURES:
@@ -150,7 +150,7 @@ class DraftConfig:
 
     @property
     def drafted(self) -> int:
-        """How many tokens can be drafted."""
+        """The size of the vocabulary that the drafter drafts from."""
         return self.draft_vocab_size or self.vocab_size
 
     def causal(self, layer: int) -> bool:
@@ -240,14 +240,14 @@ def parse(raw: dict[str, Any]) -> DraftConfig:
         attention_bias=bool(look("attention_bias", False)),
         input_embedding_scale=look("input_embedding_scale", 1.0),
         output_multiplier=look("output_multiplier", 1.0),
-        final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 is none, too
+        final_logit_softcapping=look("final_logit_softcapping") or None,  # 0 also means none
         dflash2=extra,
         draft_vocab_size=draft_vocab if draft_vocab < vocab else None,
     )
 
 
 def rotary(raw: dict[str, Any]) -> tuple[float, dict[str, Any] | None]:
-    """The base and the scaling (None without) of rotary embeddings; DFlashError for several."""
+    """The rotary base, and the scaling or None. Raises DFlashError for settings per layer type."""
     rope = raw.get("rope_parameters") or {}
     if any(isinstance(value, dict) for value in rope.values()):  # one for each layer type
         raise invalid_value("rope_parameters", rope)

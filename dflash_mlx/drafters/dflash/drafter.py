@@ -1,7 +1,7 @@
 """A DFlash drafter: its context caches, and the blocks of several sequences in one pass.
 
-It binds a `DraftModel` to the embedding and the head of its target. Context rows are of committed
-tokens only, so a cache is cut back only when a conversation is.
+It binds a `DraftModel` to the embedding and the head of its target. Context rows belong to
+committed tokens only, so a cache rewinds only when a conversation does.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from dflash_mlx.speculation.drafts import DraftBlock, Independent
 from .config import DraftConfig
 from .model import CachedRows, DraftModel, block_mask, context_mask, spread, target_ids
 
-WAITING = 128  # the rows of committed tokens are computed when so many wait
+WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
 
 
 class DFlashDrafter(Drafter):
@@ -62,7 +62,7 @@ class DFlashDrafter(Drafter):
         return x if scale == 1.0 else x * scale
 
     def head(self, hidden: mx.array) -> mx.array:
-        """Hidden states [..., H] -> logits [..., V]; -inf for tokens that it never drafts."""
+        """Hidden states [..., H] -> logits [..., V]; -inf outside the drafter's vocabulary."""
         logits = self.own_logits(hidden)
         if (distances := self.model.get("d2t")) is None:
             return logits
@@ -71,8 +71,8 @@ class DFlashDrafter(Drafter):
     def own_logits(self, hidden: mx.array) -> mx.array:
         """Hidden states [..., H] -> logits of the drafter's own vocabulary [..., Vd].
 
-        The head, scale, one softcap. Training needs the precision of its hidden states, so nothing
-        is cast here.
+        Applies the head, then the factor and softcap of the config. Training needs the precision of
+        its hidden states, so nothing is cast here.
         """
         own = self.model.get("lm_head")
         logits = self._head(hidden) if own is None else own(hidden)
@@ -142,8 +142,8 @@ class DFlashDrafter(Drafter):
 class DraftCache:
     """One sequence's context rows, per layer.
 
-    Row p of every layer belongs to token p. All rows are kept, also of sliding layers, which read
-    only their window: so any cut back is exact.
+    Row p of every layer belongs to token p. Sliding layers read only their window, but keep all
+    rows, so that any rewind is exact.
     """
 
     def __init__(self, drafter: DFlashDrafter):
@@ -182,8 +182,8 @@ class DraftCache:
     def append(self, taps: mx.array, tokens: Sequence[int] = ()) -> None:
         """Commit the rows of the next S tokens from their taps [1, S, K * Ht].
 
-        They are computed when they are needed, or many at once: one at a time they would take a
-        good part of the time of decode steps.
+        Rows are computed when they are needed, or when many wait: computing them one at a time
+        would slow down decode steps.
         """
         self._waiting.append(taps)
         self._ahead += taps.shape[1]
@@ -191,7 +191,7 @@ class DraftCache:
             mx.async_eval(self.state)
 
     def rewind(self, length: int) -> None:
-        """Keep the rows of the first `length` tokens; later ones may not be computed at all."""
+        """Keep the rows of the first `length` tokens; later ones that wait are never computed."""
         while self._waiting and self.offset > length:
             taps = self._waiting.pop()
             kept = max(0, taps.shape[1] - (self.offset - length))
@@ -230,13 +230,13 @@ class DraftCache:
         return self.drafter.draft([self], [anchor], width)[0]
 
     def draft_logits(self, anchor: int, width: int) -> mx.array:
-        """Each position's logits [width - 1, V]; DFlash 2 chooses its drafts by more than these."""
+        """Each position's logits [width - 1, V], without the selector's scores of DFlash 2."""
         return self.drafter._logits(self.drafter._hidden([self], [anchor], width).squeeze(0))
 
     def visible(self, width: int) -> tuple[list[CachedRows], list[mx.array | None]]:
         """Each layer's context rows and mask for a block of `width` rows.
 
-        No mask where every row sees everything.
+        The mask is None if every row sees everything.
         """
         config = self.drafter.config
         start = self.offset
@@ -263,7 +263,10 @@ FILE = "mask_embedding.pt"
 
 
 def read_mask_embedding(folder: Path, mask_token_id: int) -> mx.array | None:
-    """The embedding [H], or None without the file. Raises DFlashError for an unknown content."""
+    """The embedding [H], or None without the file.
+
+    Raises DFlashError for a damaged file, unknown contents, or another mask token.
+    """
     path = folder / FILE
     if not path.exists():
         return None

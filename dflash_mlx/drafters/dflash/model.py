@@ -1,6 +1,6 @@
 """The drafter's network: a small Qwen3-style decoder whose layers also read the target's taps.
 
-DFlash paper (arXiv 2602.06036), section 3: the target's hidden states become one context vector a
+DFlash paper (arXiv 2602.06036), section 3: the target's hidden states become one context vector per
 position, and every layer projects it to keys and values ("KV injection"). The block's own keys and
 values are never kept.
 """
@@ -50,7 +50,7 @@ class DynamicConv(nn.Module):
 
 
 def convolve(x: mx.array, kernel: mx.array) -> mx.array:
-    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads r rows earlier, or zeros."""
+    """x [B, T, H], kernel [B, T, taps, H] -> [B, T, H]. Tap r reads the row r before, or zeros."""
     length = x.shape[1]
     out = x * kernel[:, :, 0]
     for back in range(1, kernel.shape[2]):
@@ -110,7 +110,7 @@ class Yarn(nn.Module):
         context = scaling["original_max_position_embeddings"]
 
         def dimension(rotations: float) -> float:
-            """The pair of dimensions that turns so many times in the original context."""
+            """The pair of dimensions that makes so many rotations in the original context."""
             return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
         low = dimension(scaling.get("beta_fast") or 32)
@@ -127,7 +127,7 @@ class Yarn(nn.Module):
         self._scale = attention_factor(scaling)
 
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
-        """Rotate x [B, heads, T, d], whose first row stands at `offset`, or at [B] offsets."""
+        """Rotate x [B, heads, T, d], whose first row is at `offset`, or at [B] offsets."""
         if self._scale != 1.0:
             x = x * self._scale
         return mx.fast.rope(
@@ -193,7 +193,7 @@ class CandidateSelector(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
-    """One layer's context rows of n sequences, [n, nKV, S, d] each, for m blocks a sequence."""
+    """One layer's context rows of n sequences, [n, nKV, S, d] each; m = `blocks` per sequence."""
 
     keys: mx.array
     values: mx.array
@@ -204,8 +204,8 @@ class SharedRows:
     ) -> mx.array:
         """Queries [n * m, heads, T, d], keys and values [n * m, nKV, T, d] -> [n * m, heads, T, d].
 
-        mask: bool [n * m, 1, T, S + T]. The scores are computed again in the backward pass: they
-        would take more memory than everything else.
+        mask: bool [n * m, 1, T, S + T]. The backward pass recomputes the scores: keeping them would
+        take more memory than everything else.
         """
 
         def attend(*arrays: mx.array) -> mx.array:
@@ -225,7 +225,7 @@ def attention(
     scale: float,
     mask: mx.array,
 ) -> mx.array:
-    """`SharedRows.mix` of arrays; a head of the context serves a group of query heads."""
+    """Compute `SharedRows.mix`; one KV head of the context serves a group of query heads."""
     n, kv_heads, rows, dim = context_keys.shape
     _, heads, length, _ = queries.shape
     group = heads // kv_heads
@@ -271,8 +271,8 @@ class CachedRows:
         return held[0][:, :, self.first :], held[1][:, :, self.first :]
 
 
-# Of one layer: rows of all blocks [B, nKV, S, d], of the only block, of each block, or of each
-# sequence that several blocks belong to.
+# One layer's context: arrays for all blocks [B, nKV, S, d], cached rows of the only block or of
+# each block, or rows that the blocks of a sequence share (training).
 Context = KeysValues | CachedRows | list[CachedRows] | SharedRows
 Mask = mx.array | None | list[mx.array | None]
 # The parts that a drafter shares with its target, unless its checkpoint has them.
@@ -447,11 +447,11 @@ class DraftModel(nn.Module):
 
     @property
     def selector(self) -> CandidateSelector | None:
-        """What picks among each position's likeliest tokens; None for DFlash v1."""
+        """The selector that picks among each position's likeliest tokens; None for DFlash 1."""
         return self.get("candidate_selector")
 
     def context_rows(self, taps: mx.array, offset: int | mx.array) -> KeysValues:
-        """Keys and values of the positions from `offset` on, all layers' heads one after another.
+        """Keys and values of the positions from `offset` on, with the heads of all layers joined.
 
         taps: [B, S, K * Ht], the tapped target layers' outputs in the config's order. The context
         vectors are projected first, normalised second, and skip the layers' input norms.
@@ -537,7 +537,7 @@ def target_ids(d2t: mx.array) -> mx.array:
 
 
 def draft_ids(d2t: mx.array, vocab_size: int) -> mx.array:
-    """The drafter's ids [V] of the target's tokens, -1 for those that it does not have."""
+    """The drafter's ids [V] of the target's tokens; -1 for tokens that it lacks."""
     places = mx.arange(d2t.size, dtype=mx.int32)
     return mx.put_along_axis(mx.full(vocab_size, -1, mx.int32), target_ids(d2t), places, axis=0)
 

@@ -1,8 +1,8 @@
 """Parsing and validation of an EAGLE-3 head's `config.json` (arXiv 2503.01840).
 
-The authors' layout (SafeAILab, yuhuili), which AngelSlim, SpecForge and NVIDIA share and extend by
-an `eagle_config`, and the `speculators` format. A key that changes the computation and is not
-supported is refused by name.
+It reads the `speculators` format and the authors' layout (SafeAILab, yuhuili), also with the
+`eagle_config` that AngelSlim, SpecForge and NVIDIA add. A key that selects an unsupported
+computation raises an error that names it.
 """
 
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
             raise DFlashError(f"the drafter's '{key}: {value}' is not supported.", hint=HINT)
     if "sliding_attention" in (look("layer_types") or []):
         raise DFlashError("sliding layers of an EAGLE-3 head are not supported.", hint=HINT)
-    if in_speculators(raw) and "norm_before_residual" not in raw:  # its readers assume either
+    if in_speculators(raw) and "norm_before_residual" not in raw:  # readers' defaults differ
         raise DFlashError("the drafter's config has no 'norm_before_residual'.", hint=HINT)
     hidden = whole("hidden_size")
     heads = whole("num_attention_heads")
@@ -147,10 +147,10 @@ def parse(raw: dict[str, Any]) -> EagleConfig:
 
 
 def layer_ids(raw: dict[str, Any], nested: dict[str, Any]) -> Layers | None:
-    """The layers whose outputs are read; None where the config names none.
+    """The layers whose outputs are read; None if the config names none.
 
-    The ids count what enters a layer: 2 is the output of layer 1. In an `eagle_config` that begins
-    with 1 they name the outputs themselves, as SGLang tells the two apart.
+    The ids name inputs of layers: 2 means the output of layer 1. In an `eagle_config` whose first
+    id is 1 they name outputs; SGLang tells the two apart in the same way.
     """
     key = "eagle_aux_hidden_state_layer_ids"
     inner = nested.get(key)

@@ -23,9 +23,9 @@ from dflash_mlx.speculation.tree import Ranked
 from .config import EagleConfig
 from .model import BoundHead, EagleModel
 
-# What an EAGLE-3 head keeps of one sequence
+# The cache of one sequence
 
-WAITING = 128  # the rows of committed tokens are computed when so many wait
+WAITING = 128  # committed tokens without rows; the rows are computed when there are this many
 
 
 class EagleCache:
@@ -156,7 +156,7 @@ class Levels:
 
 
 class Paths:
-    """The `Rankings` of the levels; a case is the number of a continued path, -1 for others."""
+    """The `Rankings` of the levels; a case is the number of a continued path, or -1."""
 
     def __init__(self, levels: list[list[np.ndarray]]):
         self._levels = levels
@@ -166,7 +166,7 @@ class Paths:
         return len(self._levels)
 
     def after(self, position: int, case: int) -> Ranked:
-        """The tokens after a path, the likeliest first; of equals the smaller id of the head's."""
+        """The tokens after a path, the likeliest first; ties go to the head's smaller id."""
         if case < 0:
             return ENDS
         tokens, logs, continued = self._levels[position]

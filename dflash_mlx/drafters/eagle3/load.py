@@ -42,7 +42,7 @@ def is_used(name: str) -> bool:
 
 
 def read_shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
-    """The shape of every tensor that drafting reads. DFlashError for damaged or missing files."""
+    """The shapes of the tensors that drafting reads. DFlashError for damaged or missing files."""
     if (file := torch_file(checkpoint.path)) is not None:
         shapes = load_torch(file, shapes=True)
     else:

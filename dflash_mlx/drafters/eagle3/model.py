@@ -110,7 +110,7 @@ class Layer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def _joined(self, embeddings: mx.array, features: mx.array) -> tuple[mx.array, mx.array]:
-        """The attention's input [1, S, 2 H], and what goes around it [1, S, H]."""
+        """The attention's input [1, S, 2 H], and the residual [1, S, H]."""
         normed = self.hidden_norm(features)
         x = mx.concatenate([self.input_layernorm(embeddings), normed], axis=-1)
         return x, normed if self.normed_residual else features
@@ -158,18 +158,16 @@ class EagleModel(nn.Module):
         return tokens if d2t is None else tokens + d2t[tokens]
 
     def spread(self, logits: mx.array) -> mx.array:
-        """Logits [..., Vd] in the target's vocabulary [..., V]: -inf for what the head lacks."""
+        """Logits [..., Vd] in the target's vocabulary [..., V]; -inf for tokens the head lacks."""
         d2t = self.get("d2t")
         return logits if d2t is None else spread(logits, target_ids(d2t), self.config.vocab_size)
 
-
-# An EAGLE-3 head bound to its target's embedding and head.
 
 Rows = Callable[[mx.array], mx.array]
 
 
 class BoundHead:
-    """Everything is computed in the dtype of the head's weights."""
+    """An EAGLE-3 head with its target's embedding and head; computes in its weights' dtype."""
 
     def __init__(
         self, model: EagleModel, embed: Rows, head: Rows, head_type: mx.Dtype | None = None

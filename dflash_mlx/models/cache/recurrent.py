@@ -23,8 +23,8 @@ class Tape:
     """The inputs of one layer for the S rows of one pass.
 
     `inputs` [1, K - 1 + S, C] are the convolution's; `keys` [1, S, Hk, Dk], `values`
-    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] the recurrence's; `states` [1, Hv, Dv, Dk] those before
-    every `stride`-th row.
+    [1, S, Hv, Dv], `a` and `b` [1, S, Hv] are the recurrence's. `states` [1, Hv, Dv, Dk] are the
+    states before every `stride`-th row.
     """
 
     net: Any
@@ -115,7 +115,7 @@ class RecurrentCache(ArraysCache):
 
     def rewind(self, length: int, state: State | None = None) -> None:
         """Rewind to `length` tokens, if `can_rewind` allows it; `state` is a replay's result."""
-        if length == self._start:  # also when the pass was broken off in this layer
+        if length == self._start:  # also after a pass that was interrupted in this layer
             self.cache = list(self._before)
         elif length == 0:
             self.load([None, None], 0)
@@ -124,9 +124,9 @@ class RecurrentCache(ArraysCache):
         self.offset = length
 
     def keep_path(self, rows: tuple[int, ...], state: State | None = None) -> None:
-        """Keep the path of these rows of the last pass, which read a tree; `state` as above.
+        """Keep the path of these rows of the last pass, which read a tree; `state` as in `rewind`.
 
-        From there it goes back to before the pass, not into it.
+        Afterwards the cache can rewind to before the pass, but not into it.
         """
         length = self._start + len(rows)
         self.cache = state or self._taped().along(rows)
@@ -138,21 +138,21 @@ class RecurrentCache(ArraysCache):
         return self._tape
 
     def save(self) -> tuple[mx.array, ...]:
-        """A copy of the state; the layer has read something. It keeps no other array alive."""
+        """The state, without keeping other arrays alive. The layer must have read something."""
         conv, state = self.cache
         assert conv is not None
         assert state is not None
         return mx.take(conv, mx.arange(conv.shape[1]), axis=1), state
 
     def load(self, state: Sequence[mx.array | None], length: int) -> None:
-        """Take over the state after `length` tokens."""
+        """Set the state to the one after `length` tokens."""
         self.cache = list(state)
         self.offset = length
         self.begin()
 
     @property
     def state(self) -> Any:
-        """The arrays, and the count."""
+        """The arrays, and the number of tokens."""
         return self.cache, self.offset
 
     @state.setter
@@ -170,7 +170,7 @@ class RecurrentAdapter:
         return cache.can_rewind(length)
 
     def rewind(self, caches: Sequence[RecurrentCache], length: int) -> None:
-        """Replay the layers that have a log of writes, all in one operation."""
+        """Rewind all layers, those with a log of writes by `replay`."""
         tapes = [cache.writes(length) for cache in caches]
         rows = [length - cache.start for cache, tape in zip(caches, tapes, strict=True) if tape]
         states = iter(replay([tape for tape in tapes if tape], range(max(rows, default=0))))
@@ -183,7 +183,7 @@ class RecurrentAdapter:
     def keep_path(
         self, caches: Sequence[RecurrentCache], rows: tuple[int, ...], count: int
     ) -> None:
-        """Replay the path in the layers that have a log of writes, all in one operation."""
+        """Keep the path in all layers, in those with a log of writes by `replay`."""
         tapes = [cache.writes() for cache in caches]
         states = iter(replay([tape for tape in tapes if tape], rows))
         for cache, tape in zip(caches, tapes, strict=True):

@@ -48,7 +48,7 @@ class RowsAdapter:
         return cache.offset - count
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
-        """Not needed: the rows are there after a rewind."""
+        """Return nothing: the rows are still there after a rewind."""
         return ()
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
@@ -165,11 +165,11 @@ class Adapter(Protocol):
         ...
 
     def keep_path(self, caches: Sequence[Any], rows: tuple[int, ...], count: int) -> None:
-        """Of the newest `count` rows, those of a tree, keep `rows`: a path from the anchor's, 0."""
+        """Of the newest `count` rows, a tree, keep `rows`: a path from the anchor's row 0."""
         ...
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
-        """Copies of the arrays that a cache needs to continue from here; it has read something."""
+        """Copies of the arrays that a non-empty cache needs to continue from here."""
         ...
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
@@ -205,7 +205,7 @@ class ChunkedAdapter(RowsAdapter):
         return length == cache.offset or cache.start_position <= max(0, length - cache.chunk_size)
 
     def first_row(self, cache: Any, count: int) -> int:
-        """Counted from the first row that is still there."""
+        """The index in the arrays, whose front rows may have been cut."""
         return cache.offset - count - cache.start_position
 
     def save(self, cache: Any) -> tuple[mx.array, ...]:
@@ -215,7 +215,7 @@ class ChunkedAdapter(RowsAdapter):
         return mx.take(keys, rows, axis=2), mx.take(values, rows, axis=2)
 
     def load(self, cache: Any, part: tuple[mx.array, ...], length: int) -> None:
-        """Hold these rows as those before token `length`."""
+        """Restore these rows, the newest of the first `length` tokens."""
         cache.keys, cache.values = part
         cache.offset = length
         cache.start_position = length - part[0].shape[2]
@@ -225,7 +225,7 @@ class ChunkedAdapter(RowsAdapter):
         self.load(cache, zero_rows(cache, min(depth, cache.chunk_size)), depth)
 
     def begin_tree(self, cache: Any, tree: TreePass) -> None:
-        """As for all rows, less those that were cut from the front."""
+        """As `RowsAdapter`, without the rows that were cut from the front."""
 
         def held(window: int | None) -> tuple[int, int | None]:
             return cache.offset - cache.start_position, window

@@ -1,7 +1,7 @@
 """The cache of a sliding layer whose rows lie in order in an array with free room behind them.
 
-mlx-lm's `RotatingKVCache` writes a full window anew for every pass of several rows, and turns it
-for single ones. Here a pass writes its own rows; the window moves to the front of a new array every
+mlx-lm's `RotatingKVCache` copies a full window in every pass of several rows, and uses it as a ring
+for single rows. Here a pass writes its own rows; the window moves to the front of a new array every
 few hundred tokens. Attention sees the same rows under the same masks, always in order.
 """
 
@@ -18,13 +18,13 @@ ROOM = 256  # rows
 
 
 class SlidingCache(RotatingKVCache):
-    """Keys and values [1, Hkv, capacity, D]; the first `_idx` rows are the newest tokens' in order.
+    """Keys and values [1, Hkv, capacity, D]; the first `_idx` rows are the newest, in order.
 
-    At least the `max_size` - 1 rows are there that the next token sees besides itself.
+    They include at least the `max_size` - 1 rows that the next token sees besides itself.
     """
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Add rows [1, Hkv, S, D]: they, and those before that the first of them sees."""
+        """Add rows [1, Hkv, S, D]. Returns them after the earlier rows that the first one sees."""
         count = keys.shape[2]
         seen = min(self._idx, self.max_size - 1)
         if self.keys is None or self._idx + count > self.keys.shape[2]:
@@ -39,7 +39,7 @@ class SlidingCache(RotatingKVCache):
         return arrays[0][..., first:end, :], arrays[1][..., first:end, :]
 
     def _make_room(self, keys: mx.array, values: mx.array, seen: int, free: int) -> None:
-        """New arrays of the last `seen` rows and so many free ones."""
+        """Make new arrays: the last `seen` rows, then `free` rows."""
         shapes = [((*new.shape[:2], free, new.shape[3]), new.dtype) for new in (keys, values)]
         arrays = [mx.zeros(shape, dtype) for shape, dtype in shapes]
         if self.keys is not None and self.values is not None:
@@ -60,7 +60,7 @@ class SlidingCache(RotatingKVCache):
     def make_mask(
         self, N: int, window_size: int | None = None, return_array: bool = False
     ) -> mx.array | str | None:
-        """As mlx-lm's; its mask of a single row in a smaller window is for a turned array."""
+        """As mlx-lm's, except for one row in a smaller window: mlx-lm's mask is for a ring."""
         if N > 1 or window_size is None or window_size >= self.max_size:
             return super().make_mask(N, window_size=window_size, return_array=return_array)
         rows = min(self.offset, self.max_size - 1) + 1
@@ -106,7 +106,7 @@ class SlidingAdapter:
         return tuple(mx.take(part, newest, axis=2) for part in arrays)
 
     def load(self, cache: SlidingCache, part: tuple[mx.array, ...], length: int) -> None:
-        """Hold these rows, the newest of `length` tokens, as objects that are written to apart."""
+        """Restore these rows, the newest of `length` tokens. Later writes do not change `part`."""
         cache.keys = part[0][...]
         cache.values = part[1][...]
         cache.offset = length

@@ -1,8 +1,8 @@
 """The target's caches of one sequence, which can rewind to an earlier token exactly.
 
-Rows of keys and values are cut. Recurrent states and full windows rewind into the last pass, and
-further back only to a snapshot; the caller asks for one where a turn ends. After a pass over a
-tree one path is kept. Each operation succeeds exactly or raises.
+Keys and values of all tokens rewind to any token. Recurrent states and full windows rewind into the
+last pass, and further back only to a snapshot; the caller takes one at the end of a turn. After a
+pass over a tree, one path is kept. Each operation succeeds exactly or raises.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ KINDS: dict[type, Adapter] = {
 
 
 def members(layers: list[Any]) -> Iterator[Any]:
-    """The caches of all layers, those in mlx-lm's lists one by one."""
+    """Yield the caches of all layers; each `CacheList` is flattened."""
     for layer in layers:
         if type(layer) is CacheList:
             yield from members(list(layer.caches))
@@ -64,9 +64,9 @@ def adapter_of(cache: Any) -> Adapter:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state after `length` tokens of the caches that cannot rewind to any token.
+    """The states, after `length` tokens, of the caches that cannot rewind to any token.
 
-    One part for each such cache.
+    `parts` has one entry for each such cache.
     """
 
     length: int
@@ -80,8 +80,8 @@ class Snapshot:
 class TargetCache:
     """The caches of all layers, which change together.
 
-    `layers` are mlx-lm's; `members` are the same, with the entries of a `CacheList` one by one.
-    `tree` is the tree that the current pass reads, if any. `limits` bounds the snapshots.
+    `layers` are mlx-lm's; `members` are the same, with each `CacheList` flattened. `tree` is the
+    tree that the current pass reads, if any. `limits` bounds the snapshots.
     """
 
     def __init__(self, layers: list[Any], limits: SnapshotLimits = SNAPSHOT_LIMITS):
@@ -90,7 +90,8 @@ class TargetCache:
         self.limits = limits
         self.members = list(members(layers))
         self._snapshots: list[Snapshot] = []
-        self._tree_read: tuple[int, Tree] | None = None  # where it began; until a path is kept
+        # Offset before the last tree pass, and its tree; None after `keep_path` or a rewind.
+        self._tree_read: tuple[int, Tree] | None = None
         self.tree: TreePass | None = None
         self._groups: list[tuple[Adapter, list[Any]]] = []
         for cache in self.members:
@@ -130,7 +131,7 @@ class TargetCache:
         return sum(snapshot.nbytes for snapshot in self._snapshots)
 
     def fork(self) -> "TargetCache":
-        """An independent copy. Snapshots are shared, and rows until one of the two is written."""
+        """An independent copy. It shares snapshots, and rows until either copy is written."""
         assert self._tree_read is None
 
         def twin(layer: Any) -> Any:
@@ -147,9 +148,9 @@ class TargetCache:
         return fork
 
     def tape(self, on: bool) -> None:
-        """Whether the next passes can be taken back row by row, or only as a whole.
+        """Set whether the next passes can be rewound row by row, or only as a whole.
 
-        Costs memory for each row of a pass where layers are recurrent: not for a prompt.
+        In recurrent layers a tape takes memory for each row, so prompts are read without one.
         """
         assert self._tree_read is None
         for cache in self._recurrent:
@@ -200,9 +201,9 @@ class TargetCache:
 
     @contextmanager
     def reading(self, tree: Tree) -> Iterator[TreePass]:
-        """The pass in this context reads a tree: every row sees its own path.
+        """Let the pass in this context read a tree: every row sees its own path.
 
-        Call `keep_path` after it, or rewind to before the pass.
+        Afterwards, call `keep_path` or rewind to before the pass.
         """
         assert self._tree_read is None
         self.tree = TreePass(tree)
@@ -244,7 +245,7 @@ class TargetCache:
         )
 
     def reachable(self, length: int) -> int:
-        """The largest length, up to `length`, that `rewind` accepts; 0 means to start anew."""
+        """The largest length, up to `length`, that `rewind` accepts; 0 if there is none."""
         if self.can_rewind(length):
             return length
         return max((s.length for s in self._snapshots if s.length <= length), default=0)
@@ -271,7 +272,7 @@ class TargetCache:
         self._tree_read = None
 
     def fill(self, depth: int) -> None:
-        """Look as if `depth` tokens had been read, for timing; a few must have been."""
+        """Pretend for timing that `depth` tokens were read. The cache must not be empty."""
         for adapter, cache in self._pairs:
             adapter.fill(cache, depth)
 
@@ -290,5 +291,5 @@ def is_arrays(value: Any) -> bool:
 
 
 def again(array: Any) -> Any:
-    """The same array as another object, so that writes to the two are separate."""
+    """The same array as a new object, so that writes to one do not change the other."""
     return None if array is None else array[...]

@@ -20,7 +20,7 @@ class TreePass:
         self.parents: tuple[int, ...] = (
             -1,
             *tree.parents,
-        )  # rows; the anchor follows what was read before
+        )  # row numbers; -1: the anchor follows the tokens in the cache
         self.depths = mx.array([0, *tree.depths])  # [R]
         self.ancestors = mx.array(tree.ancestors())  # [R, R]
         self._masks: dict[tuple[int, int | None], mx.array] = {}
@@ -76,7 +76,7 @@ class TreePass:
     def windows(self, size: int) -> mx.array:
         """The places [R, size] of each row's last inputs along its path, itself included.
 
-        They are places among `size` - 1 inputs before the pass and then its rows.
+        Places count the `size` - 1 inputs before the pass, then the rows of the pass.
         """
         if size not in self._windows:
             places = [list(range(size))]
