@@ -1,7 +1,6 @@
 """The target's files on each machine, and the check that versions and files are the same."""
 
 import hashlib
-from importlib.metadata import version
 from pathlib import Path
 
 from dflash_mlx import __version__
@@ -38,6 +37,8 @@ ModelFacts = dict[str, str]
 
 def versions() -> ModelFacts:
     """The versions of our and MLX's packages."""
+    from importlib.metadata import version  # slow to import
+
     return {"dflash": __version__, **{name: version(name) for name in ("mlx", "mlx-lm")}}
 
 
